@@ -8,6 +8,8 @@ import mmap
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from typing import Any
 
 from ctr_trainer.messages.errors import UserError
 
@@ -33,25 +35,25 @@ class DirectFile:
       path: of a file that is not there.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)
         self._filled = self._size = 0
         self._is_direct = False
 
-    def __enter__(self):
+    def __enter__(self) -> "DirectFile":
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self._finish()
         finally:
             os.close(self._file)
-            self._buffer = None  # Not closed: an error on its way may still refer to a part of it.
+            del self._buffer  # Not closed: an error on its way may still refer to a part of it.
 
-    def write(self, data):
-        """Adds bytes, a buffer. -> how many"""
+    def write(self, data: Any) -> int:
+        """Adds the bytes of a buffer. Returns how many."""
         with memoryview(data).cast("B") as data:
             done = 0
             while done < len(data):
@@ -64,22 +66,22 @@ class DirectFile:
                     self._write_out(_BUFFER_BYTES)
             return done
 
-    def flush(self):
+    def flush(self) -> None:
         """Does nothing: the disk takes whole blocks only."""
 
-    def _pass_the_cache(self):
+    def _pass_the_cache(self) -> None:
         try:
             fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_DIRECT)
             self._is_direct = True
         except (AttributeError, OSError):
             pass  # Neither all systems nor all file systems have it.
 
-    def _finish(self):
+    def _finish(self) -> None:
         size = self._size + self._filled
         self._write_out(self._filled + (-self._filled % _BLOCK_BYTES if self._is_direct else 0))
         os.ftruncate(self._file, size)
 
-    def _write_out(self, count):
+    def _write_out(self, count: int) -> None:
         """Writes the first bytes of the buffer."""
         with memoryview(self._buffer) as buffer:
             done = 0
@@ -95,7 +97,7 @@ class DirectFile:
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     """Gives the path of a draft in the same directory. At the end of the block the draft is renamed to `path`.
 
     The draft's bytes are on the disk before the draft is renamed, and the new name is on the disk before this returns.
@@ -120,13 +122,13 @@ def replacing(path):
         fsync_path(os.path.dirname(os.path.abspath(path)))
 
 
-def of_draft(name):
-    """-> the name of the file that a draft of `replacing` is for; None if `name` is not the name of a draft."""
+def of_draft(name: str) -> str | None:
+    """Returns the name of the file that a draft of `replacing` is for; None if `name` is not the name of a draft."""
     found = _DRAFT.fullmatch(name)
     return found and found[1]
 
 
-def write_text(path, text):
+def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a small file by `replacing`. Makes its directory if there is none.
 
     Raises:
@@ -141,22 +143,22 @@ def write_text(path, text):
         raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def write_json(path, values, indent=1):
+def write_json(path: str | os.PathLike[str], values: Any, indent: int | None = 1) -> None:
     """Writes values as JSON, by `write_text`."""
     write_text(path, json_text(values, indent))
 
 
-def json_text(values, indent=1):
-    """-> the text of a JSON file."""
+def json_text(values: Any, indent: int | None = 1) -> str:
+    """Returns the text of a JSON file."""
     return json.dumps(values, indent=indent) + "\n"
 
 
-def read_json(path, cure):
+def read_json(path: str | os.PathLike[str], cure: str) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
     Args:
       path: path of the file.
-      cure: what the user can do if the file is not usable, as `convert the data again`; the end of the message.
+      cure: what the user can do if the file is not usable, such as `convert the data again`; the end of the message.
 
     Returns:
       dict.
@@ -173,8 +175,8 @@ def read_json(path, cure):
     return json_object(path, text, cure)
 
 
-def json_object(path, text, cure):
-    """-> dict of the JSON object that was read from a file; arguments and errors as for `read_json`."""
+def json_object(path: object, text: str | bytes, cure: str) -> dict[str, Any]:
+    """Returns the JSON object in a text; see `read_json` for arguments and errors."""
     try:
         values = json.loads(text)
     except ValueError as error:
@@ -185,7 +187,7 @@ def json_object(path, text, cure):
     return values
 
 
-def fsync_path(path):
+def fsync_path(path: str | os.PathLike[str]) -> None:
     """Waits until a file, or a directory's list of files, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

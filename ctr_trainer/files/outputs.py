@@ -5,8 +5,11 @@ import json
 import os
 import pathlib
 import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ctr_trainer.files import durable_file
+from ctr_trainer.files.path import Closeable, Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -31,7 +34,7 @@ class FileList:
       notes: list of the noted objects.
     """
 
-    def __init__(self, directory, marker):
+    def __init__(self, directory: Any, marker: str) -> None:
         self.directory, self.marker = path_of(directory), path_of(directory) / marker
         self._hidden = {marker, self.marker.lock_name}
         self.names, self.notes = set(), []
@@ -40,8 +43,8 @@ class FileList:
                 entry = json.loads(line)
                 self.names.add(entry) if isinstance(entry, str) else self.notes.append(entry)
 
-    def add(self, *names):
-        """Lists names of files, which may be made from then on. -> the path of the last one"""
+    def add(self, *names: str) -> Path:
+        """Lists names of files, which may be made from then on. Returns the path of the last file."""
         new = [name for name in names if name not in self.names]
         if new:
             self._append(new)
@@ -50,18 +53,18 @@ class FileList:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def note(self, values):
+    def note(self, values: dict[str, Any]) -> None:
         """Adds a note, an object that JSON can hold."""
         self._append([values])
         self.notes.append(values)
 
-    def others(self):
-        """-> names of the files and links in the directory that are not on the list, sorted."""
+    def others(self) -> list[str]:
+        """Returns names of the files and links in the directory that are not on the list, sorted."""
         own = {*self.present(), *self._hidden}
         return [name for name in self.directory.entries() if name not in own]
 
-    def present(self):
-        """-> names of the files on the list that exist, and of their drafts; links are not followed."""
+    def present(self) -> list[str]:
+        """Returns names of the files on the list that exist, and of their drafts; links are not followed."""
         whole = tuple(name for name in self.names if name.endswith("/"))
         return [
             name
@@ -69,7 +72,7 @@ class FileList:
             if name in self.names or durable_file.of_draft(name) in self.names or name.startswith(whole)
         ]
 
-    def remove(self, below=""):
+    def remove(self, below: str = "") -> None:
         """Removes the files on the list, and directories that become empty.
 
         Args:
@@ -83,13 +86,13 @@ class FileList:
                         break
                     parent.rmdir()
 
-    def remove_drafts(self):
+    def remove_drafts(self) -> None:
         """Removes the drafts of files on the list that killed processes left."""
         for name in self.present():
             if durable_file.of_draft(name) in self.names:
                 (self.directory / name).unlink()
 
-    def discard(self):
+    def discard(self) -> None:
         """Removes the files on the list, the list itself, and directories that become empty."""
         self.remove()
         self.marker.unlink(missing_ok=True)
@@ -97,18 +100,18 @@ class FileList:
             with contextlib.suppress(OSError):  # The directory holds other files, or is gone already.
                 directory.rmdir()
 
-    def _append(self, entries):
+    def _append(self, entries: Iterable[Any]) -> None:
         self.marker.parent.mkdir(parents=True, exist_ok=True)
         # The line before may be cut off.
         self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
 
 
-def refuse_others(files, what):
+def refuse_others(files: FileList, what: str) -> None:
     """Raises UserError if a directory holds files that are not on its list; names some of them.
 
     Args:
       files: FileList.
-      what: what wrote the listed files, as `an unfinished conversion`.
+      what: what wrote the listed files, such as `an unfinished conversion`.
     """
     others = files.others()
     if others:
@@ -130,19 +133,19 @@ class Unfinished:
     file stays for the next process unless `finish` removes it. At the block's end a directory without files is removed.
 
     Caveat: hosts see each other's locks only if their file system passes them on, see `lease.lock`. For a store see
-    `StoreLock`.
+    `StoreLease`.
 
     Args:
       path: path or URL of the directory, which is made if there is none. It must be empty, or hold only files on such a
         list.
-      what: what this process makes, as `conversion`; for messages.
+      what: what this process makes, such as `conversion`; for messages.
 
     Raises:
       InUse: another process is filling the directory.
       UserError: the path is a file, the directory holds other files, or the file system has no locks.
     """
 
-    def __init__(self, path, what):
+    def __init__(self, path: Any, what: str) -> None:
         self.path, self._what = path_of(path), what
         self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:
@@ -159,36 +162,36 @@ class Unfinished:
             self._leave()
             raise
 
-    def __enter__(self):
+    def __enter__(self) -> "Unfinished":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._leave()
 
-    def add(self, *names):
-        """Lists names of files, which may be made from then on. -> the path of the last one"""
+    def add(self, *names: str) -> Path:
+        """Lists names of files, which may be made from then on. Returns the path of the last file."""
         return self.files.add(*names)
 
-    def clear(self, below=""):
+    def clear(self, below: str = "") -> None:
         """Removes the listed files, or only those below a directory of the name `below`."""
         self.files.remove(below)
 
-    def finish(self):
+    def finish(self) -> None:
         """Removes the list. The files stay."""
         self.files.marker.unlink()
 
-    def _locked(self):
-        """-> the hidden file, open and locked."""
+    def _locked(self) -> Closeable:
+        """Returns the hidden file, open and locked."""
         try:
             return (self.path / UNFINISHED).lock()
         except BlockingIOError:
             raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
 
-    def _holder(self):
+    def _holder(self) -> str:
         notes = [note for note in FileList(self.path, UNFINISHED).notes if "process" in note]
         return f"process {notes[-1].get('process')} on {notes[-1].get('host')}" if notes else "another process"
 
-    def _leave(self):
+    def _leave(self) -> None:
         with contextlib.suppress(OSError):
             if not self.files.present():
                 self.files.marker.unlink(missing_ok=True)
@@ -197,7 +200,7 @@ class Unfinished:
         self._lock.close()
 
 
-def refuse_overlap(output, sources, files):
+def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) -> None:
     """Refuses an output that holds an input, is an input, or would match the inputs the next time. Follows links.
 
     Args:
@@ -221,13 +224,13 @@ def refuse_overlap(output, sources, files):
             raise UserError(f"output {output}: the input {source} matches it; name an output that does not match")
 
 
-def refuse_foreign_file(path, is_ours, command):
+def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str) -> None:
     """Refuses to replace a file that the command did not write.
 
     Args:
       path: path or URL of the file to write.
       is_ours: f(path) -> whether the command wrote the file that exists there.
-      command: name of the command, as `predict`.
+      command: name of the command, such as `predict`.
 
     Raises:
       UserError: the file exists and the command did not write it; names the file.
@@ -241,7 +244,7 @@ def refuse_foreign_file(path, is_ours, command):
         )
 
 
-def refuse_foreign_files(directory, names):
+def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
     """Refuses to replace files that are no earlier report.
 
     Args:
@@ -259,7 +262,7 @@ def refuse_foreign_files(directory, names):
             raise UserError(f"{path} is there already and is no earlier report; name another --output, or remove it")
 
 
-def claim(directory, names):
+def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:
     """Lists files as reports, which may be written from then on. Makes the directory if there is none.
 
     Returns:

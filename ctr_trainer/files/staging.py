@@ -5,19 +5,22 @@ import hashlib
 import logging
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ctr_trainer.files.local_path import LocalPath
+from ctr_trainer.files.path import Lease
 from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.files.temporary import private_directory, private_path
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that another run goes on to write.
+_FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that the next run appends to.
 
 
 @contextlib.contextmanager
-def held_directory(directory, refusal):
-    """Locks a directory within the block, by the file `.lock` in it. See `lease.hold` for the argument `refusal`.
+def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[Lease]:
+    """Locks a directory within the block, by the file `.lock` in it. See `lease.FileLease` for `refusal`.
 
     Makes the directory if there is none, and removes it at the end if it was made here and is empty.
 
@@ -40,7 +43,7 @@ def held_directory(directory, refusal):
                 directory.rmdir()
 
 
-def local_directory(directory):
+def local_directory(directory: Any) -> str:
     """Returns the path of the local directory for what a job writes piece by piece.
 
     That is `directory` itself, or for a URL a directory in this user's private one, the same for all processes of this
@@ -53,7 +56,7 @@ def local_directory(directory):
     return os.path.join(private_path(), f"job-{name}")
 
 
-def make_local_directory(directory):
+def make_local_directory(directory: Any) -> str:
     """Makes the `local_directory` of a directory, unless it is there. Returns its path.
 
     Raises:
@@ -75,10 +78,10 @@ class InPlace:
       path: of the directory.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self.path = path
 
-    def upload(self):
+    def upload(self) -> None:
         """Does nothing: the files are where they belong."""
 
 
@@ -91,21 +94,22 @@ class Staging:
       path: of the local directory.
     """
 
-    def __init__(self, directory):
-        self.path, self._store, self._sent = make_local_directory(directory), path_of(directory), {}
+    def __init__(self, directory: Any) -> None:
+        self.path, self._store = make_local_directory(directory), path_of(directory)
+        self._sent: dict[str, tuple[int, int]] = {}
 
-    def clear(self):
+    def clear(self) -> None:
         """Removes what a killed job has left."""
         for name in LocalPath(self.path).files():
             LocalPath(self.path, name).unlink(missing_ok=True)
 
-    def fetch(self):
-        """Copies the files from the store that this job goes on to write."""
+    def fetch(self) -> None:
+        """Copies the files that this job appends to from the store."""
         for pattern in _FETCHED:
             for file in self._store.glob(pattern):
                 LocalPath(self.path, file.name).write_bytes(file.read_bytes())
 
-    def upload(self):
+    def upload(self) -> None:
         """Copies to the store what has changed since the last time.
 
         Raises:
@@ -123,14 +127,14 @@ class Staging:
 
 
 @contextlib.contextmanager
-def staged(directory, fetches, owns):
+def staged(directory: Any, fetches: bool, owns: bool) -> Iterator[InPlace | Staging]:
     """Gives the `Staging` of a directory, or the `InPlace` of a local one.
 
     Caveat: a killed job leaves the local directory. The next job with this URL on this host removes the files in it.
 
     Args:
       directory: path or URL.
-      fetches: whether this process gets the files that the job goes on to write; one process of the job does.
+      fetches: whether this process gets the files that the job appends to; one process of the job does.
       owns: whether this process makes the local directory empty at the beginning, and copies its files to the store and
         removes them at the end; one process of each host does. No other process writes there before a collective.
     """

@@ -1,5 +1,7 @@
 """URLs of stores, and the file systems behind them. Each file system is opened once."""
 
+from __future__ import annotations
+
 import dataclasses
 import fnmatch
 import functools
@@ -8,8 +10,14 @@ import pathlib
 import posixpath
 import re
 import urllib.parse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.messages.errors import UserError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+    from typing_extensions import Self
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -26,21 +34,21 @@ class Root:
     Attributes:
       scheme: as `s3`.
       authority: the bucket, or the host.
-      query: options of the connection, as `region=eu-central-1`.
+      query: options of the connection, such as `region=eu-central-1`.
     """
 
     scheme: str
     authority: str
     query: str = ""
 
-    def url(self, key=""):
-        """-> the URL of a key in this store."""
+    def url(self, key: str = "") -> str:
+        """Returns the URL of a key in this store."""
         return f"{self.scheme}://{self.authority}{f'/{key}' if key else ''}{f'?{self.query}' if self.query else ''}"
 
 
 @functools.lru_cache
-def opened(root):
-    """-> (`pyarrow.fs.FileSystem`, path of the store's root in it, without a `/` at its end).
+def opened(root: Root) -> tuple[fs.FileSystem, str]:
+    """Returns (`pyarrow.fs.FileSystem`, path of the store's root in it, without a `/` at its end).
 
     Raises:
       UserError: pyarrow knows no such URL, or the store does not answer.
@@ -64,8 +72,8 @@ def opened(root):
         ) from None
 
 
-def advice(root):
-    """-> what to look at if a store refuses or does not answer."""
+def advice(root: Root) -> str:
+    """Returns what to look at if a store refuses or does not answer."""
     if root.scheme == "s3":
         return (
             "see that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
@@ -76,8 +84,8 @@ def advice(root):
     return "see that the store is reached from here, and that its credentials are right"
 
 
-def _s3(root):
-    """-> the `S3FileSystem` of a bucket. The environment's AWS variables count where the URL says nothing."""
+def _s3(root: Root) -> fs.S3FileSystem:
+    """Returns the `S3FileSystem` of a bucket, by the URL and, for what it leaves open, by the AWS variables."""
     from pyarrow import fs
 
     options = dict(urllib.parse.parse_qsl(root.query))
@@ -93,91 +101,93 @@ def _s3(root):
     )
 
 
-def _of_environment(names):
+def _of_environment(names: Iterable[str]) -> str:
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
-def is_url(text):
-    """-> whether a text is a URL, and not a path."""
+def is_url(text: str) -> bool:
+    """Returns whether a text is a URL, and not a path."""
     return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
 
 
 class PureStorePath:
-    """What can be said of a path in a store without asking the store, as `pathlib.PurePath`.
+    """What can be said of a path in a store without asking the store, such as `pathlib.PurePath`.
 
     Args:
       root: `Root` of the store.
       key: path below the root, without a `/` at its ends.
     """
 
-    def __init__(self, root, key):
+    def __init__(self, root: Root, key: str) -> None:
         self._root, self._key = root, key
 
     @classmethod
-    def of(cls, url):
-        """-> the path of a URL."""
-        scheme, authority, key, query = _URL.fullmatch(url).groups()
+    def of(cls, url: str) -> Self:
+        """Returns the path of a URL."""
+        found = _URL.fullmatch(url)
+        assert found is not None, url
+        scheme, authority, key, query = found.groups()
         return cls(Root(scheme, authority, query or ""), _normal(key or ""))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self._root.url(self._key)
 
     __repr__ = __str__
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return str(self) == str(other)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(str(self))
 
-    def __lt__(self, other):
+    def __lt__(self, other: object) -> bool:
         return str(self) < str(other)
 
-    def __truediv__(self, name):
+    def __truediv__(self, name: Any) -> Self:
         if is_url(str(name)):
             return self.of(str(name))  # As an absolute path: below another one it stays what it is.
         return type(self)(self._root, _normal(posixpath.join(self._key, str(name))))
 
-    def __rtruediv__(self, other):
+    def __rtruediv__(self, other: object) -> Self:
         return self
 
     @property
-    def name(self):
+    def name(self) -> str:
         return posixpath.basename(self._key)
 
     @property
-    def stem(self):
+    def stem(self) -> str:
         return pathlib.PurePosixPath(self._key).stem
 
     @property
-    def suffix(self):
+    def suffix(self) -> str:
         return pathlib.PurePosixPath(self._key).suffix
 
     @property
-    def parent(self):
+    def parent(self) -> Self:
         return type(self)(self._root, posixpath.dirname(self._key))
 
     @property
-    def parents(self):
+    def parents(self) -> list[Self]:
         return [self.parent, *self.parent.parents] if self._key else []
 
-    def with_name(self, name):
+    def with_name(self, name: str) -> Self:
         return self.parent / name
 
-    def resolve(self):
+    def resolve(self) -> Self:
         return self
 
-    def absolute(self):
+    def absolute(self) -> Self:
         return self
 
-    def is_relative_to(self, other):
+    def is_relative_to(self, other: Any) -> bool:
         return self == other or other in self.parents
 
-    def match(self, pattern):
+    def match(self, pattern: str) -> bool:
         own, wanted = str(self).split("/"), pattern.split("/")
         return len(own) == len(wanted) and all(map(fnmatch.fnmatchcase, own, wanted))
 
 
-def _normal(key):
-    """-> a key without `.`, `..`, and `/` at its ends."""
+def _normal(key: str) -> str:
+    """Returns a key without `.`, `..`, and `/` at its ends."""
     return posixpath.normpath(f"/{key}").strip("/")

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 
 from ctr_trainer.installation import horovod_patches
 from ctr_trainer.installation.horovod_patches import VERSION
@@ -46,11 +47,11 @@ _INSTALL_HINT = (
 )
 
 
-def _say(text):
+def _say(text: object) -> None:
     print(f"build_horovod: {text}", file=sys.stderr, flush=True)
 
 
-def check_tools():
+def check_tools() -> None:
     """Asks for the programs that the build needs and pip cannot bring.
 
     Raises:
@@ -68,8 +69,8 @@ def check_tools():
             )
 
 
-def find_tensorflow():
-    """-> (distribution, version) of the TensorFlow that this Python imports, as `("tensorflow-cpu", "2.21.0")`."""
+def find_tensorflow() -> tuple[str, str]:
+    """Returns (distribution, version) of this Python's TensorFlow, such as `("tensorflow-cpu", "2.21.0")`."""
     for name in TENSORFLOWS:
         try:
             return name, importlib.metadata.version(name)
@@ -81,8 +82,8 @@ def find_tensorflow():
     )
 
 
-def cache_directory(tensorflow, tensorflow_version, gpu_operations):
-    """-> where the wheel for these is kept: the name holds all that a build depends on."""
+def cache_directory(tensorflow: str, tensorflow_version: str, gpu_operations: str) -> pathlib.Path:
+    """Returns the directory of the wheel for these. Its name holds all that a build depends on."""
     root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
     parts = [f"horovod-{VERSION}", horovod_patches.NAME, python, sysconfig.get_platform()]
@@ -90,13 +91,19 @@ def cache_directory(tensorflow, tensorflow_version, gpu_operations):
     return root / "ctr_trainer" / "wheels" / "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
 
 
-def _pip(what, timeout_s, *arguments, env=None, show=None):
+def _pip(
+    what: str,
+    timeout_s: float,
+    *arguments: object,
+    env: Mapping[str, str] | None = None,
+    show: Callable[[str], object] | None = None,
+) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     child.run_command([*pip, *arguments], what, timeout_s, env=env, show=show, merge_stderr=True)
 
 
-def _find_cmake():
-    """-> the path of PATH's CMake if it is new enough for Horovod, else None."""
+def _find_cmake() -> str | None:
+    """Returns the path of PATH's CMake if it is new enough for Horovod, otherwise None."""
     program = shutil.which("cmake")
     if program is None:
         return None
@@ -108,9 +115,9 @@ def _find_cmake():
     return program if version and (int(version[1]), int(version[2])) >= (3, 13) else None
 
 
-def _build_environment(tools, gpu_operations):
-    """Puts pip's build tools, and CMake if need be, under `tools`; -> the environment of the build."""
-    locked = ["--requirement", _HERE / "build_tools.txt"]  # With hashes, as those of constraints.txt.
+def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, str]:
+    """Installs pip's build tools, and CMake if needed, below `tools`. Returns the environment of the build."""
+    locked = ["--requirement", _HERE / "build_tools.txt"]  # With hashes, like constraints.txt.
     cmake = _find_cmake()
     if cmake is None:
         _say("no CMake of 3.13 or later on PATH: taking it from PyPI for this build")
@@ -119,12 +126,13 @@ def _build_environment(tools, gpu_operations):
     _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", *options, *locked)
     if cmake is None:
         # The program itself, not the Python script that starts it: nothing on PYTHONPATH is needed to find it.
-        cmake = next(tools.glob("cmake/data/bin/cmake"), None)
-        if cmake is None:
+        found = next(tools.glob("cmake/data/bin/cmake"), None)
+        if found is None:
             raise UserError(
                 "no CMake of 3.13 or later on PATH, and PyPI's is not for this machine. "
                 + _INSTALL_HINT.format(debian="cmake", fedora="cmake")
             )
+        cmake = str(found)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     env = dict(os.environ)
@@ -133,7 +141,7 @@ def _build_environment(tools, gpu_operations):
         env.pop(name, None)
     env.update(
         PYTHONPATH=str(tools),
-        HOROVOD_CMAKE=str(cmake),
+        HOROVOD_CMAKE=cmake,
         HOROVOD_WITH_TENSORFLOW="1",
         HOROVOD_WITH_GLOO="1",
         HOROVOD_WITHOUT_MPI="1",
@@ -151,7 +159,7 @@ def _build_environment(tools, gpu_operations):
     return env
 
 
-def _compile(arguments, env, log):
+def _compile(arguments: Sequence[object], env: Mapping[str, str], log: pathlib.Path) -> None:
     """Runs `pip wheel` into a log file; its UserError has the first error of it, which is far from the last line."""
     with open(log, "w", encoding="utf-8") as file:
         try:
@@ -163,10 +171,10 @@ def _compile(arguments, env, log):
             raise UserError(f"{error}\n  first error: {first.strip()}\n  all of its output: {log}") from error
 
 
-def build_wheel(destination, gpu_operations):
-    """Downloads, patches and compiles Horovod; -> the path of the wheel, a new file in the directory `destination`."""
-    with tempfile.TemporaryDirectory(prefix="horovod-") as scratch:
-        scratch = pathlib.Path(scratch)
+def build_wheel(destination: pathlib.Path, gpu_operations: str) -> pathlib.Path:
+    """Downloads, patches and compiles Horovod. Returns the path of the wheel, a new file in `destination`."""
+    with tempfile.TemporaryDirectory(prefix="horovod-") as temporary:
+        scratch = pathlib.Path(temporary)
         env = _build_environment(scratch / "tools", gpu_operations)
         requirement = scratch / "requirements.txt"
         requirement.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n", encoding="utf-8")
@@ -181,14 +189,14 @@ def build_wheel(destination, gpu_operations):
         destination.mkdir(parents=True, exist_ok=True)
         _compile([*options, source], env, destination / "build.log")
         built = next((scratch / "wheel").glob("horovod-*.whl"))
-        # Copied beside its place and renamed into it: who looks meanwhile, or builds too, sees a whole wheel or none.
-        with tempfile.TemporaryDirectory(dir=destination, prefix=".") as beside:
-            copy = shutil.copy(built, beside)
+        # Copied and then renamed: a concurrent build sees a whole wheel or none.
+        with tempfile.TemporaryDirectory(dir=destination, prefix=".") as copies:
+            copy = shutil.copy(built, copies)
             os.replace(copy, destination / built.name)
         return destination / built.name
 
 
-def check_installed(gpu_operations):
+def check_installed(gpu_operations: str) -> None:
     """Raises UserError unless `horovodrun --check-build` finds TensorFlow, Gloo and the GPU operations asked for."""
     horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
     env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
@@ -203,15 +211,15 @@ def check_installed(gpu_operations):
         raise UserError(f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build says:\n{output}")
 
 
-def install(wheel):
-    """Puts the wheel and what it needs at run time into this Python."""
+def install(wheel: pathlib.Path) -> None:
+    """Installs the wheel and what it needs at run time into this Python."""
     _pip("installing Horovod", DOWNLOAD_TIMEOUT_S, "install", "--force-reinstall", "--no-deps", wheel)
     # setuptools, since horovodrun imports distutils, which Python has no more from 3.12 on.
     _pip("installing what Horovod needs", DOWNLOAD_TIMEOUT_S, "install", wheel, "setuptools")
 
 
-def main():
-    """Installs Horovod, from the cache if it can; -> the exit status."""
+def main() -> int:
+    """Installs Horovod, from the cache if it can. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m ctr_trainer.installation.build_horovod", description=__doc__.splitlines()[0]
     )

@@ -1,5 +1,7 @@
 """What the sources of Horovod's last release need for the TensorFlow of today, and for jobs of several hosts."""
 
+import pathlib
+
 from ctr_trainer.messages.errors import UserError
 
 VERSION = "0.28.1"
@@ -23,7 +25,7 @@ RUN_QUIETLY = """\
 BUILT = {"def mpi_built(verbose=False):": False, "def gloo_built(verbose=False):": True}
 
 
-def patch(source):
+def patch(source: pathlib.Path) -> None:
     """Patches the sources in a directory.
 
     Raises:
@@ -36,7 +38,7 @@ def patch(source):
     answer_what_is_built(source / "horovod" / "common" / "util.py")
 
 
-def drop_unused_source(cmake_lists):
+def drop_unused_source(cmake_lists: pathlib.Path) -> None:
     """Takes the line that adds `xla_mpi_ops.cc` out of CMakeLists.txt.
 
     It no longer compiles, and is not needed without `HOROVOD_ENABLE_XLA_OPS`.
@@ -44,7 +46,7 @@ def drop_unused_source(cmake_lists):
     _replace_line(cmake_lists, UNUSED_SOURCE, "")
 
 
-def set_interface(gloo_context):
+def set_interface(gloo_context: pathlib.Path) -> None:
     """Has `gloo_context.cc` connect the workers of a process set by the interface of `horovodrun --network-interface`.
 
     Horovod takes this interface for the first connection of the workers only. Each later one listens at the address
@@ -54,7 +56,7 @@ def set_interface(gloo_context):
     _replace_line(gloo_context, INTERFACE_UNSET, f"  {INTERFACE_UNSET}\n  gloo_iface_ = global_context.gloo_iface_;\n")
 
 
-def find_session_run_hook(tensorflow_init):
+def find_session_run_hook(tensorflow_init: pathlib.Path) -> None:
     """Has `tensorflow/__init__.py` look for `SessionRunHook` in `tf.compat.v1`.
 
     `tf.train` has none since `tf.estimator` went, and without it Horovod defines no `BroadcastGlobalVariablesHook`.
@@ -63,7 +65,7 @@ def find_session_run_hook(tensorflow_init):
     _replace_line(tensorflow_init, HOOK_DROPPED, f"        {line}\n")
 
 
-def end_without_traceback(launch):
+def end_without_traceback(launch: pathlib.Path) -> None:
     """Has `runner/launch.py` end with status 1 where a worker failed, below the lines that name the worker.
 
     It ends with a traceback of its own otherwise.
@@ -71,7 +73,7 @@ def end_without_traceback(launch):
     _replace_line(launch, RUN, RUN_QUIETLY)
 
 
-def answer_what_is_built(util):
+def answer_what_is_built(util: pathlib.Path) -> None:
     """Has `common/util.py` know that it was built with Gloo and without MPI, as `build_horovod` has it.
 
     Otherwise `horovodrun` imports TensorFlow twice to ask, before it starts any worker: some seconds of each job.
@@ -80,7 +82,7 @@ def answer_what_is_built(util):
         _replace_line(util, function, f"{function}\n    return {is_built}\n")
 
 
-def _replace_line(path, marker, replacement):
+def _replace_line(path: pathlib.Path, marker: str, replacement: str) -> None:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     found = sum(marker in line for line in lines)
     if found != 1:

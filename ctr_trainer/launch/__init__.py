@@ -1,1 +1,1 @@
-"""Supervises a training: starts its workers under horovodrun, and after a loss starts them again on what is there."""
+"""Supervises a training: starts its workers under horovodrun, and restarts them after a loss."""

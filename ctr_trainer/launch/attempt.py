@@ -9,15 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, TextIO
 
 import psutil
 
 from ctr_trainer.flags.launch import LaunchFlags
+from ctr_trainer.launch.gate import GATE, StartingGate
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
-from ctr_trainer.launch.output import Outlet, Output
-from ctr_trainer.launch.standby import GATE, StartingGate
+from ctr_trainer.launch.output import Ending, Outlet, Output
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.processes.child import ended_with_parent
@@ -62,10 +62,12 @@ class Attempt:
         outlet: Outlet,
         gate: StartingGate | None = None,
     ) -> None:
-        self.hosts, self.workers, self.lost_at = hosts, slots(hosts), None
-        self._outlet, self._lost_since = outlet, None
+        self.hosts, self.workers, self._outlet = hosts, slots(hosts), outlet
+        self.lost_at: float | None = None
+        self._lost_since: float | None = None
         self._name, self._command, self._output, self._gate = name, command, Output(), gate
-        self._held = None if gate is None else []  # What was written before the release.
+        # What was written before the release.
+        self._held: list[tuple[TextIO, bytes]] | None = None if gate is None else []
         self._lock = threading.Lock()
         self.began = time.time()
         self._process = subprocess.Popen(
@@ -83,19 +85,20 @@ class Attempt:
             reader.start()
 
     @property
-    def has_ended(self):
+    def has_ended(self) -> bool:
         """Whether horovodrun has ended."""
         return self._process.poll() is not None
 
-    def release(self):
+    def release(self) -> None:
         """Lets workers begin that wait at the gate."""
         with self._lock:
-            for stream, line in self._held:
+            for stream, line in self._held or ():
                 self._outlet.write(stream, line)
             self._held, self.began = None, time.time()
-        self._gate.open()
+        if self._gate is not None:
+            self._gate.open()
 
-    def terminate(self):
+    def terminate(self) -> None:
         """Asks the workers to save and end.
 
         A worker of this host tells the others. `horovodrun`, if it is asked, kills them after 5 s.
@@ -104,8 +107,8 @@ class Attempt:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
 
-    def end(self, seconds):
-        """Waits for the end, kills what is left of it on this host after a while. -> `Ending`
+    def end(self, seconds: float) -> Ending:
+        """Waits for the end, and kills what is left on this host after some time. Returns the `Ending`.
 
         Args:
           seconds: to wait before. Workers that have said why they end have saved what they could, and get little more.
@@ -131,20 +134,20 @@ class Attempt:
         return 0.0 if self._lost_since is None else time.monotonic() - self._lost_since
 
     @property
-    def reason_is_known(self):
+    def reason_is_known(self) -> bool:
         """Whether a worker has ended by itself, and one has said why."""
         return self.lost_at is not None and bool(self._output.said)
 
     @property
-    def said(self):
+    def said(self) -> str:
         """What a worker said last of its end; "" for nothing."""
         return self._output.said
 
-    def host_of(self, rank):
-        """-> the name of the host of a rank."""
+    def host_of(self, rank: int) -> str:
+        """Returns the name of the host of a rank."""
         return host_of(self.hosts, rank)
 
-    def _kill_all(self):
+    def _kill_all(self) -> None:
         """Kills the processes of this attempt on this host, and waits until they are gone."""
         deadline = time.monotonic() + _KILL_SECONDS
         while found := [process for process in psutil.process_iter() if self._is_ours(process)]:
@@ -159,8 +162,8 @@ class Attempt:
             time.sleep(_POLL_SECONDS)
         self._process.wait(_KILL_SECONDS)
 
-    def _workers_here(self):
-        """-> list of the `psutil.Process` of the workers of this host."""
+    def _workers_here(self) -> list[psutil.Process]:
+        """Returns the `psutil.Process` of the workers of this host."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -168,7 +171,7 @@ class Attempt:
                     found.append(process)
         return found
 
-    def _is_ours(self, process):
+    def _is_ours(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error, OSError):
             return process.environ().get(ATTEMPT) == self._name and process.status() != psutil.STATUS_ZOMBIE
         return False
@@ -185,13 +188,49 @@ class Attempt:
                     self.lost_at, self._lost_since = time.time(), time.monotonic()
 
 
-def _horovodrun(hosts, flags):
-    """-> the start of the command."""
+class Standby:
+    """The next start of the workers, prepared while the current workers train.
+
+    Its workers have imported TensorFlow and all else that they need, and wait at a gate. This halves the time of a
+    restart.
+
+    Args:
+      start: f(hosts, gate) -> `Attempt`, on hosts that are this one.
+    """
+
+    def __init__(self, start: Callable[[tuple[Host, ...], StartingGate], Attempt]) -> None:
+        self._start = start
+        self._attempt: Attempt | None = None
+
+    def prepare(self, hosts: tuple[Host, ...]) -> None:
+        """Starts workers that wait, unless there are some, or there were some that have ended."""
+        if self._attempt is None:
+            self._attempt = self._start(hosts, StartingGate())
+
+    def take(self, hosts: tuple[Host, ...]) -> Attempt | None:
+        """Returns an `Attempt` on these hosts, whose workers begin now; None if there is none."""
+        attempt = self._attempt
+        if attempt is None or attempt.hosts != hosts or attempt.has_ended:
+            self.close()
+            return None
+        self._attempt = None
+        attempt.release()
+        return attempt
+
+    def close(self) -> None:
+        """Ends the workers that wait."""
+        if self._attempt is not None:
+            self._attempt.end(0.0)
+            self._attempt = None
+
+
+def _horovodrun(hosts: tuple[Host, ...], flags: LaunchFlags) -> list[str]:
+    """Returns the start of the command."""
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")])
     program = shutil.which("horovodrun", path=path)
     if program is None:
         raise UserError(
-            "workers are started by horovodrun, which is neither beside this Python nor on the PATH: build Horovod "
+            "workers are started by horovodrun, which is neither next to this Python nor on the PATH: build Horovod "
             "with `python -m ctr_trainer.installation.build_horovod`"
         )
     options = ["-np", slots(hosts), "-H", listed(hosts), "--gloo", "--start-timeout", flags.start_timeout]

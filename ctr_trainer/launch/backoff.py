@@ -1,7 +1,9 @@
-"""Whether and when workers are started again, and which hosts are left out for a while."""
+"""Whether and when workers are restarted, and which hosts are left out for some time."""
 
 import time
+from collections.abc import Callable, Iterable
 
+from ctr_trainer.launch.hosts import Host
 from ctr_trainer.launch.output import Ending, Kind
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 60.0
@@ -27,14 +29,14 @@ class Patience:
     def pause_seconds(self) -> float:
         """The pause before the next start: none before the first restart, then 5 s, 10 s, 20 s, 40 s and 60 s.
 
-        What was lost, as a store or a service, may need minutes to be back.
+        A lost store or service may need minutes to be back.
         """
         if self._fruitless < 2:
             return 0.0
         return min(_FIRST_PAUSE_SECONDS * 2 ** (self._fruitless - 2), _LONGEST_PAUSE_SECONDS)
 
     def why_not(self, ending: Ending) -> str:
-        """Counts a restart. Returns a sentence on why the workers are not started again, or "" if they are.
+        """Counts a restart. Returns why the workers are not restarted, a sentence; "" if they are.
 
         Args:
           ending: `Ending` that is no `FINISHED`.
@@ -60,12 +62,13 @@ class LeftOut:
       clock: f() -> seconds.
     """
 
-    def __init__(self, clock=time.monotonic):
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._failures, self._until = {}, {}
+        self._failures: dict[str, int] = {}
+        self._until: dict[str, float] = {}
 
-    def failed(self, name):
-        """Counts a failure. -> seconds for which the host is left out from now on; 0 for not at all"""
+    def failed(self, name: str) -> float:
+        """Counts a failure. Returns for how many seconds the host is left out from now on."""
         self._failures[name] = self._failures.get(name, 0) + 1
         if self._failures[name] < 2:
             return 0.0
@@ -73,12 +76,12 @@ class LeftOut:
         self._until[name] = self._clock() + seconds
         return seconds
 
-    def took_part(self, hosts):
+    def took_part(self, hosts: Iterable[Host]) -> None:
         """Forgets the failures of hosts that took part in training up to a new checkpoint."""
         for host in hosts:
             self._failures.pop(host.name, None)
 
-    def others(self, hosts):
-        """-> tuple of the hosts that are not left out now."""
+    def others(self, hosts: Iterable[Host]) -> tuple[Host, ...]:
+        """Returns the hosts that are not left out now."""
         now = self._clock()
         return tuple(host for host in hosts if self._until.get(host.name, now) <= now)

@@ -6,8 +6,10 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Iterable
 from typing import Protocol
 
+from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import child, reach
 
@@ -33,11 +35,11 @@ class Host:
     name: str
     slots: int
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name}:{self.slots}"
 
     @staticmethod
-    def parse(text, where, slots=None):
+    def parse(text: str, where: str, slots: int | None = None) -> "Host":
         """Makes a host of `NAME:SLOTS`.
 
         Args:
@@ -58,18 +60,18 @@ class Host:
 class Hosts(Protocol):
     """Tells which hosts there are."""
 
-    def now(self):
-        """-> tuple of `Host`; the workers of the first get the first ranks.
+    def now(self) -> tuple[Host, ...]:
+        """Returns the hosts; the workers of the first get the first ranks.
 
         Raises:
           UserError: that cannot be found out.
         """
 
-    def silent_for(self, name):
-        """-> seconds for which a host that answered before has not; 0 for one that does, or that is not asked."""
+    def silent_for(self, name: str) -> float:
+        """Returns seconds for which a host that answered before has not; 0 for one that does, or that is not asked."""
         return 0.0
 
-    def close(self):
+    def close(self) -> None:
         """Ends what finds out."""
 
 
@@ -80,20 +82,20 @@ class FixedHosts(Hosts):
       hosts: sequence of `Host`.
     """
 
-    def __init__(self, hosts):
+    def __init__(self, hosts: Iterable[Host]) -> None:
         self._hosts = tuple(hosts)
 
-    def now(self):
+    def now(self) -> tuple[Host, ...]:
         return self._hosts
 
-    def close(self):
+    def close(self) -> None:
         pass
 
 
 class DiscoveredHosts(Hosts):
     """Hosts that a command prints, asked every second by a thread.
 
-    If the command fails, or prints what is no list of hosts, the hosts stay those of the answer before. The first call
+    If the command fails, or prints what is no list of hosts, the hosts of the previous answer stay. The first call
     has to succeed.
 
     Args:
@@ -101,24 +103,24 @@ class DiscoveredHosts(Hosts):
       slots: of a host that is printed without.
     """
 
-    def __init__(self, script, slots):
+    def __init__(self, script: str, slots: int) -> None:
         self._script, self._slots = script, slots
         self._hosts = self._ask()
         self._last_error, self._closed = "", threading.Event()
         threading.Thread(target=self._watch, name="host discovery", daemon=True).start()
 
-    def now(self):
+    def now(self) -> tuple[Host, ...]:
         return self._hosts
 
-    def close(self):
+    def close(self) -> None:
         self._closed.set()
 
-    def _ask(self):
+    def _ask(self) -> tuple[Host, ...]:
         what = f"--host_discovery_script={self._script}"
         lines = child.run_command(["sh", "-c", self._script], what, _ANSWER_SECONDS)
         return parse_lines(lines, what, self._slots)
 
-    def _watch(self):
+    def _watch(self) -> None:
         while not self._closed.wait(_DISCOVERY_PERIOD_SECONDS):
             try:
                 self._hosts, error = self._ask(), ""
@@ -144,23 +146,24 @@ class ReachableHosts(Hosts):
     def __init__(self, hosts: Hosts, port: int, period: float = _CONNECT_PERIOD_SECONDS) -> None:
         self._hosts, self._port, self._period = hosts, port or _SSH_PORT, period
         self._due: dict[str, float] = {}
-        self._answered, self._silent_since = set(), {}
+        self._answered: set[str] = set()
+        self._silent_since: dict[str, float] = {}
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="hosts that answer", daemon=True).start()
 
-    def now(self):
+    def now(self) -> tuple[Host, ...]:
         return tuple(host for host in self._hosts.now() if host.name not in self._silent_since)
 
-    def silent_for(self, name):
-        """-> seconds for which a host that answered before has not; 0 for one that does."""
+    def silent_for(self, name: str) -> float:
+        """Returns seconds for which a host that answered before has not; 0 for one that does."""
         since = self._silent_since.get(name)
         return 0.0 if since is None else time.monotonic() - since
 
-    def close(self):
+    def close(self) -> None:
         self._closed.set()
         self._hosts.close()
 
-    def _watch(self):
+    def _watch(self) -> None:
         with concurrent.futures.ThreadPoolExecutor(16, "hosts that answer") as threads:
             while not self._closed.wait(_SILENT_PERIOD_SECONDS):
                 asked = time.monotonic()
@@ -177,14 +180,14 @@ class ReachableHosts(Hosts):
                         self._silent_since.setdefault(name, asked)
 
 
-def parse_lines(lines, where, slots):
-    """-> tuple of `Host` of a discovery script's lines; a host that is printed twice counts once, as in Horovod."""
+def parse_lines(lines: Iterable[str], where: str, slots: int) -> tuple[Host, ...]:
+    """Returns each `Host` of a discovery script's lines; a host that is printed twice counts once, as in Horovod."""
     found = [Host.parse(line, where, slots) for line in lines if line.strip()]
     return tuple({host.name: host for host in found}.values())
 
 
-def read_hostfile(path):
-    """-> tuple of `Host` of a file whose lines are `NAME slots=NUMBER`.
+def read_hostfile(path: str) -> tuple[Host, ...]:
+    """Returns each `Host` of a file whose lines are `NAME slots=NUMBER`.
 
     Raises:
       UserError: the file cannot be read, or a line is another; names the line.
@@ -204,8 +207,8 @@ def read_hostfile(path):
     return tuple(found)
 
 
-def open_hosts(flags):
-    """-> the `Hosts` that `LaunchFlags` name: a discovery script's, a list's, a file's, or this host alone.
+def open_hosts(flags: LaunchFlags) -> Hosts:
+    """Returns the `Hosts` that the flags name: of a discovery script, a list, a file, or this host alone.
 
     Raises:
       UserError: a list, a file or the script's first answer is none; or it names fewer slots than workers, for ever.
@@ -215,7 +218,7 @@ def open_hosts(flags):
     if flags.hosts:
         hosts = [Host.parse(text, f"-H {flags.hosts}") for text in flags.hosts.split(",")]
     elif flags.hostfile:
-        hosts = read_hostfile(flags.hostfile)
+        hosts = list(read_hostfile(flags.hostfile))
     else:
         hosts = [Host("localhost", flags.most)]
     if len({host.name for host in hosts}) < len(hosts):
@@ -225,9 +228,9 @@ def open_hosts(flags):
     return FixedHosts(hosts)
 
 
-def filled(hosts, workers):
-    """-> tuple of `Host` with as many slots as each has workers if the first hosts are filled first."""
-    found = []
+def filled(hosts: Iterable[Host], workers: int) -> tuple[Host, ...]:
+    """Returns the hosts with as many slots as each has workers if the first hosts are filled first."""
+    found: list[Host] = []
     for host in hosts:
         taken = min(host.slots, workers - sum(each.slots for each in found))
         if taken:
@@ -235,13 +238,13 @@ def filled(hosts, workers):
     return tuple(found)
 
 
-def slots(hosts):
-    """-> how many workers the hosts take together."""
+def slots(hosts: Iterable[Host]) -> int:
+    """Returns how many workers the hosts take together."""
     return sum(host.slots for host in hosts)
 
 
-def host_of(hosts, rank):
-    """-> the name of the host of a rank, where ranks fill the hosts in their order."""
+def host_of(hosts: Iterable[Host], rank: int) -> str:
+    """Returns the name of the host of a rank, where ranks fill the hosts in their order."""
     for host in hosts:
         if rank < host.slots:
             return host.name
@@ -249,6 +252,6 @@ def host_of(hosts, rank):
     raise ValueError(f"rank {rank} is beyond {listed(hosts)}")
 
 
-def listed(hosts):
-    """-> the hosts as `-H` takes them."""
+def listed(hosts: Iterable[Host]) -> str:
+    """Returns the hosts as `-H` takes them."""
     return ",".join(map(str, hosts)) or "no host"

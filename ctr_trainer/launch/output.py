@@ -55,10 +55,11 @@ class Output:
       last: the last line that horovodrun wrote itself; "" for none.
     """
 
-    def __init__(self):
-        self.exits, self.said, self.last = [], "", ""
+    def __init__(self) -> None:
+        self.exits: list[tuple[int, int]] = []
+        self.said = self.last = ""
 
-    def take(self, line):
+    def take(self, line: str) -> None:
         """Takes a line, a text without its newline."""
         if found := _OF_A_WORKER.fullmatch(line):
             self.said = _last_words(found[3]) or self.said
@@ -67,12 +68,8 @@ class Output:
         elif line.strip():
             self.last = line.strip()
 
-    def ending(self, status):
-        """-> the `Ending`.
-
-        Args:
-          status: of horovodrun.
-        """
+    def ending(self, status: int) -> Ending:
+        """Returns the `Ending` of a `horovodrun` that has ended with this status."""
         if status == 0:
             return Ending(Kind.FINISHED, "finished")
         # Workers that horovodrun has stopped because of another one are not the reason.
@@ -83,7 +80,8 @@ class Output:
         kind = next(each for each in (Kind.REFUSED, Kind.LOST, Kind.FAILED) if each in kinds)
         # The rank that was killed, or whose host is gone, is the cause; a rank that reports the loss is not.
         silent = [rank for rank, status in own if status not in _KINDS]
-        rank, status = own[0]
+        first, status = own[0]
+        rank: int | None = first
         if kind is Kind.LOST:
             rank = silent[0] if silent else None
         return Ending(kind, self.said or f"rank {rank} ended {_how(status)}", rank)
@@ -97,8 +95,8 @@ _KINDS = {
 }
 
 
-def _last_words(text):
-    """-> what a line of a worker, which is plain or JSON, says of its end; "" for another line."""
+def _last_words(text: str) -> str:
+    """Returns what a worker's line, plain or JSON, says of its end; "" for another line."""
     if text.startswith((_ERROR, _STOPPED)):
         return text.removeprefix(_ERROR).rstrip()
     if text.startswith("{"):
@@ -112,7 +110,7 @@ def _last_words(text):
     return ""
 
 
-def _how(status):
+def _how(status: int) -> str:
     if status > _OF_A_SIGNAL:
         try:
             return f"by {signal.Signals(status - _OF_A_SIGNAL).name}"
@@ -122,7 +120,7 @@ def _how(status):
 
 
 class Outlet:
-    """Writes lines from a thread, so that nobody waits for a reader that stands still, as a paused pager does.
+    """Writes lines from a thread, so that nobody waits for a reader that stands still, such as a paused pager.
 
     At most `most_bytes` are kept for a reader that stands still. Further lines are dropped, and their number is written
     in their place as soon as the reader reads again.
@@ -160,7 +158,7 @@ class Outlet:
             self._changed.notify()
         self._thread.join(seconds)
 
-    def of(self, stream: TextIO) -> "TextIO":
+    def of(self, stream: TextIO) -> io.TextIOBase:
         """Returns a text stream whose lines come to `stream` through this outlet."""
         return _Lines(self, stream)
 

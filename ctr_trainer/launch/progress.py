@@ -29,7 +29,7 @@ class Restart:
 
     Attributes:
       reason: sentence, without its full stop.
-      time, lost_at: of the loss, as `2026-01-31 12:00:00`, and in seconds since 1970.
+      time, lost_at: of the loss, such as `2026-01-31 12:00:00`, and in seconds since 1970.
       workers_before, workers: numbers of workers.
       hosts: as `-H` takes them.
       step: step of the checkpoint that training resumes from; 0 for the beginning, None if the directory did not tell.
@@ -49,8 +49,8 @@ class Restart:
     seconds_lost: float
     seconds_to_train_again: float | None = None
 
-    def line(self):
-        """-> what the log says when the workers are started again."""
+    def line(self) -> str:
+        """Returns what the log says when the workers are restarted."""
         goes_on = f"from the checkpoint of step {self.step}" if self.step else "from the beginning"
         if self.step is None:
             goes_on = "from the last checkpoint, whose step is not known now,"
@@ -173,7 +173,7 @@ class Reached:
             self._asking.start()
             if is_last:
                 self._asking.join(_STORE_SECONDS)
-        if is_last and self._asking.is_alive():
+        if is_last and self._asking is not None and self._asking.is_alive():
             self._is_known = False
         found, self._found = self._found, None
         return found
@@ -182,8 +182,8 @@ class Reached:
         self._found = Saved.newest(self._model_dir)
         self._is_known = self._found is not None
 
-    def trains_for(self, seconds):
-        """-> whether the workers have been training for so long."""
+    def trains_for(self, seconds: float) -> bool:
+        """Returns whether the workers have been training for so long."""
         return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
 
     def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:

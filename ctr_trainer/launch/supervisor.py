@@ -1,18 +1,19 @@
-"""Keeps a training going: starts its workers, and after a loss starts them again, from the last checkpoint."""
+"""Keeps a training running: starts its workers, and after a loss restarts them from the last checkpoint."""
 
 import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 
 from ctr_trainer.flags.launch import LaunchFlags
-from ctr_trainer.launch.attempt import Attempt
+from ctr_trainer.launch.attempt import Attempt, Standby
 from ctr_trainer.launch.backoff import LeftOut, Patience
-from ctr_trainer.launch.hosts import Hosts, filled, listed, slots
+from ctr_trainer.launch.gate import StartingGate
+from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
-from ctr_trainer.launch.standby import Standby
 from ctr_trainer.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.processes import child, reach
 from ctr_trainer.ranks import last_words
@@ -28,7 +29,7 @@ _STANDBY_SECONDS = 10.0
 
 
 class Supervisor:
-    """Starts the workers of one training as often as it takes.
+    """Starts the workers of one training as often as needed.
 
     Args:
       flags: `LaunchFlags`.
@@ -54,15 +55,16 @@ class Supervisor:
         self._flags, self._hosts, self._command, self._environment = flags, hosts, command, environment
         self._model_dir, self._grace_seconds = model_dir, grace_seconds
         self._patience, self._left_out = Patience(flags.max_restarts), LeftOut()
-        self._restarts, self._asked = [], None
+        self._restarts: list[Restart] = []
+        self._asked: int | None = None
         self._standby = Standby(self._start)
         self._job = secrets.token_hex(16)
 
-    def run(self):
+    def run(self) -> None:
         """Returns when the training is finished; call it in the main thread.
 
         Raises:
-          UserError: the workers are not started again; with their own error, and why not.
+          UserError: the workers are not restarted; with their own error, and why not.
           StoppedInOrder: SIGTERM or SIGINT has come, and the workers have ended.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
@@ -85,13 +87,13 @@ class Supervisor:
         if self._restarts:
             add_to_summary(self._model_dir, self._restarts, summary)
 
-    def _start(self, hosts, gate=None):
-        """-> an `Attempt`, numbered as the next restart if its workers wait at a gate."""
+    def _start(self, hosts: tuple[Host, ...], gate: StartingGate | None = None) -> Attempt:
+        """Returns an `Attempt`, numbered as the next restart if its workers wait at a gate."""
         name = f"{self._job}.{len(self._restarts) + (gate is not None)}"
         return Attempt(name, hosts, self._command, self._flags, self._environment, self._outlet, gate)
 
-    def _watch(self, attempt, reached):
-        """-> the `Ending` of the attempt, once all its processes on this host have ended."""
+    def _watch(self, attempt: Attempt, reached: Reached) -> Ending:
+        """Returns the `Ending` of the attempt, once all its processes on this host have ended."""
         while not attempt.has_ended:
             self._end_if_asked(attempt)
             # Without the lost rank the others can save nothing.
@@ -127,20 +129,20 @@ class Supervisor:
             _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, reached.trained)
         return is_new
 
-    def _prepare_standby(self):
+    def _prepare_standby(self) -> None:
         """Has workers ready for the loss of a worker of this host, and of all other hosts."""
         here = [host for host in self._left_out.others(self._hosts.now()) if reach.is_here(host.name)]
         placed = filled(here, self._flags.most)
         if slots(placed) >= self._flags.fewest:
             self._standby.prepare(placed)
 
-    def _silent_host(self, attempt):
-        """-> the name of a host of the attempt that does not answer for some seconds; "" for none."""
+    def _silent_host(self, attempt: Attempt) -> str:
+        """Returns the name of a host of the attempt that does not answer for some seconds; "" for none."""
         silent = (host.name for host in attempt.hosts if self._hosts.silent_for(host.name) > _SILENT_SECONDS)
         return next(silent, "")
 
-    def _change(self, attempt):
-        """-> what is to change about the hosts now, a sentence; "" for nothing."""
+    def _change(self, attempt: Attempt) -> str:
+        """Returns what is to change about the hosts now, a sentence; "" for nothing."""
         placed, now = self._choose(self._flags.fewest), {host.name: host.slots for host in self._hosts.now()}
         gone = [str(host) for host in attempt.hosts if now.get(host.name, 0) < host.slots]
         if placed and gone:
@@ -149,8 +151,8 @@ class Supervisor:
             return f"there are {slots(placed)} slots now, on {listed(placed)}"
         return ""
 
-    def _choose(self, workers):
-        """-> tuple of `Host`, each with the slots that it fills, `workers` at least in all; () if there are fewer."""
+    def _choose(self, workers: int) -> tuple[Host, ...]:
+        """Returns the hosts, each with the slots that it fills, `workers` at least in all; () if there are fewer."""
         hosts = self._hosts.now()
         # A host that is left out is better than none.
         for some in (self._left_out.others(hosts), hosts):
@@ -168,8 +170,8 @@ class Supervisor:
             self._end_if_asked()
             time.sleep(_POLL_SECONDS)
 
-    def _wait_for_slots(self, workers):
-        """Waits until `_choose` finds as many. -> what it finds"""
+    def _wait_for_slots(self, workers: int) -> tuple[Host, ...]:
+        """Waits until `_choose` finds as many, and returns them."""
         began, told = time.monotonic(), False
         while True:
             self._end_if_asked()
@@ -186,20 +188,20 @@ class Supervisor:
                 told = True
             time.sleep(_POLL_SECONDS)
 
-    def _leave_out(self, name):
+    def _leave_out(self, name: str) -> None:
         seconds = self._left_out.failed(name)
         if seconds:
             _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
 
     @contextlib.contextmanager
-    def _taking_signals(self):
-        def ask(number, frame):
+    def _taking_signals(self) -> Iterator[None]:
+        def ask(number: int, frame: FrameType | None) -> None:
             self._asked = number
 
         with child.handling_signals(ask):
             yield
 
-    def _end_if_asked(self, attempt=None):
+    def _end_if_asked(self, attempt: Attempt | None = None) -> None:
         """Ends the workers and raises Stopped if a signal has come."""
         if self._asked is None:
             return

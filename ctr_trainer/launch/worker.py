@@ -1,16 +1,16 @@
-"""What a worker of `launch` runs: `train`, with its share of its host's cores as threads, as `run.sh` has it."""
+"""What a worker of `launch` runs: `train`, with its share of its host's cores as threads."""
 
 import importlib
 import os
 import runpy
 import sys
 
-from ctr_trainer.launch.standby import GATE, wait_at
+from ctr_trainer.launch.gate import GATE, wait_at
 from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.processes.hardware import usable_cores
 
 
-def main():
+def main() -> None:
     """Runs `python -m ctr_trainer train` with the arguments of this process."""
     threads = max(usable_cores() // int(os.environ.get("HOROVOD_LOCAL_SIZE", 1)), 1)
     # Numba and the settings read them when they are imported.

@@ -8,6 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
@@ -22,12 +25,21 @@ _LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
 _PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 
-def run_command(command, what, timeout_s, *, env=None, cwd=None, show=None, merge_stderr=False):
+def run_command(
+    command: Sequence[object],
+    what: str,
+    timeout_s: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    show: Callable[[str], object] | None = None,
+    merge_stderr: bool = False,
+) -> list[str]:
     """Runs a command and waits for its end, at most `timeout_s` seconds.
 
     Args:
       command: list of the program and its arguments: strings, numbers, paths.
-      what: what the command does, for the messages, as `building Horovod`.
+      what: what the command does, for the messages, such as `building Horovod`.
       timeout_s: seconds after which the command, and all processes that it started, are stopped.
       env: dict, the whole environment of the command; None for this process's environment.
       cwd: directory in which the command runs; None for the current one.
@@ -40,11 +52,11 @@ def run_command(command, what, timeout_s, *, env=None, cwd=None, show=None, merg
     Raises:
       UserError: the command cannot be started, fails, or takes longer; with its last lines, unless they were shown.
     """
-    command = [str(part) for part in command]
+    words = [str(part) for part in command]
     try:
         # The command has a session of its own, so that a stop reaches the compilers and workers that it started.
         process = subprocess.Popen(
-            command,
+            words,
             env=env,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
@@ -55,10 +67,11 @@ def run_command(command, what, timeout_s, *, env=None, cwd=None, show=None, merg
             start_new_session=True,
         )
     except OSError as error:
-        raise UserError(f"{what}: cannot start {command[0]}: {error}") from error
-    lines = []
+        raise UserError(f"{what}: cannot start {words[0]}: {error}") from error
+    lines: list[str] = []
 
-    def read():
+    def read() -> None:
+        assert process.stdout is not None
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
             if show is not None:
@@ -79,11 +92,11 @@ def run_command(command, what, timeout_s, *, env=None, cwd=None, show=None, merg
     reader.join(_GRACE_SECONDS)
     if problem:
         last = "" if show else "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
-        raise UserError(f"{what} {problem}: {' '.join(command)}{last}")
+        raise UserError(f"{what} {problem}: {' '.join(words)}{last}")
     return lines
 
 
-def _stop_group(process):
+def _stop_group(process: subprocess.Popen[str]) -> None:
     """Ends the process and its group, if it runs: first by a signal that lets horovodrun end its workers."""
     if process.poll() is not None:
         return
@@ -95,22 +108,22 @@ def _stop_group(process):
         process.wait()
 
 
-def ended_with_parent():
-    """-> `preexec_fn` of a `subprocess.Popen` whose process gets SIGTERM when the thread that starts it ends.
+def ended_with_parent() -> Callable[[], None]:
+    """Returns the `preexec_fn` of a `subprocess.Popen` whose process gets SIGTERM when the thread that starts it ends.
 
     A thread ends with its process, however that ends. So call Popen in the main thread. On another system than Linux
     the function does nothing.
     """
     parent = os.getpid()
 
-    def ask_the_kernel():
+    def ask_the_kernel() -> None:
         if _LIBC is not None and _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) == 0 and os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGTERM)  # The parent has ended before the kernel was asked.
 
     return ask_the_kernel
 
 
-def set_when_closed(descriptor, event):
+def set_when_closed(descriptor: int, event: threading.Event) -> None:
     """Sets an event when an open descriptor has no more to read; for a thread of its own."""
     while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
         pass
@@ -118,7 +131,9 @@ def set_when_closed(descriptor, event):
 
 
 @contextlib.contextmanager
-def handling_signals(handler, numbers=END_SIGNALS):
+def handling_signals(
+    handler: Callable[[int, FrameType | None], Any] | int, numbers: Iterable[signal.Signals] = END_SIGNALS
+) -> Iterator[None]:
     """Has `handler` take the signals within the block; after it they are taken as before. Call it on the main thread.
 
     Args:
@@ -136,7 +151,7 @@ def handling_signals(handler, numbers=END_SIGNALS):
 class Child:
     """A command in a child process that can import this package; it ends once its standard input closes.
 
-    So it ends with this process, however this one ends.
+    So it ends with this process, also if this process is killed.
 
     A context manager: leaving it stops the child. It has a session of its own: a Ctrl-C at the terminal is for this
     process, which may still need the child for its end.
@@ -152,7 +167,13 @@ class Child:
       pid: its process id.
     """
 
-    def __init__(self, command, log_file, cores=None, environment=None):
+    def __init__(
+        self,
+        command: Sequence[str],
+        log_file: str | os.PathLike[str],
+        cores: set[int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.log_file = log_file
         _rotate(log_file)
         path = os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))
@@ -168,8 +189,8 @@ class Child:
         self.pid = self._process.pid
         self.keep_on(cores)
 
-    def keep_on(self, cores):
-        """See `hardware.keep_on`."""
+    def keep_on(self, cores: set[int] | None) -> None:
+        """Keeps the process on some cores; see `hardware.keep_on`."""
         hardware.keep_on(self.pid, cores)
 
     @property
@@ -182,9 +203,10 @@ class Child:
         status = self.status
         return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
 
-    def stop(self):
+    def stop(self) -> None:
         """Ends the process by closing its standard input, and after a while by SIGKILL."""
         with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
             self._process.stdin.close()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -192,22 +214,22 @@ class Child:
             self._process.kill()
             self._process.wait(_STOP_SECONDS)
 
-    def __enter__(self):
+    def __enter__(self) -> "Child":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
-def _rotate(log_file: str | os.PathLike) -> None:
+def _rotate(log_file: str | os.PathLike[str]) -> None:
     """Renames a log that has grown large to `NAME.1`, in place of an earlier one."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.getsize(log_file) > _MOST_LOG_BYTES:
             os.replace(log_file, f"{os.fspath(log_file)}.1")
 
 
-def log_tail(log_file):
-    """-> the end of a log, and whose it is."""
+def log_tail(log_file: str | os.PathLike[str]) -> str:
+    """Returns the end of a log, and whose it is."""
     try:
         with open(log_file, "rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))

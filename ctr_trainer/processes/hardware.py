@@ -10,7 +10,7 @@ _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 BEHIND = 5
 
 
-def pin_cores(local_rank, local_size):
+def pin_cores(local_rank: int, local_size: int) -> set[int] | None:
     """Pins this process, and the threads and processes that it starts from now on, to its share of the machine's cores.
 
     A worker that moves between cores loses its caches, and loses time to the idle threads of other workers.
@@ -27,43 +27,43 @@ def pin_cores(local_rank, local_size):
     if local_size == 1 or not hasattr(os, "sched_setaffinity"):
         return None
     allowed = sorted(os.sched_getaffinity(0))
-    if len(allowed) < max(local_size, os.cpu_count()):
+    if len(allowed) < max(local_size, os.cpu_count() or 1):
         return None
     share = len(allowed) // local_size
     os.sched_setaffinity(0, allowed[local_rank * share : (local_rank + 1) * share])
     return set(allowed)
 
 
-def run_on(cores):
+def run_on(cores: set[int] | None) -> None:
     """Has this thread, and those that it starts from now on, run on `cores`, a set; does nothing for None."""
     if cores is not None:
         os.sched_setaffinity(0, cores)
 
 
-def keep_on(pid, cores):
+def keep_on(pid: int, cores: set[int] | None) -> None:
     """Has all threads of a process, and those that they start from now on, run on `cores`, a set; nothing for None."""
-    seen = set() if cores is not None else None
-    while seen is not None and (found := _threads(pid) - seen):  # One that is not kept yet may have started another.
+    seen: set[int] = set()
+    while cores is not None and (found := _threads(pid) - seen):  # One that is not kept yet may have started another.
         for thread in found:
             with contextlib.suppress(ProcessLookupError):  # It has ended.
                 os.sched_setaffinity(thread, cores)
         seen |= found
 
 
-def _threads(pid):
-    """-> set of the ids of a process's threads; empty once it has ended."""
+def _threads(pid: int) -> set[int]:
+    """Returns the ids of a process's threads; empty once it has ended."""
     try:
         return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
     except FileNotFoundError:
         return set()
 
 
-def own_cores():
-    """-> the cores that this process may use, a set; None if the system has no affinity of processes to cores."""
+def own_cores() -> set[int] | None:
+    """Returns the cores that this process may use, a set; None if the system has no affinity of processes to cores."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
-def step_back(cores):
+def step_back(cores: set[int] | None) -> None:
     """Has this thread run on `cores`, a set, behind the other threads there, for as long as it lives; None for no set.
 
     It gets the time that others leave, and a quarter of a core's time if they leave none.
@@ -73,14 +73,14 @@ def step_back(cores):
         os.nice(BEHIND)
 
 
-def usable_cores():
-    """-> how many cores this process may use."""
+def usable_cores() -> int:
+    """Returns how many cores this process may use."""
     cores = own_cores()
-    return os.cpu_count() if cores is None else len(cores)
+    return os.cpu_count() or 1 if cores is None else len(cores)
 
 
-def has_bfloat16(cpuinfo="/proc/cpuinfo"):
-    """-> whether this processor multiplies bfloat16 by instructions of its own (AVX-512 BF16, AMX)."""
+def has_bfloat16(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> bool:
+    """Returns whether this processor multiplies bfloat16 by instructions of its own (AVX-512 BF16, AMX)."""
     try:
         text = pathlib.Path(cpuinfo).read_text()
     except OSError:
@@ -89,8 +89,8 @@ def has_bfloat16(cpuinfo="/proc/cpuinfo"):
     return any(flag in flags for flag in _BFLOAT16_FLAGS)
 
 
-def machine_id():
-    """-> text that two processes have alike where the loopback addresses of both are the same; "" where not known."""
+def machine_id() -> str:
+    """Returns a text that is equal for processes with the same loopback addresses; "" if it is not known."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"

@@ -6,8 +6,8 @@ import socket
 _CONNECT_SECONDS = 2.0
 
 
-def why_not(address):
-    """Tries to connect. -> why that fails and what to do; "" where it does not.
+def why_not(address: str) -> str:
+    """Tries to connect. Returns why that fails and what to do; "" if it succeeds.
 
     Args:
       address: `host:port`.
@@ -33,13 +33,13 @@ def why_not(address):
         return f"{here} cannot reach {found[0]}: {getattr(error, 'strerror', None) or error}"
 
 
-def loopback_of(address):
-    """-> the address of this host itself that a `host:port` leads to; "" where it leads to none."""
+def loopback_of(address: str) -> str:
+    """Returns the address of this host itself that a `host:port` leads to; "" if it leads to none."""
     return next((found for found in _resolved(address) if ipaddress.ip_address(found).is_loopback), "")
 
 
-def is_silent(address):
-    """-> whether nothing comes back from the host of a `host:port`, not even a refusal."""
+def is_silent(address: str) -> bool:
+    """Returns whether nothing comes back from the host of a `host:port`, not even a refusal."""
     found = _resolved(address)
     try:
         socket.create_connection((found[0], int(address.rpartition(":")[2])), _CONNECT_SECONDS).close()
@@ -50,8 +50,8 @@ def is_silent(address):
     return False
 
 
-def is_here(name):
-    """-> whether a host's name leads to an address of this host."""
+def is_here(name: str) -> bool:
+    """Returns whether a host's name leads to an address of this host."""
     for address in _resolved(f"{name}:0"):
         try:
             socket.create_server((address, 0), family=_family(address)).close()  # No other address can be listened on.
@@ -61,12 +61,12 @@ def is_here(name):
     return False
 
 
-def _family(address):
+def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
 
 
-def _resolved(address):
-    """-> the IP addresses that the host of a `host:port` has by what this host knows; [] where it knows none."""
+def _resolved(address: str) -> list[str]:
+    """Returns the IP addresses that the host of a `host:port` has according to this host; [] if there is none."""
     try:
         found = socket.getaddrinfo(address.rpartition(":")[0].strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:

@@ -18,6 +18,9 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 # The filter is a process, not a thread, so that it also passes on the last lines of an import that crashes.
 _FILTER = r"""
@@ -38,7 +41,7 @@ _SECONDS = 10.0
 _NOT_NEEDED = ("matplotlib", "pandas", "scipy", "sklearn")
 
 
-def install():
+def install() -> None:
     """Has this process's first import of TensorFlow write none of the lines above, import none of `_NOT_NEEDED`, and
     leave the collector nothing to look at.
     """
@@ -51,7 +54,9 @@ def install():
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds TensorFlow once, where the other finders find it."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "tensorflow":
             return None
         sys.meta_path.remove(self)
@@ -59,11 +64,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_lean(module):
+            def load_lean(module: ModuleType) -> None:
                 with filtered_stderr(), absent(_NOT_NEEDED), uncollected():
                     load(module)
 
-            spec.loader.exec_module = load_lean
+            spec.loader.exec_module = load_lean  # type: ignore[method-assign]  # Of this one loader.
         return spec
 
 
@@ -71,10 +76,11 @@ _FINDER = _Finder()
 
 
 @contextlib.contextmanager
-def absent(names):
+def absent(names: Iterable[str]) -> Iterator[None]:
     """Has imports of these packages fail in the block, as if they were not installed; what is there already stays."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # What is None there is not looked for.
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # Python does not look for what is None here.
     try:
         yield
     finally:
@@ -83,7 +89,7 @@ def absent(names):
 
 
 @contextlib.contextmanager
-def uncollected():
+def uncollected() -> Iterator[None]:
     """Has the garbage collector rest in the block, and never look at what there is at its end."""
     enabled = gc.isenabled()
     gc.disable()
@@ -96,7 +102,7 @@ def uncollected():
 
 
 @contextlib.contextmanager
-def filtered_stderr():
+def filtered_stderr() -> Iterator[None]:
     """Filters the lines above from what the block writes to the descriptor of standard error."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -107,6 +113,7 @@ def filtered_stderr():
         os.close(kept)
         yield  # Without the filter.
         return
+    assert filtering.stdin is not None
     os.dup2(filtering.stdin.fileno(), 2)
     filtering.stdin.close()
     try:

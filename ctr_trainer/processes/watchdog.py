@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 from ctr_trainer.messages import errors
 from ctr_trainer.messages.errors import end_of
@@ -25,7 +26,7 @@ class Watchdog:
     threads do both, and the watching thread waits only a few seconds for them.
 
     Args:
-      who: name of the process for messages, as `rank 0`.
+      who: name of the process for messages, such as `rank 0`.
       timeout: longest wait, in seconds.
       period: seconds between two checks.
       warning: seconds after which the log names a wait, and names it again each time that the wait has doubled; 0 for
@@ -35,24 +36,32 @@ class Watchdog:
     Attributes:
       timeout: likewise.
       explain: f() -> str, what is known about the ranks that the process waits for; None if nothing can be known.
-      hopeless: f() -> the error for which the wait will never end, as `Lost`, whose exit status the process then has;
-        None if the wait may end. None in its place if nothing can be known.
+      hopeless: f() -> the error for which the wait will never end, such as `Lost`, whose exit status the process
+        then has; None if the wait may end. None in its place if nothing can be known.
       tell_seconds: seconds between two signs of life of a rank that works while the others wait for it.
     """
 
-    def __init__(self, who, timeout, period=1.0, warning=0.0, speak=None):
+    def __init__(
+        self,
+        who: str,
+        timeout: float,
+        period: float = 1.0,
+        warning: float = 0.0,
+        speak: Callable[[str], object] | None = None,
+    ) -> None:
         self._who, self.timeout, self._period, self._warning = who, timeout, period, warning
         self._speak = speak or _log.error
-        self._waits = {}
+        self._waits: dict[object, tuple[float, str]] = {}
         self._next_warning = warning
-        self.explain = self.hopeless = None
+        self.explain: Callable[[], str] | None = None
+        self.hopeless: Callable[[], BaseException | None] | None = None
         self._asked_at = 0.0
         self._closed = threading.Event()
         self.tell_seconds = min(_TELL_SECONDS, timeout / 4)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     @contextlib.contextmanager
-    def waiting(self, what):
+    def waiting(self, what: str) -> Iterator[None]:
         """Watches the body of the `with`."""
         token = object()
         self._waits[token] = (time.monotonic(), what)
@@ -61,21 +70,21 @@ class Watchdog:
         finally:
             del self._waits[token]
 
-    def progress(self):
-        """Starts the time of all present waits anew, because the work that they wait for goes on."""
+    def progress(self) -> None:
+        """Restarts the time of all current waits, because the work that they wait for continues."""
         for token, (_, what) in list(self._waits.items()):
             self._waits[token] = (time.monotonic(), what)
 
-    def _watch(self):
+    def _watch(self) -> None:
         while not self._closed.wait(self._period):
             self._look()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the watch."""
         self._closed.set()
 
-    def explanation(self):
-        """-> what is known about the ranks that the others wait for, in brackets; "" for nothing."""
+    def explanation(self) -> str:
+        """Returns what is known about the ranks that the others wait for, in brackets; "" for nothing."""
         if self.explain is None:
             return ""
         try:
@@ -84,7 +93,7 @@ class Watchdog:
             text = f"which ranks are missing is not known: {error}"
         return f" ({text})" if text else ""
 
-    def _look(self):
+    def _look(self) -> None:
         waits = list(self._waits.values())
         if not waits:
             self._next_warning = self._warning
@@ -110,17 +119,17 @@ class Watchdog:
             with contextlib.suppress(Exception):
                 within(_WARN_SECONDS, lambda: self._warn(seconds, what))
 
-    def _warn(self, seconds, what):
+    def _warn(self, seconds: float, what: str) -> None:
         _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self.explanation())
 
-    def _too_long(self, seconds, what):
+    def _too_long(self, seconds: float, what: str) -> str:
         return (
             f"{self._who} has waited {seconds:.0f} s for {what}, longer than --stall_timeout={self.timeout:g}: "
             f"another rank hangs or is too slow{self.explanation()}"
         )
 
-    def _end(self, sentence, status=errors.LOST):
-        def speak():
+    def _end(self, sentence: Callable[[], str], status: int = errors.LOST) -> None:
+        def speak() -> None:
             self._speak(sentence())
             logging.shutdown()
 

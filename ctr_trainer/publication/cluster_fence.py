@@ -1,22 +1,14 @@
 """The fence of a publication in a cluster: a lease that one publisher renews."""
 
 import contextlib
-import datetime
 import json
-import logging
-import os
-import secrets
-import socket
-import threading
 import time
 
-from ctr_trainer.files.lease import has_ended, machine
+from ctr_trainer.files.lease import Renewal, has_ended, new_owner, owner_name
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.cluster import Cluster
 from ctr_trainer.publication.cluster_keys import control_name
 
-_log = logging.getLogger(__name__)
-_RENEWALS = 4  # In a lease.
 _LOOK_SECONDS = 0.2
 _RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])"
 _TAKE_OVER = "return redis.call('GET', KEYS[1]) == ARGV[3] and redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"
@@ -46,31 +38,20 @@ class ClusterFence:
     def __init__(self, cluster: Cluster, lease_secs: float):
         self._cluster, self.lease_ms = cluster, int(lease_secs * 1000)
         self.name = control_name(cluster.name, "fence")
-        self.token = json.dumps(
-            {
-                "token": secrets.token_hex(8),
-                "process": os.getpid(),
-                "host": socket.gethostname(),
-                "machine": machine(),
-                "since": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
-            }
-        )
+        self.token = json.dumps(new_owner())
         self._take()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="publication fence", daemon=True)
-        self._thread.start()
+        self._renewal = Renewal(lease_secs, self._renew, "publication fence")
 
     def refusal(self, token: str | bytes) -> UserError:
         """Returns the UserError of a lease that another process has."""
         return UserError(
-            f"{self._cluster.url}: {_holder(token)} publishes there now; wait for its end, or publish under another "
-            "name"
+            f"{self._cluster.url}: {owner_name(_values(token))} publishes there now; wait for its end, or "
+            "publish under another name"
         )
 
-    def close(self):
+    def close(self) -> None:
         """Gives the lease back."""
-        self._ended.set()
-        self._thread.join(self.lease_ms / 1000)
+        self._renewal.close()
         with contextlib.suppress(UserError), self._cluster.told():
             self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
 
@@ -98,22 +79,14 @@ class ClusterFence:
                 raise self.refusal(holder)
             time.sleep(_LOOK_SECONDS)
 
-    def _live(self):
-        while not self._ended.wait(self.lease_ms / 1000 / _RENEWALS):
-            try:
-                with self._cluster.told():
-                    self._cluster.client.eval(_RENEW, 1, self.name, self.token, self.lease_ms)
-            except UserError as error:  # The next renewal may succeed in time.
-                _log.warning("the lease was not renewed: %s", error)
+    def _renew(self) -> bool:
+        with self._cluster.told():
+            self._cluster.client.eval(_RENEW, 1, self.name, self.token, self.lease_ms)
+        return True
 
 
-def _holder(token):
-    values = _values(token)
-    return f"process {values.get('process')} on host {values.get('host')} since {values.get('since')}"
-
-
-def _values(token):
-    """-> dict of what a token says; an empty one if it is none of ours."""
+def _values(token: str | bytes) -> dict:
+    """Returns what a token says; an empty dict if it is none of ours."""
     with contextlib.suppress(ValueError):
         values = json.loads(token)
         if isinstance(values, dict):

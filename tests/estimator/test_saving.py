@@ -3,7 +3,7 @@
 from ctr_trainer import cli
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
-from ctr_trainer.files.lease import HeldFile
+from ctr_trainer.files.lease import FileLease
 from ctr_trainer.messages.errors import UserError
 from tests import small
 
@@ -22,7 +22,7 @@ def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this
             raise UserError("another process has taken the lock")
 
     monkeypatch.setattr(retention, "extend", extended)
-    monkeypatch.setattr(HeldFile, "check", check)
+    monkeypatch.setattr(FileLease, "check", check)
     given = [f"--train_data={data}", f"--model_dir={model}", "--hidden_units=8", "--batch_size=16"]
     assert cli.main(["train", *given, "--save_checkpoints_steps=2", "--max_steps=8"]) == 1
     assert taken and "another process has taken the lock" in capsys.readouterr().err

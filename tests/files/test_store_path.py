@@ -11,7 +11,7 @@ import pytest
 
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.export import directory
-from ctr_trainer.files.lease import StoreLock
+from ctr_trainer.files.lease import StoreLease
 from ctr_trainer.files.outputs import FileList, refuse_overlap
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
@@ -182,7 +182,7 @@ def test_a_lock_is_held_by_one_process_and_ends_with_it(store):
 def test_a_lock_of_another_machine_is_waited_for_and_one_that_was_lost_is_said(store):
     path = path_of("s3://tests/lock/y")
     path.write_json({"token": "other", "process": 1, "host": "away", "machine": "another", "since": "then"})
-    lock = StoreLock(path, seconds=2.0)  # Which is not renewed.
+    lock = StoreLease(path, seconds=2.0)  # Which is not renewed.
     path.write_json({"token": "third", "process": 2, "host": "away", "machine": "another", "since": "now"})
     lock._thread.join(10)
     with pytest.raises(UserError, match="process 2 on host away since now has taken the lock"):

@@ -1,4 +1,4 @@
-"""The next start of the workers, prepared while the current workers train: they wait at a gate."""
+"""Holds workers of this host until they may begin."""
 
 import contextlib
 import socket
@@ -17,21 +17,21 @@ class StartingGate:
       address: `host:port`, for `wait_at`.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self.address = "{}:{}".format(*self._server.getsockname())
 
-    def open(self):
+    def open(self) -> None:
         """Lets the workers begin that wait, and those that come later."""
         threading.Thread(target=self._let_in, name="gate", daemon=True).start()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the workers that still wait."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # Wakes the thread.
         self._server.close()
 
-    def _let_in(self):
+    def _let_in(self) -> None:
         with contextlib.suppress(OSError):  # It was closed.
             while True:
                 worker, _ = self._server.accept()
@@ -39,7 +39,7 @@ class StartingGate:
                     worker.sendall(_GO)
 
 
-def wait_at(address):
+def wait_at(address: str) -> None:
     """Returns when the gate is opened; ends this process if the gate is closed or its process ends."""
     host, _, port = address.rpartition(":")
     try:
@@ -50,38 +50,3 @@ def wait_at(address):
     except OSError:
         pass
     sys.exit("the launcher has ended")
-
-
-class Standby:
-    """Workers that have imported all they need, TensorFlow first, and wait at a gate: half of the time of a restart.
-
-    Args:
-      start: f(hosts, gate) -> `Attempt`, on hosts that are this one.
-    """
-
-    def __init__(self, start):
-        self._start = start
-        self._attempt = self._gate = None
-
-    def prepare(self, hosts):
-        """Starts workers that wait, unless there are some or there were some that have ended."""
-        if self._attempt is None:
-            self._gate = StartingGate()
-            self._attempt = self._start(hosts, self._gate)
-
-    def take(self, hosts):
-        """-> an `Attempt` with these hosts, whose workers begin now; None if there is none."""
-        attempt = self._attempt
-        if attempt is None or attempt.hosts != hosts or attempt.has_ended:
-            self.close()
-            return None
-        self._attempt = self._gate = None
-        attempt.release()
-        return attempt
-
-    def close(self):
-        """Ends the workers that wait."""
-        if self._attempt is not None:
-            self._gate.close()
-            self._attempt.end(0.0)
-            self._attempt = self._gate = None
