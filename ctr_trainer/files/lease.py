@@ -176,7 +176,7 @@ def _machine() -> str | None:
     return f"{boot.read_text().strip()}/{os.stat('/proc/self/ns/pid').st_ino}" if boot.exists() else None
 
 
-class Renewal:
+class LeaseRenewal:
     """A thread that renews a lease until `close`.
 
     Args:
@@ -232,7 +232,7 @@ class StoreLease:
         self._write()
         time.sleep(_SETTLE_SECONDS)
         self._refuse(self._read())
-        self._renewal = Renewal(seconds, self._renew, "store lease")
+        self._renewal = LeaseRenewal(seconds, self._renew, "store lease")
 
     def check(self) -> None:
         """Raises UserError if another process has taken the lease since."""

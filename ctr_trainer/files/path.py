@@ -19,7 +19,7 @@ class Closeable(Protocol):
         """Unlocks."""
 
 
-class Lease(Closeable, Protocol):
+class PathLease(Closeable, Protocol):
     """What this process holds alone, until `close` or until the process ends."""
 
     def check(self) -> None:
@@ -126,7 +126,7 @@ class Path(Protocol):
           BlockingIOError: another process has the lock.
         """
 
-    def hold(self, refusal: Callable[[str], str]) -> Lease:
+    def hold(self, refusal: Callable[[str], str]) -> PathLease:
         """Takes the lease that this file is. See `lease.FileLease` for `refusal`.
 
         Raises:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ctr_trainer.files.local_path import LocalPath
-from ctr_trainer.files.path import Lease
+from ctr_trainer.files.path import PathLease
 from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.files.temporary import private_directory, private_path
 from ctr_trainer.messages.errors import UserError
@@ -19,7 +19,7 @@ _FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that th
 
 
 @contextlib.contextmanager
-def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[Lease]:
+def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[PathLease]:
     """Locks a directory within the block, by the file `.lock` in it. See `lease.FileLease` for `refusal`.
 
     Makes the directory if there is none, and removes it at the end if it was made here and is empty.

@@ -4,7 +4,7 @@ import contextlib
 import json
 import time
 
-from ctr_trainer.files.lease import Renewal, has_ended, new_owner, owner_name
+from ctr_trainer.files.lease import LeaseRenewal, has_ended, new_owner, owner_name
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.cluster import Cluster
 from ctr_trainer.publication.cluster_keys import control_name
@@ -40,7 +40,7 @@ class ClusterFence:
         self.name = control_name(cluster.name, "fence")
         self.token = json.dumps(new_owner())
         self._take()
-        self._renewal = Renewal(lease_secs, self._renew, "publication fence")
+        self._renewal = LeaseRenewal(lease_secs, self._renew, "publication fence")
 
     def refusal(self, token: str | bytes) -> UserError:
         """Returns the UserError of a lease that another process has."""

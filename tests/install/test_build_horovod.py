@@ -166,7 +166,7 @@ def test_an_installed_horovod_without_what_is_needed_is_refused(monkeypatch, out
     def run(arguments, *_, **__):
         return output.splitlines() if "--check-build" in map(str, arguments) else ["noise", f"Gloo: {gloo}"]
 
-    monkeypatch.setattr(build_horovod.command, "run", run)
+    monkeypatch.setattr(build_horovod.child, "run_command", run)
     if missing is None:
         build_horovod.check_installed(gpu_operations)
     else:
