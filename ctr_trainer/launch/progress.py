@@ -146,10 +146,10 @@ class Reached:
         Args:
           is_last: whether the workers have ended: then a store gets a few seconds to answer.
         """
-        beats = [liveness.read_beat(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
-        beats = [beat for beat in beats if beat is not None]
-        # What ranks of an earlier start have left says nothing; before its first step a rank is in step 0.
-        beats = [beat for beat in beats if beat.alive >= self._attempt.began and beat.step and beat.phase != "start"]
+        found = [liveness.read_beat(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
+        # Beats that ranks of an earlier start left say nothing; before its first step a rank is in step 0.
+        began = self._attempt.began
+        beats = [beat for beat in found if beat and beat.alive >= began and beat.step and beat.phase != "start"]
         if beats:
             last = max(beats, key=lambda beat: (beat.step, beat.alive))
             self.trained, self.trained_at = max(last.step - 1, 0), last.alive

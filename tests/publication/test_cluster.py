@@ -149,7 +149,7 @@ def test_a_second_publisher_is_refused_by_name_and_takes_over_after_a_kill(url, 
     with target_of(url) as target:
         with pytest.raises(UserError, match=rf"process {os.getpid()} on host .* publishes there now"):
             ClusterTarget(url, RedisFiles(), lease_secs=LEASE)
-        target._fence._ended.set()  # As if it was killed: nobody renews the lease.
+        target._fence._renewal._ended.set()  # As if it was killed: nobody renews the lease.
         began = time.monotonic()
         with target_of(url):
             assert time.monotonic() - began < LEASE + 20
@@ -161,7 +161,7 @@ def test_a_publisher_that_stood_still_can_write_no_record_after_another_took_ove
     first = Published(tmp_path / "a", holder="a")
     with target_of(url) as target:
         deliver_all(tmp_path / "a", target)
-        target._fence._ended.set()
+        target._fence._renewal._ended.set()
         with target_of(url) as other:
             second = Published(tmp_path / "b", holder="b")
             first.epoch([1])
