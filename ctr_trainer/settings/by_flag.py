@@ -34,7 +34,7 @@ class Flag:
       default: None of a setting that several kinds have with different defaults.
       setting: `Setting`.
       defaults: of such a setting, the default by the name of the kind.
-      of_some_kinds: whether only some kinds of a setting have this flag, as only some optimizers have `--momentum`.
+      of_some_kinds: whether only some kinds of a setting have this flag, as `--embedding_initial_accumulator`.
     """
 
     name: str
