@@ -60,7 +60,7 @@ class Circumstances:
 
 
 def advise(circumstances):
-    """-> the `Finding` with the largest share of those that are above their rule's limit; None without any.
+    """Returns the `Finding` with the largest share of those that are above their rule's limit; None without any.
 
     Of a run of fewer than 100 steps nothing is said: there the first step's costs outweigh the rest.
 
@@ -74,7 +74,7 @@ def advise(circumstances):
 
 
 def _without_silence(c):
-    """-> the circumstances without the waits for a service that stood still, which no flag ends."""
+    """Returns the circumstances without the waits for a service that stood still, which no flag ends."""
     shares = {
         phase: max(share - c.silent * ("service" in PHASES[phase].waits_for), 0.0) for phase, share in c.shares.items()
     }
@@ -126,7 +126,7 @@ def _service(c):
 
 
 def _can_share(c):
-    """-> whether the rows can lie in shared memory, which knows no strict syncs and no restarts."""
+    """Returns whether the rows can lie in shared memory, which knows no strict syncs and no restarts."""
     embedding = c.config.embedding
     needs_service = embedding.strict_sync or embedding.service_restarts
     return embedding.service == "auto" and c.on_one_host and not needs_service

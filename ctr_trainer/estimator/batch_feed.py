@@ -47,11 +47,11 @@ class GivenReader:
         self.read_latency = Latency(operation("read"))
 
     def with_statistics(self, statistics):
-        """-> the reader with other statistics: those that a model was trained with, which place its quantiles."""
+        """Returns the reader with other statistics: those that a model was trained with, which place its quantiles."""
         return GivenReader(self._reader.with_statistics(statistics))
 
     def position_after(self, steps):
-        """-> where all workers stand when each has taken `steps` batches since the reader's start; None: not known."""
+        """Returns where all workers stand after `steps` batches of each since the reader's start; None if not known."""
         return self._position_after(steps)
 
     def __iter__(self):
@@ -83,7 +83,7 @@ class WholeSteps:
             yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
 
     def taken_by(self, steps):
-        """-> how many of the reader's own batches were in the first `steps` steps."""
+        """Returns how many of the reader's own batches were in the first `steps` steps."""
         batches = steps * self._per_step
         return batches if self._count is None else min(batches, self._count)
 
@@ -204,7 +204,7 @@ class BatchFeed(Feed):
         return known and known[0]
 
     def beside(self, predictions):
-        """-> by column, the values of the examples of `batch`: id columns, labels if the data has any, predictions.
+        """Returns the values of the batch's examples by column: id columns, labels if there are any, predictions.
 
         The label is named `label`, float32, NaN for an example that has none; of several, `label/NAME`. A `_` is added
         to a name that an id column or a prediction has.

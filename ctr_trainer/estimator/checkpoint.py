@@ -77,7 +77,7 @@ class Checkpoint:
         return len({entry.get("snapshot") for entry in self.tables})
 
     def table_configs(self):
-        """-> the `TableConfig` of each table, by name, as it was trained with."""
+        """Returns the `TableConfig` of each table, by name, as it was trained with."""
         configs = [snapshot.read_config(self.path, entry) for entry in self.tables]
         return {config.name: config for config in configs}
 
@@ -101,23 +101,23 @@ class Checkpoint:
 
 
 def describe_file(directory, name):
-    """-> {`file`, `bytes`, `crc32`} of a file."""
+    """Returns {`file`, `bytes`, `crc32`} of a file."""
     size, crc32 = bytes_and_crc32(path_of(directory) / name)
     return {"file": name, "bytes": size, "crc32": crc32}
 
 
 def checkpoint_path(model_dir, step):
-    """-> the directory of the checkpoint of `step`."""
+    """Returns the directory of the checkpoint of `step`."""
     return str(path_of(model_dir) / RECENT / f"step-{step:010d}")
 
 
 def step_of(path):
-    """-> the step of a checkpoint's directory."""
+    """Returns the step of a checkpoint's directory."""
     return int(_DIRECTORY.fullmatch(path_of(path).name).group(1))
 
 
 def list_checkpoints(model_dir):
-    """-> the finished checkpoints of a model directory, oldest first; one without a sound manifest does not exist."""
+    """Returns the finished checkpoints of a model directory, oldest first; a damaged manifest counts as none."""
     found = []
     for path in directories(model_dir):
         try:
@@ -130,13 +130,13 @@ def list_checkpoints(model_dir):
 
 
 def latest_checkpoint(model_dir):
-    """-> the newest finished `Checkpoint`, or None; its files are not read."""
+    """Returns the newest finished `Checkpoint`, or None; its files are not read."""
     checkpoints = list_checkpoints(model_dir)
     return checkpoints[-1] if checkpoints else None
 
 
 def newest_whole(model_dir):
-    """-> the newest `Checkpoint` whose files are all as they were written, or None where there is no checkpoint.
+    """Returns the newest `Checkpoint` whose files are all as they were written, or None where there is no checkpoint.
 
     Logs which it refuses, and why.
 
@@ -166,7 +166,7 @@ def newest_whole(model_dir):
 
 
 def whole(model_dir, step, places=(RECENT, BEST)):
-    """-> the `Checkpoint` of a step, from the first of the places in which it is whole.
+    """Returns the `Checkpoint` of a step, from the first of the places in which it is whole.
 
     Raises:
       UserError: there is none, or each is damaged.
@@ -191,14 +191,14 @@ def whole(model_dir, step, places=(RECENT, BEST)):
 
 
 def directories(model_dir, place=RECENT):
-    """-> the checkpoints' directories that have a manifest, oldest first."""
+    """Returns the checkpoints' directories that have a manifest, oldest first."""
     root = path_of(model_dir) / place
     paths = sorted(path for path in root.iterdir() if _DIRECTORY.fullmatch(path.name)) if root.is_dir() else []
     return [str(path) for path in paths if (path / MANIFEST).exists()]
 
 
 def unfinished(model_dir):
-    """-> the directories that a killed process had begun to write or to remove: without a manifest, or drafts."""
+    """Returns the directories that a killed process had begun to write or to remove: without a manifest, or drafts."""
     found = []
     for place in (RECENT, BEST):
         root = path_of(model_dir) / place
@@ -210,7 +210,7 @@ def unfinished(model_dir):
 
 
 def load(path):
-    """-> the Checkpoint in a directory.
+    """Returns the Checkpoint in a directory.
 
     Raises:
       UserError: its manifest is truncated or altered.

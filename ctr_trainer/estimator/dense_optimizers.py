@@ -28,7 +28,7 @@ class DenseUpdate(tf1.train.Optimizer):
         self._l2, self._clip_norm, self._lr_groups = l2, clip_norm, lr_groups
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """-> operation of one update of each variable; of `global_step`, which is the caller's to raise, it makes none.
+        """Returns the operation of one update of each variable; the caller raises `global_step`.
 
         Args:
           grads_and_vars: pairs of dense gradients and resource variables.
@@ -46,7 +46,7 @@ class DenseUpdate(tf1.train.Optimizer):
 
 
 def update(optimizer, variable, gradient, learning_rate, step):
-    """-> operation of one update.
+    """Returns the operation of one update.
 
     Args:
       optimizer: `DenseOptimizer`, whose class has the equation.
@@ -80,7 +80,7 @@ def is_kernel(variable):
 
 
 def _state(variable, name, value=0.0):
-    """-> the slot variable `name` of a variable, which starts at `value` everywhere."""
+    """Returns the slot variable `name` of a variable, which starts at `value` everywhere."""
     name, initializer = f"{variable.op.name}/{name}", tf1.constant_initializer(value)
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
         return tf1.get_variable(name, variable.shape, variable.dtype.base_dtype, initializer, trainable=False)

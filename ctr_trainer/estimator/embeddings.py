@@ -126,7 +126,7 @@ class Embeddings:
             rows.begin()
 
     def feed(self, batches, training):
-        """-> `RowsInTurn` or `RowPipeline`, which reads batches and looks their rows up; ends what fed before.
+        """Returns `RowsInTurn` or `RowPipeline`, which reads batches and looks their rows up; ends what fed before.
 
         Args:
           batches: iterable of (`Batch`, lookups), of `prepare`.
@@ -155,7 +155,7 @@ class Embeddings:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
 
     def look_up(self, lookups, create):
-        """-> LookedUp.
+        """Returns the LookedUp.
 
         Args:
           create: whether a key that has no row gets one (training), or zeros (evaluation and prediction).
@@ -238,11 +238,11 @@ class Embeddings:
         return [self.lookup_latency, self.local_latency, self.push_latency, self.sync_latency]
 
     def totals(self):
-        """-> RowTotals since the start, of all tables; 0 without a service."""
+        """Returns the RowTotals since the start, of all tables; 0 without a service."""
         return sum((rows.totals() for rows in self._copies.values()), RowTotals())
 
     def lock_times(self):
-        """-> LockTimes since the start, of all tables and of this worker's threads."""
+        """Returns the LockTimes since the start, of all tables and of this worker's threads."""
         return sum((rows.lock_times for rows in self.rows.values()), LockTimes())
 
     def _look_up(self, lookups: dict[str, tuple[Lookup, int | None]], create: bool) -> LookedUp:
@@ -267,7 +267,7 @@ class Embeddings:
         return {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}
 
     def _pull_ahead(self, group):
-        """-> by table, what `WorkerRows.pull_ahead` says of the keys of a group of batches."""
+        """Returns by table what `WorkerRows.pull_ahead` returns for the keys of a group of batches."""
 
         def pull_ahead(name, rows):
             return rows.pull_ahead(distinct([lookups[name].unique for lookups in group]))
@@ -296,7 +296,7 @@ class Embeddings:
         self._on_all(lambda _, rows: rows.refresh())
 
     def _on_all(self, call):
-        """-> {name: call(name, rows)} of all copies at once; waits for all of them before it raises."""
+        """Returns {name: call(name, rows)} of all copies at once; waits for all of them before it raises."""
         if self._threads is None:
             return {name: call(name, rows) for name, rows in self._copies.items()}
         futures = {name: self._threads.submit(call, name, rows) for name, rows in self._copies.items()}

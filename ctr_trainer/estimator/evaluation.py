@@ -56,7 +56,7 @@ class ExampleGroups:
             )
 
     def of(self, batch, fetched):
-        """-> int64[B].
+        """Returns int64[B].
 
         Args:
           batch: the `Batch` of the step; None for a `tf.data.Dataset`.
@@ -102,7 +102,7 @@ class Evaluation:
 
     @property
     def metric_names(self):
-        """-> the names of the metrics of `results`."""
+        """Returns the names of the metrics of `results`."""
         return ["loss", *self._click.results(), *self._own]
 
     def step(self, session):
@@ -121,7 +121,7 @@ class Evaluation:
         self.steps += 1
 
     def results(self):
-        """-> dict of the metrics of all ranks, and the rows of `reliability` by label. A collective."""
+        """Returns a dict of the metrics of all ranks, and the rows of `reliability` by label. A collective."""
         self._click.merge(distributed.all_sum, distributed.all_gather)
         of_ranks = distributed.all_gather(self._loss.state, "metric.losses").reshape(-1, 2)
         if distributed.is_chief() and len(of_ranks) > 1 and self._loss.state[1] and (of_ranks == of_ranks[0]).all():

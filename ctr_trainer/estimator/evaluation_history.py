@@ -22,7 +22,7 @@ class EvaluationHistory:
 
     @staticmethod
     def load(model_dir):
-        """-> the EvaluationHistory of a model directory, empty where there is none."""
+        """Returns the EvaluationHistory of a model directory, empty where there is none."""
         path = path_of(model_dir) / FILE
         if not path.exists():
             return EvaluationHistory()
@@ -45,7 +45,7 @@ class EvaluationHistory:
         self.evaluations.append({"step": step, **metrics})
 
     def improves(self, metric, direction, value):
-        """-> whether a value is better than that of the best checkpoint by this metric; NaN never is."""
+        """Returns whether a value is better than that of the best checkpoint by this metric; NaN never is."""
         if self.best is None or (self.best["metric"], self.best["direction"]) != (metric, direction):
             return not math.isnan(value)
         return is_better(value, self.best["value"], direction)
@@ -60,14 +60,14 @@ class EvaluationHistory:
         return best
 
     def without_improvement(self, metric, direction, min_delta=0.0):
-        """-> how many of the last evaluations were not better, by more than `min_delta`, than the best before them."""
+        """Returns how many of the last evaluations were not better, by more than `min_delta`, than the best earlier."""
         waited = 0
         for improved in self._improved(metric, direction, min_delta):
             waited = 0 if improved else waited + 1
         return waited
 
     def falls(self, metric, direction, min_delta=0.0, patience=1):
-        """-> how often `patience` evaluations in a row were not better than the best before them; see `Plateau`."""
+        """Returns how often `patience` evaluations in a row were not better than the best earlier; see `Plateau`."""
         waited = falls = 0
         for improved in self._improved(metric, direction, min_delta):
             waited = 0 if improved else waited + 1
@@ -87,7 +87,7 @@ class EvaluationHistory:
 
 
 def is_better(value, reference, direction, min_delta=0.0):
-    """-> whether `value` is better by more than `min_delta`; anything is better than NaN but NaN.
+    """Returns whether `value` is better by more than `min_delta`; anything is better than NaN but NaN.
 
     Args:
       direction: `max` or `min`.
@@ -99,7 +99,7 @@ def is_better(value, reference, direction, min_delta=0.0):
 
 
 def without_nan(metrics):
-    """-> the dict, and what it holds, with None in place of NaN and infinities, which JSON does not have."""
+    """Returns the dict, and what it holds, with None in place of NaN and infinities, which JSON does not have."""
     if isinstance(metrics, dict):
         return {name: without_nan(value) for name, value in metrics.items()}
     if isinstance(metrics, list):

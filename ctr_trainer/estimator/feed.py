@@ -39,7 +39,7 @@ class GraphInput(abc.ABC):
         return False
 
     def weights(self, labels):
-        """-> float32[B], what each example counts in the metrics.
+        """Returns float32[B], what each example counts in the metrics.
 
         Args:
           labels: float32[B], of the batch.
@@ -48,7 +48,7 @@ class GraphInput(abc.ABC):
 
     @abc.abstractmethod
     def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
-        """-> the `Feed` of the model that was built, tied to the store. Nothing is read before its `rewind`.
+        """Returns the `Feed` of the model that was built, tied to the store. Nothing is read before its `rewind`.
 
         Args:
           store: of `open_store`.
@@ -86,7 +86,7 @@ class DatasetInput(GraphInput):
 
 
 def read_in_graph(dataset):
-    """-> the tensors of a batch of a `tf.data.Dataset`, which each session reads from the beginning."""
+    """Returns the tensors of a batch of a `tf.data.Dataset`, which each session reads from the beginning."""
     iterator = tf1.data.make_initializable_iterator(dataset)
     # Run with the tables when a session starts.
     tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
@@ -94,7 +94,7 @@ def read_in_graph(dataset):
 
 
 def _counted(batch, has_read):
-    """-> (features, labels) of a batch, which come after `has_read` was called."""
+    """Returns (features, labels) of a batch, which come after `has_read` was called."""
 
     def counted():
         has_read()
@@ -141,15 +141,15 @@ class Feed:
         """Returns when the store has all that the steps so far changed."""
 
     def position_after(self, steps):
-        """-> where the input stands after `steps` more steps of every worker; None if it does not know."""
+        """Returns where the input stands after `steps` more steps of every worker; None if it does not know."""
         return
 
     def epochs_after(self, steps):
-        """-> how many epochs, a float, are done after `steps` more steps; None if the input does not know."""
+        """Returns how many epochs, a float, are done after `steps` more steps; None if the input does not know."""
         return
 
     def beside(self, predictions):
-        """-> by column, the predictions for the examples of `batch`, and what the data has beside them."""
+        """Returns by column the predictions for the examples of `batch`, and the id columns and labels of the data."""
         return predictions
 
     def close(self):

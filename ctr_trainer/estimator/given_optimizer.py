@@ -26,7 +26,7 @@ _LINE = (
 
 
 def with_train_op(spec, inputs, row_learning_rate):
-    """-> the `EstimatorSpec` of a training, with the `train_op` of its optimizer where it gives one.
+    """Returns the `EstimatorSpec` of a training, with the `train_op` of its optimizer where it gives one.
 
     With g_r the gradient of the loss on worker r, a mean over its W_r examples, the optimizer applies
 
@@ -77,7 +77,7 @@ def with_train_op(spec, inputs, row_learning_rate):
 
 
 def _examples(inputs):
-    """-> scalar float32, how many examples a batch of a `tf.data.Dataset` counts."""
+    """Returns a scalar float32, how many examples a batch of a `tf.data.Dataset` counts."""
     padded = notes().batch_weight
     if padded is not None:
         return padded.own

@@ -27,7 +27,7 @@ _CURE = "put a copy of this file in its place, or train into another --model_dir
 
 
 def newest_checkpoint(model_dir, required=False):
-    """-> rank 0's newest `Checkpoint` that is whole, on every rank; None where there is none. A collective.
+    """Returns rank 0's newest `Checkpoint` that is whole, on every rank; None where there is none. A collective.
 
     Rank 0 reads all of its files; it logs each checkpoint that it refuses, and why, and takes the one before.
 
@@ -41,7 +41,7 @@ def newest_checkpoint(model_dir, required=False):
 
 
 def find_checkpoint(model_dir, which):
-    """-> a `Checkpoint` on every rank. A collective.
+    """Returns a `Checkpoint` on every rank. A collective.
 
     Args:
       which: `latest`, `best` (of a training with `EvalSpec.best_metric`) or a step.
@@ -84,13 +84,13 @@ def checkpoint_at_on_every_rank(path: str) -> checkpoints.Checkpoint:
 
 
 def newest_model_record(model_dir):
-    """-> what makes the model of the newest checkpoint that says so, see `ModelRecord`; None. Not a collective."""
+    """Returns what makes the model of the newest checkpoint that says so, see `ModelRecord`; None. Not a collective."""
     records = [each.model for each in checkpoints.list_checkpoints(model_dir) if each.model]
     return records[-1] if records else None
 
 
 def no_checkpoint(model_dir):
-    """-> the error that there is none."""
+    """Returns the error that there is none."""
     return UserError(f"there is no checkpoint in {model_dir}; train first, with this --model_dir")
 
 
@@ -108,7 +108,7 @@ def _on_every_rank(look):
 
 
 def resuming_text(checkpoint, model_dir, workers):
-    """-> what a training that goes on says first: from where, how far that is, and what is another than then.
+    """Returns what a resumed training logs first: its checkpoint, how far that is, and what has changed since.
 
     Args:
       checkpoint: the `Checkpoint` that it goes on from.
@@ -146,7 +146,7 @@ def starting_text(length: RunLength, epochs: int | None, accumulation_steps: int
 
 
 def resume_text(model_dir):
-    """-> a sentence for who starts the same command again. Not a collective."""
+    """Returns the sentence that says where the same command resumes. Not a collective."""
     found = checkpoints.latest_checkpoint(model_dir)
     if found is None:
         return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
@@ -175,7 +175,7 @@ def point_tensorflow_to(model_dir, checkpoint):
 
 
 def tensorflow_directory(checkpoint, model_dir):
-    """-> the directory by whose file `checkpoint` TensorFlow finds a `Checkpoint` with local dense variables.
+    """Returns the directory by whose file `checkpoint` TensorFlow finds a `Checkpoint` with local dense variables.
 
     Args:
       checkpoint: the `Checkpoint` that `point_to` named last, or None.
@@ -198,7 +198,7 @@ def _refuse_foreign(path):
 
 
 def features_path(model_dir):
-    """-> the file that has them."""
+    """Returns the file that has them."""
     return path_of(model_dir) / _FEATURES
 
 
@@ -209,7 +209,7 @@ def save_features(model_dir, features):
 
 
 def load_features(model_dir):
-    """-> (FeatureSpec, statistics) of the model in `model_dir`, or None.
+    """Returns (FeatureSpec, statistics) of the model in `model_dir`, or None.
 
     Where their file is gone or damaged, those that the newest checkpoint has as well.
 

@@ -40,7 +40,7 @@ class ModelRecord:
 
     @staticmethod
     def of(model_fn, name, params, config, may_change=()):
-        """-> the ModelRecord of what an `Estimator` was made with; `name` is None where it is to be the function's."""
+        """Returns the ModelRecord of an `Estimator`'s arguments; `name` is None for the name of the function."""
         if dataclasses.is_dataclass(params):
             of_params = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
         else:
@@ -59,7 +59,7 @@ class ModelRecord:
         )
 
     def to_dict(self, features=None):
-        """-> what a checkpoint keeps.
+        """Returns what a checkpoint keeps.
 
         Args:
           features: `FedFeatures`, whose feature spec and statistics are kept too; None of a model that has none.
@@ -115,7 +115,7 @@ class ModelRecord:
 
 
 def refusal(model_dir, differing):
-    """-> the UserError of settings that are not those that a model was trained with.
+    """Returns the UserError of settings that are not those that a model was trained with.
 
     Args:
       differing: list of (setting as it is given, setting as it was trained with).
@@ -127,12 +127,12 @@ def refusal(model_dir, differing):
 
 
 def flag(name, value):
-    """-> a setting as the command line writes it."""
+    """Returns a setting as the command line writes it."""
     return f"--{name}={_text(value, ',')}"
 
 
 def name_of(model_fn):
-    """-> by what name `--model` finds a function; None for one that is defined in a program or another function."""
+    """Returns the name by which `--model` finds a function; None for one of a program or another function."""
     module, function = getattr(model_fn, "__module__", None), getattr(model_fn, "__qualname__", "")
     if not inspect.isfunction(model_fn) or module in (None, "__main__") or "." in function:
         return None
@@ -140,14 +140,14 @@ def name_of(model_fn):
 
 
 def canonical(name):
-    """-> a model's registered name if it has one, else `name`."""
+    """Returns a model's registered name if it has one, else `name`."""
     if name and name.startswith(_OURS) and name.endswith(":model_fn"):
         return name.removeprefix(_OURS).removesuffix(":model_fn")
     return name
 
 
 def is_same(one, other):
-    """-> whether two names are of one function, which may be imported by a longer or a shorter name."""
+    """Returns whether two names are of one function, which may be imported by a longer or a shorter name."""
     longer, shorter = sorted((one, other), key=len, reverse=True)
     return longer == shorter or (":" in shorter and longer.endswith(f".{shorter}"))
 
@@ -169,5 +169,5 @@ def _is_json(value):
 
 
 def _json(value):
-    """-> a value as it is read back: JSON has no tuples."""
+    """Returns a value as it is read back: JSON has no tuples."""
     return json.loads(json.dumps(value))

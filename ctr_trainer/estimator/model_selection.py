@@ -60,7 +60,7 @@ class ModelSelection:
             self.falls = distributed.broadcast_object(self._count_falls(), "learning_rate_falls")
 
     def __call__(self, session, step):
-        """-> whether training is to stop. A collective."""
+        """Returns whether training is to stop. A collective."""
         found = self._evaluate(session)
         if found is None:
             return False
@@ -81,7 +81,7 @@ class ModelSelection:
         return stop
 
     def _decide(self, step, metrics):
-        """-> (whether this is the best model so far, whether training is to stop, `falls`), known to rank 0 only."""
+        """Returns whether this is the best model so far, whether training is to stop, and `falls`; on rank 0."""
         if not distributed.is_chief():
             return None
         self._summarise(step, metrics)
@@ -116,7 +116,7 @@ class ModelSelection:
         return ", ".join([f"{first} = {_text(first, metrics[first])} ({rank})", *others])
 
     def advice(self, rates, positive_weight):
-        """-> list of dicts of `flag` and `why`, see `quality.Advice`; the same on all ranks. A collective.
+        """Returns a list of dicts of `flag` and `why`, see `quality.Advice`; the same on all ranks. A collective.
 
         Args:
           rates, positive_weight: see `quality.advise`.
@@ -132,7 +132,7 @@ class ModelSelection:
         return distributed.broadcast_object(found, "quality_advice")
 
     def _count_falls(self):
-        """-> `falls`, known to rank 0 only."""
+        """Returns `falls`, known to rank 0 only."""
         if not (self._plateau_patience and distributed.is_chief()):
             return 0
         spec = self._spec
@@ -168,7 +168,7 @@ def _text(metric: str, value: float) -> str:
 
 
 def is_over(model_dir, eval_spec, step):
-    """-> whether a run that is at `step` was stopped there for want of improvement. A collective."""
+    """Returns whether a run that is at `step` was stopped there for want of improvement. A collective."""
     over = None
     if distributed.is_chief() and eval_spec.early_stopping_patience:
         history = EvaluationHistory.load(model_dir)

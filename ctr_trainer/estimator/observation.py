@@ -57,7 +57,7 @@ class InputEnds:
             raise
 
     def problem(self):
-        """-> why a step cannot end, a sentence; "" where it can."""
+        """Returns why a step cannot end, a sentence; "" where it can."""
         notice = self._notices.get(_INPUT_ENDED)
         if not notice:
             return ""
@@ -108,7 +108,7 @@ def observed_phases(clock, model_dir, input_ends):
 
 
 def _error_of(kind, problem):
-    """-> an exception of a kind with a sentence; None for no sentence."""
+    """Returns an exception of a kind with a sentence; None for no sentence."""
     return kind(problem) if problem else None
 
 
@@ -181,10 +181,10 @@ class Observation:
         return self._steps.step
 
     def by_others(self):
-        """-> context manager within which the other ranks can tell where this one is; see `stalls`."""
+        """Returns a context manager within which the other ranks can tell where this one is; see `stalls`."""
         return observed_phases(self.clock, self._model_dir, self.input_ends)
 
     def of_training(self, hooks, measuring, feed, store):
-        """-> `ObservedTraining`, whose arguments these are; to be made in the training graph's scope."""
+        """Returns `ObservedTraining`, whose arguments these are; to be made in the training graph's scope."""
         hooks = [self._steps, *hooks, SessionClockHook(self.clock)]
         return ObservedTraining(self.clock, self._steps, self._config, hooks, measuring, feed, store)

@@ -14,7 +14,7 @@ from ctr_trainer.ranks import distributed
 
 
 def open_rows(store, config, tables, lookup_latency, push_latency, uncached=False):
-    """-> by table name, its `WorkerRows`. A collective.
+    """Returns the `WorkerRows` of each table by its name. A collective.
 
     Args:
       store: of `open_store`; the tables are made in it.
@@ -39,7 +39,7 @@ def open_rows(store, config, tables, lookup_latency, push_latency, uncached=Fals
 
 
 def _own_copies(config, lookup_latency, push_latency):
-    """-> f(store, table) -> `RowCache`."""
+    """Returns f(store, table) -> `RowCache`."""
     worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
 
     def copies(store, table):
@@ -50,7 +50,7 @@ def _own_copies(config, lookup_latency, push_latency):
 
 
 def _host_copies(config, lookup_latency, push_latency, is_syncer):
-    """-> f(store, table) -> `HostRows`. A collective."""
+    """Returns f(store, table) -> `HostRows`. A collective."""
     hosts = int(distributed.all_sum(np.int64(is_syncer), "hosts"))
     worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
 
@@ -74,7 +74,7 @@ def _create_tables(store, configs):
 
 
 def _first_then_others(is_first, call, barrier):
-    """-> call(), which each rank that `is_first` makes before any of the others does. A collective."""
+    """Returns call(), which each rank that `is_first` makes before any of the others does. A collective."""
     result = None
     for first in (True, False):
         if is_first == first:
@@ -84,7 +84,7 @@ def _first_then_others(is_first, call, barrier):
 
 
 def as_trained(config, trained):
-    """-> the TableConfig that a table was trained with.
+    """Returns the TableConfig that a table was trained with.
 
     Raises:
       UserError: the model asks for another table or other widths than it was trained with.

@@ -48,7 +48,7 @@ def any_host_has_several_workers():
 
 
 def _of_this_host(address):
-    """-> the `address` that the first rank of this host gave. A collective."""
+    """Returns the `address` that the first rank of this host gave. A collective."""
     line = json.dumps({"host": socket.gethostname(), "address": address}) + "\n"
     lines = distributed.all_gather(np.frombuffer(line.encode(), np.uint8), "host_memory").tobytes()
     ranks = [json.loads(line) for line in lines.decode().splitlines()][: distributed.rank() + 1]

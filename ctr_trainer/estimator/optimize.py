@@ -59,7 +59,7 @@ class TrainOp(TrainSettings):
     """
 
     def __call__(self, loss, features):
-        """-> the train_op; records the `StepPlan` and the `RowTraining` of the graph."""
+        """Returns the train_op; records the `StepPlan` and the `RowTraining` of the graph."""
         step = tf1.train.get_or_create_global_step().read_value()
         learning_rate, rows_learning_rate = self._learning_rates(step)
         exchange = self.dense_sync_steps == 1 and distributed.size() > 1
@@ -113,11 +113,11 @@ class TrainOp(TrainSettings):
         )
 
     def _scale(self):
-        """-> by which the learning rates grow with the job's workers."""
+        """Returns the factor by which the learning rates grow with the job's workers."""
         return distributed.lr_scale(self.scale_lr, self.accumulation_steps)
 
     def _learning_rates(self, step):
-        """-> (the dense variables' learning rate, the rows'), scalar tensors."""
+        """Returns (the dense variables' learning rate, the rows'), scalar tensors."""
         run = notes().run_length
         begin, end = run.begin, run.end(self.accumulation_steps)
         epochs = run.steps_of_epochs(self.accumulation_steps)
@@ -135,13 +135,13 @@ class TrainOp(TrainSettings):
 
 
 def next_step(operations):
-    """-> operation that raises the global step after these, so that whatever reads it has done so before."""
+    """Returns the operation that raises the global step after these, so that whatever reads it has done so before."""
     with tf.control_dependencies(operations):
         return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
 
 
 def _of_rows(name, begin, end):
-    """-> the Schedule of the rows, whose cooldown is short, since rows that are new have much to learn."""
+    """Returns the Schedule of the rows, whose cooldown is short, since rows that are new have much to learn."""
     if name == "cooldown" and end is not None:
         return Schedule(name, decay_steps=cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE))
     return Schedule(name)

@@ -47,7 +47,7 @@ class PaddedInput(DatasetInput):
 
 
 def padded(dataset):
-    """-> Dataset of (element, (weight, has_next)), without an end; one without any element stays so.
+    """Returns the Dataset of (element, (weight, has_next)), without an end; one without any element stays so.
 
     `weight` is how many examples the element has, 0 where it only pads, which the last one does; `has_next` is 1 or 0,
     whether another one follows that does not pad. Both are float32.
@@ -93,12 +93,12 @@ def _parts(element):
 
 
 def _zeros(spec):
-    """-> the smallest tensor of a `tf.TensorSpec`."""
+    """Returns the smallest tensor of a `tf.TensorSpec`."""
     return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
 
 
 def example_count(features, labels):
-    """-> how many examples a batch has: the first dimension of its labels, or of its first feature without any."""
+    """Returns how many examples a batch has: the first dimension of its labels, or of its first feature without any."""
     first = [*tf.nest.flatten(labels), *tf.nest.flatten(features)]
     first = next(tensor for tensor in first if tensor is not None)
     if isinstance(first, tf.SparseTensor):

@@ -31,7 +31,7 @@ def call_input_fn(input_fn, mode, params, config, position=None):
 
 
 def make_input(data, model_dir, trained=None, has_read=None):
-    """-> the `GraphInput` of what an `input_fn` returned.
+    """Returns the `GraphInput` of what an `input_fn` returned.
 
     Args:
       data: see `GivenReader` and `DatasetInput`; what has a `spec` is a reader.

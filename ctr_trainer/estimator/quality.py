@@ -48,7 +48,7 @@ class Advice:
 
 
 def advise(evaluations, metric, direction, rates, positive_weight=1.0):
-    """-> list of `Advice`, by a run's length and evaluations when it has ended; [] if they give no reason for any.
+    """Returns a list of `Advice` after a run, from its length and its evaluations; [] if there is no reason.
 
     Args:
       evaluations: of `EvaluationHistory`, by ascending step; the last is the run's end.
@@ -69,7 +69,7 @@ def _named(evaluation, metric):
 
 
 def _too_short(rates):
-    """-> Advice for a run of so few steps that longer ones are better on any data."""
+    """Returns the Advice for a run of so few steps that longer ones are better on any data."""
     if rates is None or not rates.end or rates.end >= _FEWEST_STEPS:
         return None
     times = -(-_FEWEST_STEPS // rates.end)
@@ -130,7 +130,7 @@ def _for_calibration(step: int, rates: Rates | None) -> tuple[str, str]:
 
 
 def _best_at_an_end(evaluations, metric, direction):
-    """-> Advice if the first evaluation was the best one, or the last one was still better by far."""
+    """Returns the Advice if the first evaluation was the best one, or the last one was still better by far."""
     values = [each.get(metric, math.nan) for each in evaluations]
     best = 0
     for place, value in enumerate(values):

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def base_of_next(model_dir, last, full_every):
-    """-> the `Checkpoint` to whose chain the next one adds what changed; None if it is to have all rows.
+    """Returns the `Checkpoint` to whose chain the next one adds what changed; None if it is to have all rows.
 
     Args:
       last: the `Checkpoint` before it, or None.

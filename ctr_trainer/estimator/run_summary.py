@@ -83,21 +83,9 @@ class RunSummary:
         self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
 
     def results(self, steps):
-        """-> dict, the same on every rank. A collective.
+        """Returns a dict, the same on every rank. A collective.
 
-        `auc` (or `auc/<label>`) is that of the training examples of all ranks, since the start or in the last window.
-        `phase_seconds` has by phase the `mean` and the `max` over the ranks; `exchange` is what of `session` only
-        the exchange was at work in, estimated by a few steps, and `syncing` how long syncs of the rows were under way,
-        most of it beside the steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
-        looked up keys; `bytes_per_sync` what one copy of the rows sends and gets from one sync to the next, misses
-        included; `copies_of` says whose copy, `host` (of all workers of a host together) or `worker`. All three are
-        None where there is no service. `row_lock_wait_percent` and `row_lock_held_percent` are of the training time,
-        what a worker's threads wait for the lock of the rows and hold it, the mean of the ranks; None without a lock.
-        `service_silent_seconds` is how long the service stood still. `resident_bytes`
-        has the most memory that each rank held, as `ranks`, with its `mean` and `max`, `service_resident_bytes` what
-        all shards hold at the end, None without a service. `gpu` has `busy` (a share of the time) and `bytes`, `mean`
-        and `max` over the ranks each, or is None without GPUs that NVML can ask. `advice` has `flag`, `share` and
-        `why`, or is None.
+        These are fields of `TrainResult`.
 
         Args:
           steps: that the run has made.
@@ -138,7 +126,7 @@ class RunSummary:
         }
 
     def _own(self):
-        """-> the `RankFigures` of this rank."""
+        """Returns the `RankFigures` of this rank."""
         embeddings, seen = self._feed.embeddings, self._hooks.resources
         totals = embeddings.totals() if embeddings else RowTotals()
         lock = embeddings.lock_times() if embeddings else LockTimes()
@@ -180,7 +168,7 @@ class RunSummary:
 
 
 def _memory(result):
-    """-> the line of memory and GPUs."""
+    """Returns the line of memory and GPUs."""
 
     def megabytes(figures):
         most = f" (most {figures['max'] / 1e6:,.0f})" if result["workers"] > 1 else ""
@@ -195,7 +183,7 @@ def _memory(result):
 
 
 def _row_lock(result):
-    """-> what is said of the lock of the rows."""
+    """Returns the line about the lock of the rows."""
     return (
         "the lock of the embedding rows: a worker waits for it {row_lock_wait_percent:.2f}% and holds it "
         "{row_lock_held_percent:.2f}% of the training time".format(**result)
@@ -203,19 +191,19 @@ def _row_lock(result):
 
 
 def _over_ranks(values, digits):
-    """-> {`mean`, `max`} of float64[ranks]."""
+    """Returns {`mean`, `max`} of float64[ranks]."""
     rounded = [round(float(value), digits) for value in (values.mean(), values.max())]
     return dict(zip(("mean", "max"), rounded if digits else map(int, rounded), strict=True))
 
 
 def _gpu(busy, used):
-    """-> what `results` says of the GPUs, of float64[ranks] each; ranks that know nothing of theirs are left out."""
+    """Returns `TrainResult.gpu`, from float64[ranks] each; ranks whose GPU is unknown are left out."""
     known = ~np.isnan(busy)
     return {"busy": _over_ranks(busy[known], 3), "bytes": _over_ranks(used[known], 0)} if known.any() else None
 
 
 def lines(result):
-    """-> what rank 0 says of a run at its end, a list of lines.
+    """Returns what rank 0 says of a run at its end, a list of lines.
 
     Args:
       result: of `Estimator.train`.

@@ -65,7 +65,7 @@ class Saving:
         self._writing = Background("the writing of a checkpoint")
 
     def __call__(self, session, step):
-        """-> the path of the checkpoint of `step`, which is written when this returns. A collective.
+        """Returns the path of the checkpoint of `step`, which is written when this returns. A collective.
 
         A step that was saved already is not saved again.
 
@@ -207,7 +207,7 @@ def _told_of(path):
 
 
 def _finite_variables():
-    """-> by name of each variable of floats, the boolean tensor of whether all of it is finite."""
+    """Returns for each variable of floats, by name, the boolean tensor of whether all of it is finite."""
     return {
         v.op.name: tf.reduce_all(tf.math.is_finite(v)) for v in tf1.global_variables() if v.dtype.base_dtype.is_floating
     }

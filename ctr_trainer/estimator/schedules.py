@@ -43,12 +43,12 @@ class Plateau:
 
 
 def cooldown_steps(steps, share):
-    """-> how many of a run's steps a share of them is, at least 1."""
+    """Returns how many of a run's steps a share of them is, at least 1."""
     return max(int(share * steps), 1)
 
 
 def factor(schedule, step, begin=0, end=None, epochs=None):
-    """-> scalar float32 of the global step, an integer tensor or variable.
+    """Returns a scalar float32 of the global step, an integer tensor or variable.
 
     Args:
       schedule: `Schedule`.
@@ -85,7 +85,7 @@ def factor(schedule, step, begin=0, end=None, epochs=None):
 
 
 def changes(schedule, epochs=None):
-    """-> of `piecewise`, a list of (factor, the global step from which on it counts), after the first factor.
+    """Returns the (factor, global step from which it counts) of `piecewise`, after the first factor.
 
     Args:
       schedule: `Schedule`.
@@ -97,7 +97,7 @@ def changes(schedule, epochs=None):
 
 
 def span(schedule, begin, end, epochs=None):
-    """-> (the global step that the decay begins at, the steps that it takes), the latter 0 without a decay.
+    """Returns (the global step that the decay begins at, the steps that it takes), the latter 0 without a decay.
 
     Args:
       schedule: `Schedule`.
@@ -131,7 +131,7 @@ def stair(schedule: Schedule, at: int, epochs: StepsOfEpochs | None = None) -> t
 
 
 def _unit(schedule, epochs):
-    """-> `StepsOfEpochs` of the schedule's unit."""
+    """Returns `StepsOfEpochs` of the schedule's unit."""
     if schedule.unit == "step":
         return StepsOfEpochs()
     if epochs is None:

@@ -45,7 +45,7 @@ class StepGradients:
 def step_gradients(
     optimizer, loss, weight, rows=(), accumulation_steps=1, exchange=True, overlap=False, fp16=False, sparse=False
 ):
-    """-> `StepGradients` of a loss averaged over a batch's examples: of it averaged over all examples of a step.
+    """Returns `StepGradients` of a loss averaged over a batch's examples: of it averaged over all examples of a step.
 
     Those of the micro-batches, and then those of the workers, become their mean; a batch of padding counts nothing.
 
@@ -131,7 +131,7 @@ class _BatchGradients(MeanOptimizer):
         self.is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient, _ in self._pairs)
 
     def compute_gradients(self):
-        """-> pairs of the trainable variables that the loss depends on, and then of the statistics."""
+        """Returns the pairs of the trainable variables that the loss depends on, and then of the statistics."""
         return self._pairs + [(each.value, each.value) for each in self.statistics]
 
 
@@ -176,7 +176,7 @@ class _StepBefore(MeanOptimizer):
 
 
 def _local_zeros(name, like):
-    """-> a variable of this rank's own, in no checkpoint."""
+    """Returns a variable of this rank's own, in no checkpoint."""
     return tf1.get_variable(
         f"{name}/{like.dtype.name}",
         like.shape,

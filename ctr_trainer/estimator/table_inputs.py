@@ -60,7 +60,7 @@ class RowGradients:
         self._batches.append((batch, weight))
 
     def take(self, step):
-        """-> list of `TableGradients`, a table each, of a `RowStep`; starts anew."""
+        """Returns a list of `TableGradients`, a table each, of a `RowStep`; starts anew."""
         batches, self._batches = self._batches, []
         for batch, weight in batches:
             for part in batch:
@@ -78,7 +78,7 @@ class RowGradients:
         return parts
 
     def _decayed(self, part):
-        """-> the sums with the gradient of the L2 term added."""
+        """Returns the sums with the gradient of the L2 term added."""
         start, decayed, l2 = 0, [], np.float32(self._l2)
         shares = part.rows.l2_shares(part.slots)
         if shares is not None:
@@ -93,7 +93,7 @@ class RowGradients:
 
 
 def _merged(parts):
-    """-> one TableGradients of a table's micro-batches."""
+    """Returns one TableGradients of a table's micro-batches."""
     rows = parts[0].rows
     keys = distinct([part.keys for part in parts])
     slots = np.full(len(keys), -1, np.int64)
@@ -123,7 +123,7 @@ class TableInputs:
         self._sequences = [f for f in table.sequences if f"{SEQUENCE}/{f.name}" in segments]
 
     def config(self, config, limits, seed):
-        """-> the TableConfig to train with.
+        """Returns the TableConfig to train with.
 
         Args:
           config: `EmbeddingConfig`.
@@ -145,7 +145,7 @@ class TableInputs:
         )
 
     def lookup(self, batch):
-        """-> the Lookup of a Batch."""
+        """Returns the Lookup of a Batch."""
         keys = batch.keys[self._table.name]
         bags = [(batch.bags[f.name], f) for f in self._table.bags] if self._pooled else []
         sequences = [(batch.bags[f.name], f) for f in self._sequences]
@@ -156,7 +156,7 @@ class TableInputs:
         )
 
     def gather(self, lookup, rows, slots):
-        """-> feed_dict of the tensors, from a table's rows and the slots of the lookup's keys."""
+        """Returns feed_dict of the tensors, from a table's rows and the slots of the lookup's keys."""
         feed, start, parts = {}, 0, self._parts()
         distinct = lookup.take(rows, slots, sum(dim for _, dim in parts))
         for kind, dim in parts:
@@ -169,7 +169,7 @@ class TableInputs:
         return feed
 
     def sum_gradients(self, lookup, gradients):
-        """-> for each part of a row, float32[U, dim]: the gradients of equal keys summed.
+        """Returns for each part of a row, float32[U, dim]: the gradients of equal keys summed.
 
         Args:
           gradients: by the name of the tensor; one that the loss does not depend on has none.
@@ -182,7 +182,7 @@ class TableInputs:
         return sums
 
     def _parts(self):
-        """-> (kind, dim) of each part of a row's weights."""
+        """Returns (kind, dim) of each part of a row's weights."""
         embeds = EMBEDDING in self._segments or bool(self._sequences)
         return [(EMBEDDING, self._table.dim)] * embeds + [(LINEAR, 1)] * (LINEAR in self._segments)
 

@@ -33,7 +33,7 @@ class CheckpointRows:
         self._checkpoint, self._configs = checkpoint, checkpoint.table_configs()
 
     def blocks(self, config):
-        """-> iterable of (keys int64[n], rows float32[n, width]) of a table as `config` has it; None without one.
+        """Returns an iterable of (keys int64[n], rows float32[n, width]) of a table; None if there is none.
 
         Raises:
           UserError: its rows have other widths.
@@ -55,7 +55,7 @@ class CheckpointRows:
         )
 
     def others(self, names):
-        """-> the tables of other names, sorted."""
+        """Returns the tables of other names, sorted."""
         return sorted(self._configs.keys() - names)
 
 
@@ -72,7 +72,7 @@ class ParquetRows:
         return (as_here(*block) for block in parquet_rows.blocks(files, config)) if files else None
 
     def others(self, names):
-        """-> what files are named by that belong to none of the tables, sorted."""
+        """Returns what files are named by that belong to none of the tables, sorted."""
         taken = {str(file) for name in names for file in parquet_rows.files_of(self._directory, name)}
         root = path_of(self._directory)
         return sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
@@ -85,7 +85,7 @@ class _LaidOut:
         self._width, self._initial = config.width, InitialRows(config)
 
     def __call__(self, keys, rows):
-        """-> (keys int64[n], rows float32[n, width])."""
+        """Returns (keys int64[n], rows float32[n, width])."""
         keys = np.require(keys, requirements=("C", "A"))
         if rows.shape[1] < self._width:
             weights, rows = rows, self._initial.of(keys)
@@ -106,7 +106,7 @@ class WarmStartSettings(NamedTuple):
 
 
 def warm_start_of(source, checkpoint):
-    """-> the `WarmStart` of a training, on rank 0; `NoWarmStart` on other ranks, which get all from rank 0's.
+    """Returns the `WarmStart` of a training, on rank 0; `NoWarmStart` on other ranks, which get all from rank 0's.
 
     Args:
       source: `RunConfig.warm_start`, or `WarmStartSettings`.
@@ -136,7 +136,7 @@ def _is_of_tensorflow(source: str) -> bool:
 
 
 def _checkpoint(source):
-    """-> the `Checkpoint` that a model directory or a checkpoint's own directory has; None of any other directory."""
+    """Returns the `Checkpoint` of a model directory or of a checkpoint's directory; None for any other."""
     if (path_of(source) / checkpoints.MANIFEST).exists():
         found = checkpoints.load(str(path_of(source)))
         found.verify()
@@ -155,7 +155,7 @@ class NoWarmStart:
     """Begins with initial values."""
 
     def variables(self):
-        """-> context manager, to be held until the session is made: initializes variables of the current graph."""
+        """Returns a context manager that initializes variables of the graph; held until the session is made."""
         return contextlib.nullcontext()
 
     def rows(self, store, configs, model_dir):
@@ -168,7 +168,7 @@ class NoWarmStart:
         """
 
     def results(self):
-        """-> dict of what `train` returns about it."""
+        """Returns a dict of what `train` returns about it."""
         return {}
 
 

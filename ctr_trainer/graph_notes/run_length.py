@@ -56,7 +56,7 @@ class RunLength:
     epochs: Epochs | None = None
 
     def end(self, accumulation_steps=1):
-        """-> the global step that the run ends at; None if it is not known.
+        """Returns the global step that the run ends at; None if it is not known.
 
         Args:
           accumulation_steps: batches of an optimizer step.
@@ -66,7 +66,7 @@ class RunLength:
         return min(ends, default=None)
 
     def steps_of_epochs(self, accumulation_steps=1):
-        """-> `StepsOfEpochs`; None if the input does not say how many batches an epoch has.
+        """Returns `StepsOfEpochs`; None if the input does not say how many batches an epoch has.
 
         Args:
           accumulation_steps: batches of an optimizer step.
@@ -77,7 +77,7 @@ class RunLength:
         return StepsOfEpochs(self.epochs.batches / accumulation_steps, first)
 
     def epochs_done(self, step, accumulation_steps=1):
-        """-> int, how many whole epochs are over after a global step; `epochs` must not be None.
+        """Returns an int, how many whole epochs are over after a global step; `epochs` must not be None.
 
         Args:
           step: `start` or later.
@@ -96,7 +96,7 @@ class RunLength:
         return self.start - (-batches // accumulation_steps)
 
     def decay(self, accumulation_steps=1):
-        """-> dict of `begin` and `end`, which a checkpoint keeps."""
+        """Returns a dict of `begin` and `end`, which a checkpoint keeps."""
         return {"begin": self.begin, "end": self.end(accumulation_steps)}
 
 
