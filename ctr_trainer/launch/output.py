@@ -9,7 +9,7 @@ import json
 import re
 import signal
 import threading
-from typing import TextIO
+from typing import TextIO, cast
 
 from ctr_trainer.messages import errors
 
@@ -158,9 +158,9 @@ class Outlet:
             self._changed.notify()
         self._thread.join(seconds)
 
-    def of(self, stream: TextIO) -> io.TextIOBase:
+    def of(self, stream: TextIO) -> TextIO:
         """Returns a text stream whose lines come to `stream` through this outlet."""
-        return _Lines(self, stream)
+        return cast(TextIO, _Lines(self, stream))  # It has what `print` and `logging` call.
 
     def _work(self) -> None:
         while True:

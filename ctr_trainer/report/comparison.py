@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ctr_trainer.files import outputs
-from ctr_trainer.files.path import Path
 from ctr_trainer.report.tables import format_value
 from ctr_trainer.report.training_run import Curve, Run, best, last
 
@@ -20,7 +19,7 @@ _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
 _WIDTH = 120
 
 
-def write_curves(runs: Sequence[Run], directory: str) -> list[Path]:
+def write_curves(runs: Sequence[Run], directory: str) -> list[str]:
     """Writes one PNG per figure, over the steps: `auc.png`, `logloss.png`, `examples_per_sec.png`.
 
     With several labels the names are `auc-click.png` and so on. The training's log is a thin line; the evaluations are
@@ -49,7 +48,7 @@ def write_curves(runs: Sequence[Run], directory: str) -> list[Path]:
     return list(paths.values())
 
 
-def _draw(runs: Sequence[Run], path: Path, trained: str, evaluated: str | None, axis: str) -> None:
+def _draw(runs: Sequence[Run], path: str, trained: str, evaluated: str | None, axis: str) -> None:
     # A `Figure` made directly needs no display and none of pyplot's state.
     from matplotlib.figure import Figure
 
