@@ -106,7 +106,7 @@ def test_a_dense_variable_that_is_not_finite_is_not_saved(data, tmp_path):
 def test_rows_that_are_not_finite_are_not_saved(data, tmp_path, monkeypatch):
     store = LocalStore()
     monkeypatch.setattr("ctr_trainer.estimator.open_store.LocalStore", lambda *_: store)
-    with pytest.raises(UserError, match=r"table dim4, step 15: 2 rows are not finite, as that of key -?\d"):
+    with pytest.raises(UserError, match=r"table dim4, step 15: 2 rows are not finite, such as the row of key -?\d"):
         _train(data, tmp_path, hooks=[_PoisonRows(store)])
     assert _whole(tmp_path) == [5, 10]
 
@@ -122,7 +122,7 @@ def test_a_store_counts_the_rows_that_it_refuses_and_leaves_no_file_of_them(tmp_
     bad = table.find(keys[[5, 300_000, 399_999]])
     table.before_change(bad)
     table.rows[bad, 1] = [np.nan, np.inf, -np.inf]
-    with pytest.raises(UserError, match="table t, step 2: 3 rows are not finite, as that of key 6"):
+    with pytest.raises(UserError, match="table t, step 2: 3 rows are not finite, such as the row of key 6"):
         store.save(tmp_path / "after", 2, since)
     assert os.listdir(tmp_path / "after") == []
 
@@ -136,7 +136,7 @@ def test_rows_that_another_worker_of_shared_memory_made_infinite_are_refused(tmp
     table = other.tables["t"]
     for _ in range(2):
         table.apply_gradients(table.find_or_create(np.array([5])), [np.full((1, 2), 3e38, np.float32)], 1.0)
-    with pytest.raises(UserError, match="table t, step 3: 1 row is not finite, as that of key 5"):
+    with pytest.raises(UserError, match="table t, step 3: 1 row is not finite, such as the row of key 5"):
         chief.save(tmp_path, 3)
 
 

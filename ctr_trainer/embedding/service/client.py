@@ -1,19 +1,24 @@
 """The Store that lives in one or more embedding services."""
 
 import concurrent.futures
+import os
 import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import shard_of
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.lease import Renewal
+from ctr_trainer.embedding.service.lease import Lease, Renewal
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.embedding.store.row_codec import PLAIN
+from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import ServiceLost, UserError
 
@@ -32,14 +37,14 @@ class ServiceClient(Store):
 
     def __init__(
         self,
-        addresses,
-        timeout,
-        security=ClientSecurity(),  # noqa: B008, it is frozen
-        lease=None,
-        ended=(),
-        host_memory=None,
-        by_socket=False,
-    ):
+        addresses: Sequence[str],
+        timeout: float,
+        security: ClientSecurity = ClientSecurity(),  # noqa: B008, it is frozen
+        lease: Lease | None = None,
+        ended: Sequence[Callable[[], str | None] | None] = (),
+        host_memory: SharedMemory | None = None,
+        by_socket: bool = False,
+    ) -> None:
         """Connects. Waits up to `timeout` for each service, and until the lease of a training that died has ended.
 
         Args:
@@ -48,7 +53,7 @@ class ServiceClient(Store):
           security: `ClientSecurity`, what the services ask for.
           lease: `Lease`; None to only read.
           host_memory: see `Store`.
-          ended: for each service f() -> None, or a text on how its process has ended; then requests fail at once. () if
+          ended: for each service f() that returns None, or how its process has ended; then requests fail at once. () if
             this is not known.
           by_socket: whether large requests go through the socket, even if the service could read them in shared memory,
             see `SharedColumns`.
@@ -65,7 +70,7 @@ class ServiceClient(Store):
             for i, (address, each) in enumerate(zip(addresses, ended or [None] * shards, strict=True))
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
-        self._widths = {}
+        self._widths: dict[str, int] = {}
         self._lease, self._renewal, self.host_memory = lease, None, host_memory
         try:
             self._shards[0].hello()  # Alone: of two trainings that start at the same time one gets all shards.
@@ -77,12 +82,12 @@ class ServiceClient(Store):
             self.close()
             raise
 
-    def create_table(self, config):
+    def create_table(self, config: TableConfig) -> None:
         body = {"config": snapshot.config_to_json(config)}
         self._on_all(lambda shard: shard.action("create_table", body))
         self._widths[config.name] = config.width
 
-    def pull(self, table, keys, missing="initial"):
+    def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         request, width = dict(op="pull", table=table, missing=missing), self._width(table)
         keys = np.require(keys, np.int64, ("C",))
         rows = np.empty((len(keys), width), np.float32)
@@ -92,7 +97,7 @@ class ServiceClient(Store):
                 rows[page][own] = answer
         return rows
 
-    def pull_newer(self, table, keys, versions, codec=PLAIN):
+    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
         request, width = dict(op="pull_newer", table=table, codec=codec.name), self._width(table)
         keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
         answers = []
@@ -107,13 +112,22 @@ class ServiceClient(Store):
             answers.append((page, _joined(len(some), asked)))
         return _joined(len(keys), answers)
 
-    def push(self, table, keys, deltas, worker, sequence):
+    def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
         self._send("push", table, keys, deltas, worker, sequence)
 
-    def put(self, table, keys, rows, worker, sequence):
+    def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         self._send("put", table, keys, rows, worker, sequence)
 
-    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
+    def sync(
+        self,
+        table: str,
+        keys: np.ndarray,
+        deltas: np.ndarray,
+        worker: str,
+        sequence: int,
+        versions: np.ndarray | None = None,
+        codec: RowCodec = PLAIN,
+    ) -> ChangedRows:
         request = dict(op="sync", table=table, worker=worker, sequence=sequence, codec=codec.name)
         width = self._width(table)
         keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, requirements=("C",))
@@ -125,19 +139,24 @@ class ServiceClient(Store):
         )
         return _joined(len(keys), answers)
 
-    def advance(self, step):
+    def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
 
-    def save(self, path, step, since=None):
+    def save(self, path: str | os.PathLike, step: int, since: str | None = None) -> list[dict[str, Any]]:
         return self.begin_save(path, step, since)()
 
-    def begin_save(self, path, step, since=None):
+    def begin_save(
+        self,
+        path: str | os.PathLike,
+        step: int,
+        since: str | None = None,
+    ) -> Callable[[], list[dict[str, Any]]]:
         body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
         begun = self._on_all(lambda shard: shard.begin_save(body))
 
-        def finish():
+        def finish() -> list[dict[str, Any]]:
             files, errors = [], []
-            for _, finish_own in begun:  # Of an error, too, only when none writes any more.
+            for _, finish_own in begun:  # An error, too, is raised only when none writes any more.
                 try:
                     files += finish_own()
                 except (UserError, ServiceLost) as error:
@@ -151,36 +170,42 @@ class ServiceClient(Store):
             return self.begin_save(path, step)  # One shard writes all rows, so all shards have to.
         return finish
 
-    def publish(self, path, epoch, dtype, after=None):
+    def publish(
+        self,
+        path: str | os.PathLike,
+        epoch: int,
+        dtype: str,
+        after: int | None = None,
+    ) -> list[dict[str, Any]]:
         body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
         return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
 
-    def copy(self, path):
-        """Writes all rows into the directory `path`, replacing no file; needs no lease. -> as `save`"""
+    def copy(self, path: str | os.PathLike) -> list[dict[str, Any]]:
+        """Writes all rows into the directory `path`, replacing no file; needs no lease. Returns what `save` does."""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
 
-    def restore(self, path, files):
+    def restore(self, path: str | os.PathLike, files: Sequence[dict[str, Any]]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
         self._on_all(lambda shard: shard.replace("restore", body))
 
-    def clear(self):
+    def clear(self) -> None:
         self._on_all(lambda shard: shard.replace("clear", {}))
 
-    def reopen(self):
+    def reopen(self) -> None:
         self._on_all(lambda shard: shard.hello())
 
-    def look(self):
+    def look(self) -> None:
         for shard in self._shards:
             shard.look()
 
-    def release(self):
+    def release(self) -> None:
         """Gives the lease back, so that another training need not wait. No worker that shows it can write then."""
         self._on_all(lambda shard: shard.release())
 
-    def stats(self):
-        """-> the totals of all shards, as `Store.stats`; under `services`, the figures of each by address."""
+    def stats(self) -> dict[str, Any]:
+        """Returns the totals of all shards, as `Store.stats`; under `services`, the figures of each by address."""
         services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
-        tables = {}
+        tables: dict[str, dict[str, Any]] = {}
         for service in services.values():
             for name, figures in service["tables"].items():
                 table = tables.setdefault(name, dict.fromkeys(figures, 0))
@@ -188,9 +213,9 @@ class ServiceClient(Store):
                     table[figure] += value
         return {"tables": tables, "services": services}
 
-    def tables(self):
-        """-> list of dicts, one per table: its `TableConfig`, its `width` and its `rows` in all shards together."""
-        layouts = {}
+    def tables(self) -> list[dict[str, Any]]:
+        """Returns a dict per table: its `TableConfig`, its `width` and its `rows` in all shards together."""
+        layouts: dict[str, dict[str, Any]] = {}
         for tables in self._on_all(lambda shard: shard.action("tables", {})):
             for table in tables:
                 rows = layouts.get(table["name"], {"rows": 0})["rows"]
@@ -198,10 +223,10 @@ class ServiceClient(Store):
         return list(layouts.values())
 
     @property
-    def silent_seconds(self):
+    def silent_seconds(self) -> float:
         return max(shard.silent_seconds for shard in self._shards)
 
-    def close(self):
+    def close(self) -> None:
         if self._renewal:
             self._renewal.close()
         if self._threads:
@@ -209,7 +234,7 @@ class ServiceClient(Store):
         for shard in self._shards:
             shard.close()
 
-    def _width(self, table):
+    def _width(self, table: str) -> int:
         if table not in self._widths and self._lease is None:
             self._widths = {layout["name"]: layout["width"] for layout in self.tables()}
         if table not in self._widths:
@@ -217,21 +242,21 @@ class ServiceClient(Store):
         return self._widths[table]
 
     @staticmethod
-    def _check(table, keys, deltas, schema):
+    def _check(table: str, keys: np.ndarray, deltas: np.ndarray, schema: tuple[str, int]) -> None:
         dtype, columns = np.dtype(schema[0]), schema[1]
         if deltas.dtype != dtype or deltas.shape != (len(keys), columns):
             raise UserError(
                 f"table {table}: deltas {deltas.dtype}{list(deltas.shape)}, expected {dtype}{[len(keys), columns]}"
             )
 
-    def _send(self, op, table, keys, rows, worker, sequence):
+    def _send(self, op: str, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         request = dict(op=op, table=table, worker=worker, sequence=sequence)
         keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
         self._check(table, keys, rows, PLAIN.schema(self._width(table)))
         self._ask(keys, lambda shard, own: shard.send(request, keys[own], rows[own]))
 
-    def _ask(self, keys, call):
-        """-> [(own, call(shard, own)) for each shard]; `own` are the places of the shard's keys in `keys`."""
+    def _ask(self, keys: np.ndarray, call: Callable[..., Any]) -> list[tuple[Any, Any]]:
+        """Returns [(own, call(shard, own)) for each shard]; `own` are the places of the shard's keys in `keys`."""
         if self._threads is None:
             return [(slice(None), call(self._shards[0], slice(None)))]
         owner = np.empty(len(keys), np.int32)
@@ -239,8 +264,8 @@ class ServiceClient(Store):
         places = [np.flatnonzero(owner == i) for i in range(len(self._shards))]
         return list(zip(places, self._on_all(lambda shard: call(shard, places[shard.number])), strict=True))
 
-    def _on_all(self, call):
-        """-> [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""
+    def _on_all(self, call: Callable[..., Any]) -> list[Any]:
+        """Returns [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""
         if self._threads is None:
             return [call(self._shards[0])]
         futures = [self._threads.submit(call, shard) for shard in self._shards]
@@ -248,14 +273,14 @@ class ServiceClient(Store):
         return [future.result() for future in futures]
 
 
-def _pages(count, width):
-    """-> slices of `count` keys, each of a question that has a bounded answer; at least one."""
+def _pages(count: int, width: int) -> list[slice]:
+    """Returns slices of `count` keys, each of a question that has a bounded answer; at least one."""
     step = wire.rows_a_page(width)
     return [slice(first, min(first + step, count)) for first in range(0, max(count, 1), step)]
 
 
-def _joined(count, answers):
-    """[(index, ChangedRows)] of the parts of a question -> one ChangedRows, its positions ascending."""
+def _joined(count: int, answers: list[tuple[Any, ChangedRows]]) -> ChangedRows:
+    """Joins the [(index, ChangedRows)] of a question's parts into one, its positions ascending."""
     if len(answers) == 1:
         return answers[0][1]
     versions, every = np.empty(count, np.uint32), np.arange(count)
@@ -267,6 +292,6 @@ def _joined(count, answers):
     return ChangedRows(versions, positions[order], rows[order])
 
 
-def _absolute(path):
+def _absolute(path: str | os.PathLike) -> str:
     # A relative path is relative to this process, not to the service's directory.
     return str(path_of(path).absolute())

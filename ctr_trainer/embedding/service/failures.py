@@ -27,7 +27,7 @@ class Held(Exception):
 
 @contextlib.contextmanager
 def meanings(address: str) -> Iterator[None]:
-    """Turns errors that the service at an address has answered with into those that they stand for."""
+    """Turns errors that the service at an address has answered with into the exceptions that they stand for."""
     try:
         yield
     except flight.FlightServerError as error:
@@ -71,7 +71,7 @@ class Silence:
       seconds: how long, in total, at least one request waited that waited for longer than the limit.
     """
 
-    def __init__(self, address, timeout):
+    def __init__(self, address: str, timeout: float) -> None:
         self._watchdog = Watchdog("this worker", math.inf, warning=LIMIT_SECONDS)
         self._watchdog.explain = lambda: (
             "it stands still, or its host or the network does; the job ends where that lasts longer than "
@@ -83,7 +83,7 @@ class Silence:
         self.seconds = 0.0
 
     @contextlib.contextmanager
-    def waiting(self, request):
+    def waiting(self, request: str) -> Iterator[None]:
         """Watches the body of the `with`, one request."""
         began = time.monotonic()
         try:
@@ -92,10 +92,10 @@ class Silence:
         finally:
             ended = time.monotonic()
             if ended - began > LIMIT_SECONDS:
-                with self._lock:  # Of requests that wait side by side each second counts once.
+                with self._lock:  # If requests wait concurrently, each second counts once.
                     self.seconds += max(ended - max(began, self._counted_until), 0.0)
                     self._counted_until = ended
 
-    def close(self):
+    def close(self) -> None:
         """Ends the watch."""
         self._watchdog.close()

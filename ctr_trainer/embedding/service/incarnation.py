@@ -2,9 +2,13 @@
 
 import contextlib
 import json
+import os
 import threading
 import uuid
+from collections.abc import Iterator
 
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import Lost, UserError
 
@@ -13,8 +17,8 @@ _MANIFEST = "manifest.json"
 _WAIT_SECONDS = 600
 
 
-def write(store, data_dir, shard, shards):
-    """Writes all rows of a LocalStore below `data_dir`, the manifest last. -> the directory."""
+def write(store: LocalStore, data_dir: str | os.PathLike, shard: int, shards: int) -> Path:
+    """Writes all rows of a LocalStore below `data_dir`, the manifest last. Returns the directory."""
     path = path_of(data_dir) / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
     path.mkdir(parents=True, exist_ok=True)
     manifest = path / _MANIFEST
@@ -24,8 +28,8 @@ def write(store, data_dir, shard, shards):
     return path
 
 
-def read(store, path):
-    """Brings a LocalStore to what `write` left in `path`. -> (shard, shards)
+def read(store: LocalStore, path: str | os.PathLike) -> tuple[int, int]:
+    """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards)
 
     Raises:
       UserError: the snapshot is missing, not whole, or of another kind; the message names the file.
@@ -62,22 +66,22 @@ class Incarnation:
         self._replacing = 0  # How many blocks of `replaced` wait or run.
         self._changed = threading.Condition()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self._process}.{self._number}"
 
-    def check_process(self, expected):
+    def check_process(self, expected: str | None) -> None:
         """Raises Restarted unless `expected`, an incarnation or None, is one of this process."""
         if expected is not None and str(expected).partition(".")[0] != self._process:
             raise Restarted()
 
-    def check(self, expected):
+    def check(self, expected: str | None) -> None:
         """Raises Restarted or Replaced unless `expected` is this incarnation, or None."""
         self.check_process(expected)
         if expected is not None and (expected != str(self) or self._replacing):
             raise Replaced(self._why)
 
     @contextlib.contextmanager
-    def within(self, expected):
+    def within(self, expected: str | None) -> Iterator[None]:
         """Checks `expected` as `check`, then keeps the rows from being replaced within the block."""
         with self._changed:
             self.check(expected)
@@ -90,7 +94,7 @@ class Incarnation:
                 self._changed.notify_all()
 
     @contextlib.contextmanager
-    def replaced(self, why):
+    def replaced(self, why: str) -> Iterator[None]:
         """Lets the block replace the rows, once no request is under way and no other block replaces them.
 
         Args:

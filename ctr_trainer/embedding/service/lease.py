@@ -1,17 +1,27 @@
 """Who may write to a shard: the workers of one training at a time."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from ctr_trainer.messages.errors import UserError
 
 # Seconds of silence of its holder after which another training may take a lease: long enough for a machine that stands
 # still for a while, short enough to wait for after a kill.
 LEASE_SECONDS = 20.0
+
+
+class Renewable(Protocol):
+    """A holder of a lease that can be renewed: a `Shard`."""
+
+    def renew(self) -> None: ...
 
 
 class Renewal:
@@ -21,18 +31,18 @@ class Renewal:
       shards: sequence of `Shard`, connected.
     """
 
-    def __init__(self, shards):
+    def __init__(self, shards: Sequence[Renewable]) -> None:
         self._shards = shards
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lease of the embedding service", daemon=True)
         self._thread.start()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the renewals; returns once none is under way."""
         self._end.set()
         self._thread.join()
 
-    def _work(self):
+    def _work(self) -> None:
         while not self._end.wait(LEASE_SECONDS / 10):
             for shard in self._shards:
                 shard.renew()
@@ -44,11 +54,11 @@ class Lease:
 
     Attributes:
       token: tells this lease from all others.
-      host, pid: of the process that asked for it.
-      model_dir: of the training.
+      host, pid: the process that asked for it.
+      model_dir: the directory of the training.
       started: local time of the request, as `2026-01-31 12:00:00`.
-      job: that no other training has; a start of the workers takes the lease of the start before it over at once, as
-        `launch` has ended that one. "" without `launch`.
+      job: an identity that no other training has. Workers that `launch` restarts take the lease over at once, since
+        `launch` has ended the earlier ones. "" without `launch`.
     """
 
     token: str
@@ -59,14 +69,14 @@ class Lease:
     job: str = ""
 
     @staticmethod
-    def new(model_dir, job=""):
-        """-> a lease for a training that this process begins."""
+    def new(model_dir: str | os.PathLike, job: str = "") -> Lease:
+        """Returns a lease for a training that this process begins."""
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         return Lease(secrets.token_hex(16), socket.gethostname(), os.getpid(), str(model_dir), now, job)
 
     @staticmethod
-    def parse(values):
-        """-> the lease of a dict, as `dataclasses.asdict` makes it.
+    def parse(values: Any) -> Lease:
+        """Returns the lease of a dict, as `dataclasses.asdict` makes it.
 
         Raises:
           UserError: `values` is not the dict of a lease.
@@ -80,7 +90,7 @@ class Lease:
             raise UserError(f"not a lease, which has {fields}: {values!r}")
         return lease
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"the training of {self.model_dir} (process {self.pid} on {self.host}, started {self.started})"
 
 
@@ -93,37 +103,38 @@ class LeaseHeld(Exception):
       left: seconds until another may take the lease, if nothing more is heard of it.
     """
 
-    def __init__(self, holder, heard, left):
+    def __init__(self, holder: Lease, heard: float, left: float) -> None:
         super().__init__(str(holder))
         self.holder, self.heard, self.left = holder, heard, left
 
-    def told(self):
-        """-> a dict of it, the holder as text, for a client."""
+    def told(self) -> dict[str, Any]:
+        """Returns a dict of it, the holder as text, for a client."""
         return {"holder": str(self.holder), "heard": self.heard, "left": self.left}
 
 
 class LeaseBook:
     """The one lease of a shard; safe to use from several threads.
 
-    Each request of its holder renews it. A holder that was silent for too long goes on if no other has taken the
-    lease meanwhile.
+    Each request of its holder renews it. A holder that was silent for too long keeps the lease if no other
+    training has taken it meanwhile.
 
     Args:
       seconds: of silence, after which another may take the lease.
     """
 
-    def __init__(self, seconds=LEASE_SECONDS):
+    def __init__(self, seconds: float = LEASE_SECONDS) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._lease, self._heard = None, 0.0
+        self._lease: Lease | None = None
+        self._heard = 0.0
 
     @property
-    def holder(self):
+    def holder(self) -> Lease | None:
         """The `Lease` that is held, or None."""
         return self._lease
 
-    def take(self, lease):
-        """Makes `lease` the lease of this shard, or renews it. -> whether the shard had another lease before
+    def take(self, lease: Lease) -> bool:
+        """Makes `lease` the lease of this shard, or renews it. Returns whether the shard had another lease before
 
         Raises:
           LeaseHeld: another training holds the shard's lease.
@@ -137,7 +148,7 @@ class LeaseBook:
             self._lease, self._heard = lease, now
             return is_new
 
-    def renew(self, token, what):
+    def renew(self, token: str | None, what: str) -> None:
         """Notes that the holder lives.
 
         Args:
@@ -145,7 +156,7 @@ class LeaseBook:
           what: the operation, for the error.
 
         Raises:
-          UserError: the token is not that of the lease.
+          UserError: it is not the token of the lease.
         """
         with self._lock:
             if token is None or self._lease is None or token != self._lease.token:
@@ -155,7 +166,7 @@ class LeaseBook:
                 )
             self._heard = time.monotonic()
 
-    def release(self, token):
+    def release(self, token: str | None) -> None:
         """Frees the lease, if it has this token."""
         with self._lock:
             if self._lease is not None and self._lease.token == token:

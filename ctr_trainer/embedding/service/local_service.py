@@ -1,5 +1,7 @@
 """A service that a training starts for itself."""
 
+from __future__ import annotations
+
 import concurrent.futures
 import contextlib
 import os
@@ -8,6 +10,7 @@ import secrets
 import select
 import sys
 import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -16,6 +19,7 @@ from ctr_trainer.files.temporary import temporary_directory
 from ctr_trainer.messages import errors, log_lines
 from ctr_trainer.messages.errors import Lost, UserError
 from ctr_trainer.processes.child import Child, log_tail
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 
 _POLL_SECONDS = 0.02
 # A start on a busy machine, with kernels to compile, takes minutes and is no failure. So the limit counts the time in
@@ -28,9 +32,9 @@ _TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.
 
 
 class LocalServices:
-    """Starts the shards of one training, all at the same time, and again for each block that needs them.
+    """Starts the shards of one training, all at the same time, and restarts them for each block that needs them.
 
-    A service takes a second to start. `start` begins with it while this process does something else, as to import
+    A service takes a second to start. `start` begins with it while this process does something else, such as importing
     TensorFlow; `running` waits for the rest of that second.
 
     Example:
@@ -47,16 +51,16 @@ class LocalServices:
       timeout: seconds in which each may do nothing while it starts, see `LocalService`.
     """
 
-    def __init__(self, count, data_dir, timeout):
+    def __init__(self, count: int, data_dir: str | os.PathLike, timeout: float) -> None:
         self._count, self._data_dir, self._timeout = count, data_dir, timeout
-        self._starting = []
+        self._starting: list[concurrent.futures.Future[LocalService]] = []
 
     @classmethod
-    def of(cls, config, model_dir):
-        """-> those that the `EmbeddingConfig` of a training asks for."""
+    def of(cls, config: EmbeddingConfig, model_dir: str | os.PathLike) -> LocalServices:
+        """Returns those that the `EmbeddingConfig` of a training asks for."""
         return cls(config.service_shards, model_dir, config.service_timeout)
 
-    def start(self, file_cores=None):
+    def start(self, file_cores: set[int] | None = None) -> None:
         """Begins to start them, unless that has begun; returns at once.
 
         Args:
@@ -69,13 +73,17 @@ class LocalServices:
         self._starting = [threads.submit(self._start, number, token, file_cores) for number in range(self._count)]
         threads.shutdown(wait=False)
 
-    def _start(self, number, token, file_cores):
-        """-> the `LocalService` of a shard, which answers."""
+    def _start(self, number: int, token: str, file_cores: set[int] | None) -> LocalService:
+        """Returns the `LocalService` of a shard, which answers."""
         log = os.path.join(make_local_directory(self._data_dir), f"service-{number}.log" if number else "service.log")
         return LocalService(self._data_dir, log, self._timeout, token=token, file_cores=file_cores)
 
     @contextlib.contextmanager
-    def running(self, cores=None, file_cores=None):
+    def running(
+        self,
+        cores: set[int] | None = None,
+        file_cores: set[int] | None = None,
+    ) -> Iterator[list[LocalService]]:
         """Gives the list of `LocalService`, which answer; they are stopped at the end of the block.
 
         Args:
@@ -92,13 +100,13 @@ class LocalServices:
                 service.keep_on(cores)
             yield services
 
-    def close(self):
+    def close(self) -> None:
         """Stops those that `start` has started and no block has taken."""
         with contextlib.ExitStack() as stack:
             self._taken(stack)
 
-    def _taken(self, stack):
-        """-> the futures of those that were started, each done; `stack` stops those that answer."""
+    def _taken(self, stack: contextlib.ExitStack) -> list[concurrent.futures.Future[LocalService]]:
+        """Returns the futures of those that were started, each done; `stack` stops those that answer."""
         starting, self._starting = self._starting, []
         concurrent.futures.wait(starting)
         for each in starting:
@@ -117,7 +125,7 @@ class Watch:
       log_file: the log of the service.
     """
 
-    def __init__(self, pid, log_file):
+    def __init__(self, pid: int, log_file: str | os.PathLike) -> None:
         self._pid, self._log_file = pid, log_file
         self._handle = None
         try:
@@ -125,13 +133,13 @@ class Watch:
         except (AttributeError, OSError):
             pass
 
-    def ended(self):
-        """-> how the process ended, with the end of its log; None while it runs."""
+    def ended(self) -> str | None:
+        """Returns how the process ended, with the end of its log; None while it runs."""
         if self._handle is None or not select.select([self._handle], [], [], 0)[0]:
             return None
         return f"its process {self._pid} has ended; {log_tail(self._log_file)}"
 
-    def close(self):
+    def close(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -150,7 +158,15 @@ class LocalService(Child):
       log_file: where its output goes.
     """
 
-    def __init__(self, data_dir, log_file, timeout, cores=None, token=None, file_cores=None):
+    def __init__(
+        self,
+        data_dir: str | os.PathLike,
+        log_file: str | os.PathLike,
+        timeout: float,
+        cores: set[int] | None = None,
+        token: str | None = None,
+        file_cores: set[int] | None = None,
+    ) -> None:
         """Starts the service and waits until it answers.
 
         Args:
@@ -179,11 +195,11 @@ class LocalService(Child):
                 self.stop()
                 raise
 
-    def stop(self):
+    def stop(self) -> None:
         self._process.terminate()  # For one that does not serve yet.
         super().stop()
 
-    def _command(self, data_dir, port_file, file_cores):
+    def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path, file_cores: set[int] | None) -> list[str]:
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
         arguments += ["--token_fd=0", f"--log_format={log_lines.installed_form()}"]
         arguments += ["--nosave_at_exit"]  # Its trainer has its own checkpoints.
@@ -197,7 +213,8 @@ class LocalService(Child):
         idle_from, cpu_then = time.monotonic(), 0.0
         while not port_file.exists():
             if self.ended():
-                kind = Lost if self.status < 0 or self.status == errors.LOST else UserError
+                status = self.status or 0
+                kind = Lost if status < 0 or status == errors.LOST else UserError
                 raise kind(f"the embedding service did not start: {self.ended()}")
             with contextlib.suppress(psutil.Error):  # It has ended meanwhile, which the next round of the loop tells.
                 cpu = sum(process.cpu_times()[:2])

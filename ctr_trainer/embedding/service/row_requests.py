@@ -1,12 +1,23 @@
 """The requests of a service that read and change rows, see `wire`."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import flight
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.incarnation import Incarnation
+from ctr_trainer.embedding.service.lease import LeaseBook
+from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
+from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.messages.errors import UserError
 
@@ -17,11 +28,17 @@ _LEAST_BYTES = 64 << 10
 _WRITES = ("push", "put", "sync")
 
 
+class Columns(Protocol):
+    """Reads the columns of a request, given their layout."""
+
+    def __call__(self, layout: wire.Layout) -> list[np.ndarray]: ...
+
+
 class InlineColumns:
     """Sends columns behind the request, to any service."""
 
-    def sending(self, request, columns):
-        """-> context manager that gives the bytes to send; they are valid until its end, the answer's arrival.
+    def sending(self, request: dict[str, Any], columns: Sequence[np.ndarray]) -> AbstractContextManager[bytes]:
+        """Returns a context manager that gives the bytes to send; they are valid until its end, the answer's arrival.
 
         Args:
           request: dict.
@@ -29,18 +46,18 @@ class InlineColumns:
         """
         return contextlib.nullcontext(wire.pack(request, columns))
 
-    def close(self):
+    def close(self) -> None:
         """Nothing to do."""
 
 
 INLINE = InlineColumns()
 
 
-def shared_or_inline(ask):
-    """-> `SharedColumns` if the service can read them, else `INLINE`.
+def shared_or_inline(ask: Callable[[dict[str, Any]], bool]) -> InlineColumns | SharedColumns:
+    """Returns `SharedColumns` if the service can read them, else `INLINE`.
 
     Args:
-      ask: f(dict with `memory`, an address) -> whether the service can read that memory.
+      ask: tells whether the service can read the memory at the address `memory` of a dict.
     """
     if not SharedMemory.is_possible():
         return INLINE
@@ -60,18 +77,18 @@ class SharedColumns:
     Threads: any; while the memory is in use, another request is sent inline.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._memory = SharedMemory()
         self._bytes = self._memory.array(_NAME, np.uint8, most_rows=wire.MOST_BYTES).array
         self._lock = threading.Lock()
 
     @property
-    def address(self):
+    def address(self) -> str:
         return self._memory.address
 
     @contextlib.contextmanager
-    def sending(self, request, columns):
-        """As `InlineColumns`."""
+    def sending(self, request: dict[str, Any], columns: Sequence[np.ndarray]) -> Iterator[bytes]:
+        """Does what `InlineColumns.sending` does."""
         size = wire.columns_bytes(columns)
         if not _LEAST_BYTES <= size <= len(self._bytes) or not self._lock.acquire(blocking=False):
             with INLINE.sending(request, columns) as body:
@@ -83,7 +100,7 @@ class SharedColumns:
         finally:
             self._lock.release()
 
-    def close(self):
+    def close(self) -> None:
         self._memory.close()
 
 
@@ -93,11 +110,12 @@ class ReceivedColumns:
     Threads: any.
     """
 
-    def __init__(self):
-        self._opened, self._lock = {}, threading.Lock()
+    def __init__(self) -> None:
+        self._opened: dict[str, tuple[SharedMemory, np.ndarray]] = {}
+        self._lock = threading.Lock()
 
-    def read(self, address, size):
-        """-> uint8[size], what the client has left.
+    def read(self, address: str, size: int) -> np.ndarray:
+        """Returns uint8[size], what the client has left.
 
         Args:
           address: str, the `SharedMemory`'s.
@@ -115,15 +133,15 @@ class ReceivedColumns:
             raise UserError(f"a request of {size} bytes in memory that has {len(array)}")
         return array[:size]
 
-    def can_read(self, address):
-        """-> whether there is memory of that address, of this host and user."""
+    def can_read(self, address: str) -> bool:
+        """Returns whether there is memory of that address, of this host and user."""
         try:
             self.read(address, 0)
         except UserError:
             return False
         return True
 
-    def forget(self):
+    def forget(self) -> None:
         """Lets go of all memory: the clients of another training have their own."""
         with self._lock:
             for memory, _ in self._opened.values():
@@ -139,13 +157,20 @@ class RowRequests:
       columns: `ReceivedColumns`, what clients of this host leave in memory.
       metrics: `ServiceMetrics`, which counts the requests.
       leases: `LeaseBook`; a request that changes rows needs the lease.
-      incarnation: `Incarnation`; no request meets rows that are being replaced, or others than it expects.
+      incarnation: `Incarnation`; no request meets rows that are being replaced, or other rows than it expects.
 
     Attributes:
       names: the names of these requests.
     """
 
-    def __init__(self, store, columns, metrics, leases, incarnation):
+    def __init__(
+        self,
+        store: LocalStore,
+        columns: ReceivedColumns,
+        metrics: ServiceMetrics,
+        leases: LeaseBook,
+        incarnation: Incarnation,
+    ) -> None:
         self._store, self._columns, self._metrics = store, columns, metrics
         self._leases, self._incarnation = leases, incarnation
         self._answers = {
@@ -157,8 +182,8 @@ class RowRequests:
         }
         self.names = tuple(self._answers)
 
-    def answer(self, op, body):
-        """-> the results of a request.
+    def answer(self, op: str, body: pa.Buffer) -> list[flight.Result]:
+        """Returns the results of a request.
 
         Args:
           op: one of `names`.
@@ -173,19 +198,19 @@ class RowRequests:
         if op in _WRITES:
             self._leases.renew(header.get("lease"), op)
 
-        def columns(layout):
+        def columns(layout: wire.Layout) -> list[np.ndarray]:
             return wire.unpack_columns(body, start, table, count, layout)
 
         return self._answers[op](header, columns, width)
 
-    def _pull(self, request, columns, width):
+    def _pull(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
         (keys,) = columns(wire.pull_layout())
         wire.refuse_long_answer(request["table"], len(keys), width)
         with self._at_work("pull", request):
             rows = self._store.pull(request["table"], keys, request["missing"])
         return wire.rows_answer(rows)
 
-    def _pull_newer(self, request, columns, width):
+    def _pull_newer(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
         codec = find_codec(str(request["codec"]))
         keys, versions = columns(wire.pull_newer_layout())
         wire.refuse_long_answer(request["table"], len(keys), width, codec)
@@ -193,19 +218,19 @@ class RowRequests:
             newer = self._store.pull_newer(request["table"], keys, versions, codec)
         return wire.newer_answer(newer)
 
-    def _push(self, request, columns, width):
+    def _push(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
         keys, deltas = columns(wire.push_layout(width))
         with self._at_work("push", request, pusher := _pusher(request)):
             self._store.push(request["table"], keys, deltas, *pusher)
         return wire.receipt(len(keys))
 
-    def _put(self, request, columns, width):
+    def _put(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
         keys, rows = columns(wire.push_layout(width))
         with self._at_work("put", request, pusher := _pusher(request)):
             self._store.put(request["table"], keys, rows, *pusher)
         return wire.receipt(len(keys))
 
-    def _sync(self, request, columns, width):
+    def _sync(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
         codec = find_codec(str(request["codec"]))
         keys, versions, deltas = columns(wire.sync_layout(width, codec))
         with self._at_work("sync", request, pusher := _pusher(request)):
@@ -213,13 +238,18 @@ class RowRequests:
         return wire.newer_answer(newer)
 
     @contextlib.contextmanager
-    def _at_work(self, op, request, pusher=(None, None)):
+    def _at_work(
+        self,
+        op: str,
+        request: dict[str, Any],
+        pusher: tuple[str | None, int | None] = (None, None),
+    ) -> Iterator[None]:
         """Counts a request while the store works on it, and keeps the rows from being replaced meanwhile."""
         with self._metrics.measure(op, request["table"], request["count"], pusher[0]):
             with self._incarnation.within(request.get("incarnation")):
                 yield
 
 
-def _pusher(request):
-    """-> (name of the worker that pushes, sequence number of the push)."""
+def _pusher(request: dict[str, Any]) -> tuple[str, int]:
+    """Returns (name of the worker that pushes, sequence number of the push)."""
     return str(request["worker"]), int(request["sequence"])

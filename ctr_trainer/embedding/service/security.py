@@ -1,5 +1,7 @@
 """Tokens and TLS between a service and its clients."""
 
+from __future__ import annotations
+
 import dataclasses
 import hmac
 import ipaddress
@@ -9,6 +11,7 @@ import pathlib
 import socket
 import ssl
 import time
+from typing import Any
 
 from pyarrow import flight
 
@@ -37,7 +40,13 @@ class ServerSecurity:
     client_ca: bytes | None = None
 
     @staticmethod
-    def read(token_file="", cert_file="", key_file="", client_ca_file="", token_fd=-1):
+    def read(
+        token_file: str = "",
+        cert_file: str = "",
+        key_file: str = "",
+        client_ca_file: str = "",
+        token_fd: int = -1,
+    ) -> ServerSecurity:
         """Reads the files that are named, or the token from a descriptor.
 
         Args:
@@ -55,7 +64,7 @@ class ServerSecurity:
         token, *pem = _read_all(token_file, cert_file, key_file, client_ca_file)
         return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
 
-    def refuse_open_door(self, host):
+    def refuse_open_door(self, host: str) -> None:
         """Checks an address that other machines can reach; warns if a token would travel in the clear.
 
         Raises:
@@ -72,15 +81,15 @@ class ServerSecurity:
                 host,
             )
 
-    def location(self, host, port):
-        """-> where the Flight server listens."""
+    def location(self, host: str, port: int) -> str:
+        """Returns where the Flight server listens."""
         return f"grpc{'+tls' if self.cert else ''}://{host}:{port}"
 
-    def server_options(self):
-        """-> the keyword arguments of `FlightServerBase` that TLS needs."""
+    def server_options(self) -> dict[str, Any]:
+        """Returns the keyword arguments of `FlightServerBase` that TLS needs."""
         if not self.cert:
             return {}
-        options = {"tls_certificates": [(self.cert, self.key)]}
+        options: dict[str, Any] = {"tls_certificates": [(self.cert, self.key)]}
         if self.client_ca:
             options.update(verify_client=True, root_certificates=self.client_ca)
         return options
@@ -102,7 +111,7 @@ class ClientSecurity:
     key: bytes | None = None
 
     @staticmethod
-    def read(token_file="", ca_file="", cert_file="", key_file=""):
+    def read(token_file: str = "", ca_file: str = "", cert_file: str = "", key_file: str = "") -> ClientSecurity:
         """Reads the files that are named.
 
         Raises:
@@ -116,12 +125,12 @@ class ClientSecurity:
         return ClientSecurity(token, *pem)
 
     @property
-    def headers(self):
-        """-> the headers of each call."""
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Returns the headers of each call."""
         return [] if self.token is None else [(wire.TOKEN.encode(), f"Bearer {self.token}".encode())]
 
-    def connect(self, address, channel_options):
-        """-> a `FlightClient`; it connects at its first call."""
+    def connect(self, address: str, channel_options: list[tuple[str, int]]) -> flight.FlightClient:
+        """Returns a `FlightClient`; it connects at its first call."""
         if self.ca is None:
             return flight.FlightClient(f"grpc://{address}", generic_options=channel_options)
         return flight.FlightClient(
@@ -132,7 +141,7 @@ class ClientSecurity:
             generic_options=channel_options,
         )
 
-    def what_is_wrong(self, address):
+    def what_is_wrong(self, address: str) -> str | None:
         """Looks, over a connection of its own, whether TLS is why a service does not answer.
 
         Returns:
@@ -156,7 +165,7 @@ class ClientSecurity:
         return None
 
 
-def _speaks_tls(address):
+def _speaks_tls(address: str) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -166,8 +175,8 @@ def _speaks_tls(address):
     return True
 
 
-def _shake_hands(address, context):
-    """Makes a TLS handshake with a service. -> whether it goes on after that"""
+def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
+    """Makes a TLS handshake with a service. Returns whether it goes on after that."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     context.set_alpn_protocols(["h2"])
@@ -181,8 +190,8 @@ def _shake_hands(address, context):
                 return False  # An alert: a client that lacks a certificate is told after the handshake.
 
 
-def token_refusal(header, token):
-    """-> why a call is refused, by its header `authorization`; "" if it is not.
+def token_refusal(header: str, token: str | None) -> str:
+    """Returns why a call is refused, by its header `authorization`; "" if it is not.
 
     Args:
       header: what came, "" if nothing did.
@@ -200,12 +209,12 @@ def token_refusal(header, token):
 class Gate(flight.ServerMiddlewareFactory):
     """Refuses calls without the token; puts the service's incarnation into every answer."""
 
-    def __init__(self, token, incarnation):
+    def __init__(self, token: str | None, incarnation: object) -> None:
         super().__init__()
         self._token = token
         self._incarnation = incarnation
 
-    def start_call(self, info, headers):
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> flight.ServerMiddleware:
         refusal = token_refusal((headers.get(wire.TOKEN) or [""])[0], self._token)
         if refusal:
             raise flight.FlightUnauthenticatedError(refusal)
@@ -213,21 +222,21 @@ class Gate(flight.ServerMiddlewareFactory):
 
 
 class _Answer(flight.ServerMiddleware):
-    def __init__(self, headers):
+    def __init__(self, headers: dict[str, str]) -> None:
         super().__init__()
         self._headers = headers
 
-    def sending_headers(self):
+    def sending_headers(self) -> dict[str, str]:
         return self._headers
 
 
-def _read_all(token_file, *pem_files):
+def _read_all(token_file: str, *pem_files: str) -> list[Any]:
     token = _read(token_file).decode().strip() if token_file else None
     return [token, *(_read(path) if path else None for path in pem_files)]
 
 
-def _first_line(descriptor):
-    """-> the first line of an open descriptor, of which no more is read."""
+def _first_line(descriptor: int) -> str:
+    """Returns the first line of an open descriptor, of which no more is read."""
     line = b""
     try:
         while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
@@ -239,8 +248,8 @@ def _first_line(descriptor):
     return line.decode().strip()
 
 
-def _read(path):
-    """-> the bytes of a file that must hold something."""
+def _read(path: str) -> bytes:
+    """Returns the bytes of a file that must hold something."""
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
@@ -250,8 +259,8 @@ def _read(path):
     return content
 
 
-def is_loopback(host):
-    """-> whether only this machine reaches `host`."""
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine reaches `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -2,8 +2,11 @@
 
 import concurrent.futures
 import contextlib
+import os
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -16,6 +19,7 @@ from ctr_trainer.embedding.service.security import Gate, ServerSecurity
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.resources import resident_bytes
 from ctr_trainer.messages.errors import UserError, is_loss
@@ -39,7 +43,15 @@ class Service(flight.FlightServerBase):
     Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
     """
 
-    def __init__(self, host, port, data_dir, security=ServerSecurity(), leases=None, file_cores=None):  # noqa: B008
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        data_dir: str | os.PathLike,
+        security: ServerSecurity = ServerSecurity(),  # noqa: B008
+        leases: LeaseBook | None = None,
+        file_cores: set[int] | None = None,
+    ) -> None:
         """
         Args:
           host, port: the address to listen on; port 0 picks a free port.
@@ -58,7 +70,7 @@ class Service(flight.FlightServerBase):
         self._file_threads = concurrent.futures.ThreadPoolExecutor(
             _FILE_THREADS, "files of rows", hardware.step_back, (file_cores,)
         )
-        self._place = None
+        self._place: tuple[int, int] | None = None
         self._place_lock = threading.Lock()
         self._directory_lock = None
         self._actions = {
@@ -79,7 +91,7 @@ class Service(flight.FlightServerBase):
         gate = {"gate": Gate(security.token, self.incarnation)}
         super().__init__(security.location(host, port), middleware=gate, **security.server_options())
 
-    def do_action(self, context, action):
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
         """Answers one of the actions and row requests that `__init__` lists, see `wire`."""
         with _typed_errors():
             if action.type in self._row_requests.names:
@@ -96,19 +108,23 @@ class Service(flight.FlightServerBase):
                 return self._save(body)
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
 
-    def list_flights(self, context, criteria):
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Yields one FlightInfo per table."""
         for name in sorted(self._store.tables):
             yield self._info(name)
 
-    def get_flight_info(self, context, descriptor):
-        """-> the FlightInfo of the table that the descriptor's path names."""
+    def get_flight_info(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+    ) -> flight.FlightInfo:
+        """Returns the FlightInfo of the table that the descriptor's path names."""
         with _typed_errors():
             if len(descriptor.path) != 1:
                 raise UserError(f"a table's path is its name, not {descriptor.path}")
             return self._info(descriptor.path[0].decode())
 
-    def do_get(self, context, ticket):
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Streams the table that the ticket names. A row that is created meanwhile may be missing."""
         with _typed_errors():
             name = ticket.ticket.decode()
@@ -119,29 +135,29 @@ class Service(flight.FlightServerBase):
         )
         return flight.GeneratorStream(schema, batches)
 
-    def _info(self, name):
+    def _info(self, name: str) -> flight.FlightInfo:
         config, rows = self._store.config(name), self._store.stats()["tables"][name]["rows"]
         endpoints = [flight.FlightEndpoint(name.encode(), [])]
         descriptor = flight.FlightDescriptor.for_path(name)
         return flight.FlightInfo(snapshot.schema(config), descriptor, endpoints, rows, rows * (config.width * 4 + 8))
 
-    def _layout(self, name):
+    def _layout(self, name: str) -> dict[str, Any]:
         config, rows = self._store.config(name), self._store.stats()["tables"][name]["rows"]
         return {**config.to_dict(), "width": config.width, "rows": rows}
 
-    def _request(self, request, of_any_rows=False):
-        """-> the request, a dict; first checks that it was made for the rows that are here now."""
+    def _request(self, request: dict[str, Any], of_any_rows: bool = False) -> dict[str, Any]:
+        """Returns the request, a dict; first checks that it was made for the rows that are here now."""
         check = self.incarnation.check_process if of_any_rows else self.incarnation.check
         check(request.get("incarnation"))
         return request
 
-    def _hello(self, body):
+    def _hello(self, body: dict[str, Any]) -> dict[str, Any]:
         place = (int(body["shard"]), int(body["shards"]))
         if not 0 <= place[0] < place[1]:
             raise UserError(f"hello: no shard {place[0]} of {place[1]}; they are counted from 0")
         lease = None if body.get("lease") is None else Lease.parse(body["lease"])
         with self._place_lock:
-            if self._place not in (None, place):
+            if self._place is not None and self._place != place:
                 raise UserError(
                     f"this service is shard {self._place[0]} of {self._place[1]} (counted from 0), not {place[0]} of "
                     f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
@@ -156,17 +172,23 @@ class Service(flight.FlightServerBase):
                         pass
         return {"incarnation": str(self.incarnation)}
 
-    def _lock_directory(self):
-        """Locks this shard's place below the data_dir, so that no other service saves there. -> the lock"""
-        path = self._data_dir / ".shard-{:05d}-of-{:05d}.lock".format(*self._place)
+    def _own_place(self) -> tuple[int, int]:
+        """Returns the number of this shard and the number of shards, once a client has told them."""
+        assert self._place is not None
+        return self._place
+
+    def _lock_directory(self) -> Any:
+        """Locks this shard's place below the data_dir, so that no other service saves there. Returns the lock."""
+        shard, shards = self._own_place()
+        path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
         return path.hold(
             lambda holder: (
-                f"another service ({holder}) saves in {self._data_dir} as shard {self._place[0]} of {self._place[1]}: "
+                f"another service ({holder}) saves in {self._data_dir} as shard {shard} of {shards}: "
                 "is another job training this model? End it, or use another directory"
             ),
         )
 
-    def _stats(self):
+    def _stats(self) -> dict[str, Any]:
         return {
             **self._store.stats(),
             "latencies": self.metrics.percentiles(),
@@ -176,44 +198,44 @@ class Service(flight.FlightServerBase):
             "resident_bytes": resident_bytes(),
         }
 
-    def leave_directory(self):
+    def leave_directory(self) -> None:
         """Gives this shard's place below the data_dir back."""
         if self._directory_lock is not None:
             self._directory_lock.close()
 
-    def restore_exit(self, path):
+    def restore_exit(self, path: str | os.PathLike) -> None:
         """Reads the rows that a service saved at its exit, and takes that service's place among the shards."""
         self._place = incarnation.read(self._store, path)
 
-    def save_exit(self):
-        """Writes all rows, for `restore_exit`. -> the directory; None if the service has no tables"""
+    def save_exit(self) -> Path | None:
+        """Writes all rows, for `restore_exit`. Returns the directory; None if the service has no tables."""
         if not self._store.tables:
             return None
         return incarnation.write(self._store, self._data_dir, *(self._place or (0, 1)))
 
-    def _create_table(self, body):
+    def _create_table(self, body: dict[str, Any]) -> None:
         self._store.create_table(snapshot.config_from_json(body["config"]), *(self._place or (0, 1)))
 
-    def _advance(self, body):
+    def _advance(self, body: dict[str, Any]) -> None:
         with self.incarnation.within(body.get("incarnation")):
             self._store.advance(int(body["step"]))
 
-    def _save(self, body):
+    def _save(self, body: dict[str, Any]) -> Iterator[flight.Result]:
         """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-            saving = self._store.saving(path, int(body["step"]), since, *self._place, identity)
+            saving = self._store.saving(path, int(body["step"]), since, *self._own_place(), identity)
             with contextlib.closing(saving):
                 yield flight.Result(wire.to_json(next(saving)))
                 yield flight.Result(wire.to_json(self._file_threads.submit(next, saving).result()))
 
-    def _publish(self, body):
+    def _publish(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         path, after = self._inside(body["path"]), body.get("after")
         after = None if after is None else int(after)
         epoch, dtype = int(body["epoch"]), str(body["dtype"])
-        return self._file_threads.submit(self._store.publish, path, epoch, dtype, after, *self._place).result()
+        return self._file_threads.submit(self._store.publish, path, epoch, dtype, after, *self._own_place()).result()
 
-    def _copy(self, body):
+    def _copy(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         """Saves all rows into a directory without files of this shard; any client may ask for it."""
         path, place = self._inside(body["path"]), (int(body["shard"]), int(body["shards"]))
         own = "-{:05d}-of-{:05d}.".format(*place)
@@ -222,17 +244,17 @@ class Service(flight.FlightServerBase):
             raise UserError(f"{there} is there already, and a copy replaces no file: name a new directory")
         return self._store.save(path, 0, None, *place)
 
-    def _restore(self, body):
+    def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
         path, files = self._inside(body["path"]), body["files"]
         replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
-        self._store.restore(path, files, *self._place, replacing=replacing)
+        self._store.restore(path, files, *self._own_place(), replacing=replacing)
         return {"incarnation": str(self.incarnation)}
 
-    def _clear(self, body):
+    def _clear(self, body: dict[str, Any]) -> dict[str, Any]:
         self._store.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
         return {"incarnation": str(self.incarnation)}
 
-    def _inside(self, path):
+    def _inside(self, path: str) -> Any:
         resolved = (self._data_dir / path_of(str(path))).resolve()
         if not resolved.is_relative_to(self._data_dir):
             raise UserError(f"snapshot path {path} is outside the service's data_dir {self._data_dir}")
@@ -240,7 +262,7 @@ class Service(flight.FlightServerBase):
 
 
 @contextlib.contextmanager
-def _typed_errors():
+def _typed_errors() -> Iterator[None]:
     """Turns the errors of a request into Flight's errors, most of them into INVALID_ARGUMENT."""
     try:
         yield

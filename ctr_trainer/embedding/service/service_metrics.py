@@ -7,6 +7,8 @@ import socketserver
 import threading
 import time
 import wsgiref.simple_server
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily
@@ -36,16 +38,16 @@ class ServiceMetrics:
     | `ctr_service_sync_age_seconds` | worker | since the worker's last push or sync, of the 4096 latest workers |
 
     Args:
-      stats: f() -> {"tables": {name: {"rows": int, "bytes": int}}}.
+      stats: returns {"tables": {name: {"rows": int, "bytes": int}}}.
 
     Attributes:
       latencies: the `PsEmbeddingLookup` and `PsPushGrad` of the log, since the last `status_lines`.
     """
 
-    def __init__(self, stats):
+    def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
         self.latencies, self._since_start = (tuple(map(Latency, PS_NAMES)) for _ in range(2))
         self._stats = stats
-        self._synced = {}
+        self._synced: dict[str, float] = {}
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()
         labels = ("operation", "table")
@@ -59,7 +61,7 @@ class ServiceMetrics:
         self._registry.register(self)
 
     @contextlib.contextmanager
-    def measure(self, operation, table, rows, worker=None):
+    def measure(self, operation: str, table: str, rows: int, worker: str | None = None) -> Iterator[None]:
         """Counts one request and times the body of the `with`.
 
         Args:
@@ -83,38 +85,38 @@ class ServiceMetrics:
         if worker is not None:
             self._note_sync(_START.sub("", worker))
 
-    def _note_sync(self, worker):
+    def _note_sync(self, worker: str) -> None:
         with self._lock:
             self._synced.pop(worker, None)
             self._synced[worker] = time.monotonic()  # The last one now: a dict keeps its order.
             if len(self._synced) > _MOST_WORKERS:
                 del self._synced[next(iter(self._synced))]
 
-    def percentiles(self):
-        """-> dict of operation -> percentiles since the last `status_lines`, in microseconds."""
+    def percentiles(self) -> dict[str, Any]:
+        """Returns the percentiles of each operation since the last `status_lines`, in microseconds."""
         return {latency.name: latency.percentiles() for latency in self.latencies}
 
     def histograms(self) -> dict[str, str]:
         """Returns by name the `Latency.encoded` durations since the start of the service."""
         return {latency.name: latency.encoded() for latency in self._since_start}
 
-    def requests(self):
-        """-> dict of operation -> requests answered since the start, of all tables."""
-        counts = {}
+    def requests(self) -> dict[str, int]:
+        """Returns the number of requests answered since the start by operation, for all tables."""
+        counts: dict[str, int] = {}
         for sample in next(iter(self._requests.collect())).samples:
             if sample.name.endswith("_total"):
                 operation = sample.labels["operation"]
                 counts[operation] = counts.get(operation, 0) + int(sample.value)
         return counts
 
-    def status_lines(self):
-        """-> the log's lines about the time since the last call."""
+    def status_lines(self) -> list[str]:
+        """Returns the log's lines about the time since the last call."""
         lines = [latency.status_line() for latency in self.latencies]
         for latency in self.latencies:
             latency.reset()
         return lines
 
-    def collect(self):
+    def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yields the gauges, read when Prometheus asks."""
         tables = self._stats()["tables"]
         for figure in ("rows", "bytes"):
@@ -129,8 +131,8 @@ class ServiceMetrics:
             age.add_metric([worker], time.monotonic() - synced)
         yield age
 
-    def serve(self, port, host):
-        """Answers Prometheus at http://host:port/metrics. -> the port; if 0 was asked for, a free one.
+    def serve(self, port: int, host: str) -> int:
+        """Answers Prometheus at http://host:port/metrics. Returns the port; if 0 was asked for, a free one.
 
         Raises:
           UserError: the port is taken.
@@ -164,7 +166,7 @@ class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer)
         self._connections: dict[socket.socket, None] = {}
         super().__init__(address, handler)
 
-    def process_request(self, request: socket.socket, client_address: tuple) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Answers a connection in a thread of its own."""
         while len(self._connections) >= self.most_connections:
             oldest = next(iter(self._connections))
@@ -174,7 +176,7 @@ class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer)
         self._connections[request] = None
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: socket.socket) -> None:
+    def shutdown_request(self, request: Any) -> None:
         """Closes a connection."""
         self._connections.pop(request, None)
         super().shutdown_request(request)

@@ -29,16 +29,16 @@ _KEPT_BYTES = 1 << 30
 
 
 def serve(
-    bind,
-    data_dir,
-    security=ServerSecurity(),  # noqa: B008, it is frozen
-    port_file=None,
-    exit_with_stdin=False,
-    save_at_exit=True,
-    restore=None,
-    metrics_port=None,
-    file_cores=None,
-):
+    bind: str,
+    data_dir: str | os.PathLike,
+    security: ServerSecurity = ServerSecurity(),  # noqa: B008, it is frozen
+    port_file: str | None = None,
+    exit_with_stdin: bool = False,
+    save_at_exit: bool = True,
+    restore: str | None = None,
+    metrics_port: int | None = None,
+    file_cores: set[int] | None = None,
+) -> None:
     """Serves until SIGTERM or SIGINT, then saves all rows below `data_dir`; call it on the main thread.
 
     If it ends with its parent process and saves nothing, it leaves signals to that process: a machine that shuts down
@@ -64,7 +64,12 @@ def serve(
     security.refuse_open_door(host)
     stop, signalled = threading.Event(), []
     is_left = exit_with_stdin and not save_at_exit
-    with child.handling_signals(signal.SIG_IGN if is_left else lambda *_: (signalled.append(True), stop.set())):
+
+    def end(*_: object) -> None:
+        signalled.append(True)
+        stop.set()
+
+    with child.handling_signals(signal.SIG_IGN if is_left else end):
         if exit_with_stdin:
             threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
         path_of(data_dir).mkdir(parents=True, exist_ok=True)
@@ -113,7 +118,7 @@ def _log_status(service: Service) -> None:
         _log.info(line)
 
 
-def _split(bind):
+def _split(bind: str) -> tuple[str, int]:
     host, colon, port = bind.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise UserError(f"--bind={bind}: expected host:port, as 127.0.0.1:0")

@@ -2,17 +2,22 @@
 
 import dataclasses
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.failures import Held, Silence, first_line, meanings
 from ctr_trainer.embedding.service.lease import Lease
-from ctr_trainer.embedding.service.row_requests import INLINE, shared_or_inline
+from ctr_trainer.embedding.service.row_requests import INLINE, InlineColumns, SharedColumns, shared_or_inline
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
+from ctr_trainer.embedding.store.row_codec import RowCodec
+from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.messages.errors import ServiceLost, UserError
 from ctr_trainer.processes import reach
 
@@ -48,11 +53,11 @@ class Shard:
 
     Args:
       address: `host:port`.
-      number, shards: its number, from 0 on, among `shards` shards.
+      number, shards: its number, from 0, among `shards` shards.
       timeout: seconds a request may take, retries included.
       security: a `ClientSecurity`.
       lease: the `Lease` of this client's training; None for a client that only reads.
-      ended: f() -> None, or a text on how the service's process has ended: then requests fail at once. None if this is
+      ended: f() that returns None, or how the service's process has ended: then requests fail at once. None if this is
         not known.
       by_socket: see `ServiceClient`.
     """
@@ -72,10 +77,12 @@ class Shard:
         self.number = number
         self._shards = shards
         self._timeout = timeout
-        self._incarnation, self._waits = None, lease is not None and lease.job != ""
+        self._incarnation: str | None = None
+        self._waits = lease is not None and lease.job != ""
         self._lease = lease
         self._security, self._headers = security, security.headers
-        self._ended, self._columns = ended, INLINE
+        self._ended = ended
+        self._columns: InlineColumns | SharedColumns = INLINE
         self._may_share = lease is not None and not by_socket and is_loopback(address.rpartition(":")[0])
         self._silence = Silence(address, timeout)
         try:
@@ -84,11 +91,11 @@ class Shard:
             raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
 
     @property
-    def silent_seconds(self):
+    def silent_seconds(self) -> float:
         """How long the service did not answer, see `Silence`."""
         return self._silence.seconds
 
-    def hello(self):
+    def hello(self) -> None:
         """Tells the service its place, takes or shows the lease, and learns the service's incarnation.
 
         If the holder of a lease died without giving it back, the lease ends after a while; this call waits for that.
@@ -122,62 +129,62 @@ class Shard:
                 first_heard = held.heard
                 time.sleep(min(max(held.left, 0.05), _LEASE_LOOK_SECONDS))
 
-    def renew(self):
+    def renew(self) -> None:
         """Tells the service that the holder of the lease lives; does not wait if the service is slow to answer."""
         self._at_once("renew")
 
-    def release(self):
+    def release(self) -> None:
         """Gives the lease back; if the service is slow to answer, the lease ends by itself later."""
         self._at_once("release")
 
-    def replace(self, name, body):
-        """Calls `restore` or `clear`, and goes on with the new rows."""
+    def replace(self, name: str, body: dict[str, Any]) -> None:
+        """Calls `restore` or `clear`, and continues with the new rows."""
         self._incarnation = self.action(name, body)["incarnation"]
 
-    def copy(self, path):
-        """-> the files of a copy of all rows."""
+    def copy(self, path: str | os.PathLike) -> list[dict[str, Any]]:
+        """Returns the files of a copy of all rows."""
         return self.action("copy", {**self._place(), "path": path})
 
-    def look(self):
+    def look(self) -> None:
         """Raises ServiceLost if the process of the service is known to have ended."""
         if ending := self._ended and self._ended():
             raise ServiceLost(f"embedding service {self.address} is gone: {ending}")
 
-    def _at_once(self, name):
+    def _at_once(self, name: str) -> None:
         try:
             options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
             list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
         except pa.ArrowException:
             pass  # The next request for rows meets the same error and reports it.
 
-    def _place(self):
+    def _place(self) -> dict[str, int]:
         return {"shard": self.number, "shards": self._shards}
 
-    def action(self, name, body):
-        """-> the answer to one action."""
+    def action(self, name: str, body: dict[str, Any]) -> Any:
+        """Returns the answer to one action."""
 
-        def call(options):
+        def call(options: flight.FlightCallOptions) -> Any:
             return _read(iter(list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))))
 
         return self._retried(name, call, _SNAPSHOT_SECONDS if name in _OF_SNAPSHOTS else None)
 
-    def begin_save(self, body):
+    def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[dict[str, Any]]]]:
         """Has the service capture its rows; it writes them from then on.
 
         Returns:
-          (the snapshot that the files are a delta of, or None; f() -> the files, once they are written)
+          (the snapshot that the files are a delta of, or None; a function that returns the files once they are written)
 
         Raises:
           ServiceLost: the service ends, or the connection to it does; of f, too.
         """
 
-        def begin(options):
+        def begin(options: flight.FlightCallOptions) -> tuple[Any, Iterator[flight.Result]]:
             results = self._flight.do_action(flight.Action("save", self._encoded(body)), options)
             return _read(results), results
 
         since, results = self._retried("save", begin, _SNAPSHOT_SECONDS)
 
-        def finish():
+        def finish() -> list[dict[str, Any]]:
             try:
                 with meanings(self.address):
                     return _read(results)
@@ -187,51 +194,76 @@ class Shard:
 
         return since, finish
 
-    def pull(self, request, keys, width):
-        """-> float32[U, width]"""
+    def pull(self, request: dict[str, Any], keys: np.ndarray, width: int) -> np.ndarray:
+        """Returns float32[U, width]"""
         return self._rows(request, [keys], lambda results: wire.read_rows(results, len(keys), width))
 
-    def pull_newer(self, request, keys, versions, width, codec):
-        """-> `ChangedRows`"""
+    def pull_newer(
+        self,
+        request: dict[str, Any],
+        keys: np.ndarray,
+        versions: np.ndarray,
+        width: int,
+        codec: RowCodec,
+    ) -> ChangedRows:
+        """Returns `ChangedRows`"""
         return self._rows(
             request, [keys, versions], lambda results: wire.read_newer(results, width, codec, versions, is_sync=False)
         )
 
-    def send(self, request, keys, rows):
+    def send(self, request: dict[str, Any], keys: np.ndarray, rows: np.ndarray) -> None:
         """Returns once the rows of a `push` or a `put` are applied."""
         self._rows(request, [keys, rows], lambda results: wire.read_receipt(results, len(keys)))
 
-    def sync(self, request, keys, versions, deltas, width, codec):
-        """-> `ChangedRows`"""
+    def sync(
+        self,
+        request: dict[str, Any],
+        keys: np.ndarray,
+        versions: np.ndarray,
+        deltas: np.ndarray,
+        width: int,
+        codec: RowCodec,
+    ) -> ChangedRows:
+        """Returns `ChangedRows`"""
         return self._rows(
             request,
             [keys, versions, deltas],
             lambda results: wire.read_newer(results, width, codec, versions, is_sync=True),
         )
 
-    def _rows(self, request, columns, read):
-        """-> read(results) of a row request."""
+    def _rows(
+        self,
+        request: dict[str, Any],
+        columns: Sequence[np.ndarray],
+        read: Callable[[Iterator[flight.Result]], Any],
+    ) -> Any:
+        """Returns read(results) of a row request."""
         op = request["op"]
         with self._columns.sending(self._signed(request), columns) as body, self._silence.waiting(op):
             action = flight.Action(op, body)
             return self._retried(op, lambda options: read(self._flight.do_action(action, options)))
 
-    def close(self):
+    def close(self) -> None:
         self._silence.close()
         self._flight.close()
         self._columns.close()
 
-    def _encoded(self, request):
+    def _encoded(self, request: dict[str, Any]) -> bytes:
         return wire.to_json(self._signed(request))
 
-    def _signed(self, request):
-        """-> a request with this client's lease and the incarnation that it expects."""
+    def _signed(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Returns a request with this client's lease and the incarnation that it expects."""
         if self._incarnation is None:
             return request
         return {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
 
-    def _retried(self, what, call, call_seconds=None):
-        """Calls `call(options)` until the service answers, for `timeout` seconds at most. -> the answer"""
+    def _retried(
+        self,
+        what: str,
+        call: Callable[[flight.FlightCallOptions], Any],
+        call_seconds: float | None = None,
+    ) -> Any:
+        """Calls `call(options)` until the service answers, for `timeout` seconds at most. Returns the answer."""
         waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
         timeout = self._timeout if self._waits else min(self._timeout, _FIRST_ANSWER_SECONDS)
         while True:
@@ -256,16 +288,16 @@ class Shard:
                 time.sleep(min(backoff, left))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
-    def _look_for_its_end(self):
-        """As `look`, for as long as it may take until the end is known."""
+    def _look_for_its_end(self) -> None:
+        """Calls `look` for as long as it may take until the end is known."""
         deadline = time.monotonic() + _END_SECONDS
         while self._ended and time.monotonic() < deadline:
             self.look()
             time.sleep(_LOOK_SECONDS)
 
 
-def _read(results):
-    """-> what the next result of an action says."""
+def _read(results: Iterator[flight.Result]) -> Any:
+    """Returns what the next result of an action says."""
     result = next(results, None)
     if result is None:
         raise flight.FlightUnavailableError("the answer was cut off")

@@ -1,7 +1,7 @@
 """The requests and answers that travel between a client and a service.
 
 Each request is a Flight action with a JSON object. A row request (`pull`, `pull_newer`, `push`, `put`, `sync`) has
-columns behind it, as they lie in memory, little-endian, each from a multiple of 64 bytes on:
+columns behind it, as they lie in memory, little-endian, each at a multiple of 64 bytes:
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
 
@@ -19,12 +19,14 @@ that is too short counts as lost.
 
 import json
 import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from ctr_trainer.embedding.store.row_codec import PLAIN
+from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.messages.errors import UserError
 
@@ -40,48 +42,53 @@ _PART_BYTES = 256 << 10
 _MOST_JSON_BYTES = 2 << 20
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
-# Of a row request, beside its rows: key and version; of its answer: position and version.
-_BYTES_BESIDE_ROW = 12
+# In addition to each row: key and version in a request, position and version in its answer.
+_BYTES_WITH_ROW = 12
+
+# For each column of a request its dtype and its width; None for one dimension.
+Layout = Sequence[tuple[str, int | None]]
+Body: TypeAlias = bytes | memoryview | np.ndarray | pa.Buffer
 
 
-def rows_a_page(width):
-    """-> how many rows of `width` floats a trainer puts into one request."""
-    return max(PAGE_BYTES // (4 * width + _BYTES_BESIDE_ROW), 1)
+def rows_a_page(width: int) -> int:
+    """Returns how many rows of `width` floats a trainer puts into one request."""
+    return max(PAGE_BYTES // (4 * width + _BYTES_WITH_ROW), 1)
 
 
-def pack(request, columns):
-    """-> the bytes of a row request.
+def pack(request: dict[str, Any], columns: Sequence[np.ndarray]) -> bytes:
+    """Returns the bytes of a row request.
 
     Args:
       request: dict, without `count`.
       columns: C-contiguous arrays of one length.
     """
     header = pack_header(request, len(columns[0]))
-    parts, size = [header], len(header)
+    parts: list[bytes | memoryview] = [header]
+    size = len(header)
     for start, column in _placed(columns, size):
         parts += [bytes(start - size), column.data]
         size = start + len(column)
     return b"".join(parts)
 
 
-def pack_header(request, count):
-    """-> the bytes of a row request of `count` rows, but for its columns."""
+def pack_header(request: dict[str, Any], count: int) -> bytes:
+    """Returns the bytes of a row request of `count` rows, but for its columns."""
     header = to_json({**request, "count": count})
     return _LENGTH.pack(len(header)) + header
 
 
-def columns_bytes(columns):
-    """-> how many bytes `put_columns` fills."""
+def columns_bytes(columns: Sequence[np.ndarray]) -> int:
+    """Returns how many bytes `put_columns` fills."""
     return max(start + len(column) for start, column in _placed(columns))
 
 
-def put_columns(into, columns):
+def put_columns(into: np.ndarray, columns: Sequence[np.ndarray]) -> None:
     """Copies columns into uint8[n] `into`, each to a multiple of 64 bytes, for `unpack_columns` from 0 on."""
     for start, column in _placed(columns):
         into[start : start + len(column)] = column
 
 
-def _placed(columns, size=0):
+def _placed(columns: Sequence[np.ndarray], size: int = 0) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (first byte, uint8[n]) of each column, each at a multiple of 64 bytes, behind `size` bytes."""
     for column in map(_bytes, columns):
         size += -size % _ALIGNMENT
@@ -89,8 +96,8 @@ def _placed(columns, size=0):
         size += len(column)
 
 
-def unpack_header(body):
-    """The bytes of a row request -> (dict, where its columns begin)."""
+def unpack_header(body: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any], int]:
+    """Returns (dict, where the columns begin) of the bytes of a row request."""
     if len(body) < _LENGTH.size:
         raise UserError(f"a row request of {len(body)} bytes; it begins with the length of its JSON")
     (length,) = _LENGTH.unpack_from(body)
@@ -100,8 +107,8 @@ def unpack_header(body):
     return from_json(memoryview(body)[_LENGTH.size : end]), end
 
 
-def unpack_columns(body, start, table, count, layout):
-    """The bytes of a row request -> its columns, views of them that may lie unaligned; 1-dimensional ones are aligned.
+def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layout) -> list[np.ndarray]:
+    """Returns the columns of the bytes of a row request, views that may lie unaligned; 1-dimensional ones are aligned.
 
     Args:
       body: a buffer.
@@ -134,46 +141,46 @@ def unpack_columns(body, start, table, count, layout):
     return columns
 
 
-def refuse_long_answer(table, count, width, codec=PLAIN):
+def refuse_long_answer(table: str, count: int, width: int, codec: RowCodec = PLAIN) -> None:
     """Raises UserError if the answer to a pull would have more than MOST_BYTES."""
     dtype, columns = codec.schema(width)
-    if count * (np.dtype(dtype).itemsize * columns + _BYTES_BESIDE_ROW) > MOST_BYTES:
+    if count * (np.dtype(dtype).itemsize * columns + _BYTES_WITH_ROW) > MOST_BYTES:
         raise UserError(
             f"table {table}: the answer for {count} keys could have more than {MOST_BYTES} bytes; "
             "ask for fewer keys at a time"
         )
 
 
-def pull_layout():
-    """-> the layout of a pull, for `unpack_columns`."""
+def pull_layout() -> Layout:
+    """Returns the layout of a pull, for `unpack_columns`."""
     return [("<i8", None)]
 
 
-def pull_newer_layout():
+def pull_newer_layout() -> Layout:
     return [("<i8", None), ("<u4", None)]
 
 
-def push_layout(width):
-    """-> the layout of a push and of a put."""
+def push_layout(width: int) -> Layout:
+    """Returns the layout of a push and of a put."""
     return [("<i8", None), PLAIN.schema(width)]
 
 
-def sync_layout(width, codec):
+def sync_layout(width: int, codec: RowCodec) -> Layout:
     return [("<i8", None), ("<u4", None), codec.schema(width)]
 
 
-def rows_answer(rows):
-    """float32[U, width] -> the results of a pull."""
+def rows_answer(rows: np.ndarray) -> list[flight.Result]:
+    """Returns the results of a pull for rows, float32[U, width]."""
     return _answer({"count": len(rows)}, [rows])
 
 
-def receipt(count):
-    """-> the result of a push of `count` rows."""
+def receipt(count: int) -> list[flight.Result]:
+    """Returns the result of a push of `count` rows."""
     return _answer({"count": count}, [])
 
 
-def newer_answer(newer):
-    """`ChangedRows` -> the results of a request. The keys of a sync that are not in it share one version, sent once."""
+def newer_answer(newer: ChangedRows) -> list[flight.Result]:
+    """Returns the results for `ChangedRows`. The keys of a sync that are not in it share one version, sent once."""
     count, number = len(newer.positions), 0
     if count < len(newer.versions):
         left_out = np.flatnonzero(newer.positions != np.arange(count))
@@ -182,8 +189,8 @@ def newer_answer(newer):
     return _answer({"count": count, "version": int(number)}, columns)
 
 
-def read_rows(results, count, width):
-    """What `rows_answer` made -> float32[count, width].
+def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.ndarray:
+    """Returns what `rows_answer` made as float32[count, width].
 
     Raises:
       FlightUnavailableError: less came.
@@ -195,15 +202,21 @@ def read_rows(results, count, width):
     return rows
 
 
-def read_receipt(results, count):
+def read_receipt(results: Iterator[flight.Result], count: int) -> None:
     """Reads what `receipt` made; raises as `read_rows`."""
     header, _ = _read_answer(results, [])
     if header["count"] != count:
         raise UserError(f"the service took {header['count']} rows, {count} were sent")
 
 
-def read_newer(results, width, codec, known, is_sync):
-    """Reads what `newer_answer` made for a request with the versions `known`, uint32[U]. -> `ChangedRows`
+def read_newer(
+    results: Iterator[flight.Result],
+    width: int,
+    codec: RowCodec,
+    known: np.ndarray,
+    is_sync: bool,
+) -> ChangedRows:
+    """Reads what `newer_answer` made for a request with the versions `known`, uint32[U]. Returns `ChangedRows`
 
     Raises as `read_rows`.
     """
@@ -216,8 +229,8 @@ def read_newer(results, width, codec, known, is_sync):
     return ChangedRows(versions, positions, rows)
 
 
-def to_json(value):
-    """-> bytes."""
+def to_json(value: Any) -> bytes:
+    """Returns bytes."""
     return json.dumps(value).encode()
 
 
@@ -238,7 +251,7 @@ def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
     return value
 
 
-def _answer(header, columns):
+def _answer(header: dict[str, Any], columns: Sequence[np.ndarray]) -> list[flight.Result]:
     results = [flight.Result(to_json(header))]
     for column in columns:
         column = _bytes(np.ascontiguousarray(column))
@@ -247,8 +260,8 @@ def _answer(header, columns):
     return results
 
 
-def _read_answer(results, layout):
-    """-> (the JSON object, the columns) of an answer."""
+def _read_answer(results: Iterator[flight.Result], layout: Layout) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Returns (the JSON object, the columns) of an answer."""
     parts = (result.body for result in results)
     header = next(parts, None)
     if header is None:
@@ -257,7 +270,7 @@ def _read_answer(results, layout):
     return header, [_read_column(parts, header["count"], dtype, width) for dtype, width in layout]
 
 
-def _read_column(parts, count, dtype, width):
+def _read_column(parts: Iterator[pa.Buffer], count: int, dtype: str, width: int | None) -> np.ndarray:
     column, done = np.empty(count if width is None else (count, width), dtype), 0
     into = column.reshape(-1).view(np.uint8)
     while done < len(into):
@@ -271,10 +284,10 @@ def _read_column(parts, count, dtype, width):
     return column
 
 
-def _bytes(column):
-    """-> uint8[n] of a C-contiguous array."""
+def _bytes(column: np.ndarray) -> np.ndarray:
+    """Returns uint8[n] of a C-contiguous array."""
     return column.reshape(-1).view(np.uint8)
 
 
-def _described(layout):
+def _described(layout: Layout) -> str:
     return ", ".join(dtype if width is None else f"{dtype}[{width}]" for dtype, width in layout)

@@ -50,7 +50,7 @@ def schema(config: TableConfig, dtype: str, kind: str) -> pa.Schema:
 
 
 def value_array(values: np.ndarray) -> pa.Array:
-    """uint8[n, value_bytes], C-contiguous -> an Arrow array, without a copy."""
+    """Returns an Arrow array of C-contiguous uint8[n, value_bytes], without a copy."""
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(values.shape[1]), len(values), [None, pa.py_buffer(values.reshape(-1))]
     )
@@ -78,15 +78,15 @@ def read_removed(path: str | os.PathLike, config: TableConfig, dtype: str) -> It
 
 
 def _batches(path: str | os.PathLike, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
-    path = path_of(path)
+    file = path_of(path)
     try:
-        with path.open_input() as source, pa.ipc.open_file(source) as reader:
+        with file.open_input() as source, pa.ipc.open_file(source) as reader:
             if not reader.schema.equals(expected):
-                raise UserError(f"{path}: columns {reader.schema}, expected {expected}")
+                raise UserError(f"{file}: columns {reader.schema}, expected {expected}")
             for i in range(reader.num_record_batches):
                 yield reader.get_batch(i)
     except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: not an Arrow IPC file of published rows: {error}") from None
+        raise UserError(f"{file}: not an Arrow IPC file of published rows: {error}") from None
 
 
 def write(

@@ -41,12 +41,12 @@ _USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_us
 
 
 def config_to_json(config: TableConfig) -> str:
-    """TableConfig -> str."""
+    """Returns the JSON of a TableConfig."""
     return json.dumps(config.to_dict())
 
 
 def config_from_json(text: str | bytes) -> TableConfig:
-    """str -> TableConfig.
+    """Returns the TableConfig of its JSON.
 
     Raises:
       UserError: it is not the JSON of a TableConfig.
@@ -76,13 +76,13 @@ def row_type(width: int) -> pa.DataType:
 
 
 def row_array(rows: np.ndarray) -> pa.Array:
-    """float32[n, width], C-contiguous -> an Arrow array of rows, without a copy."""
+    """Returns an Arrow array of C-contiguous rows, float32[n, width], without a copy."""
     flat = pa.Array.from_buffers(pa.float32(), rows.size, [None, pa.py_buffer(rows)])
     return pa.FixedSizeListArray.from_arrays(flat, type=row_type(rows.shape[1]))
 
 
 def key_array(keys: np.ndarray) -> pa.Array:
-    """int64[n], contiguous -> an Arrow array, without a copy."""
+    """Returns an Arrow array of contiguous keys, int64[n], without a copy."""
     return pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
 
 
@@ -214,7 +214,8 @@ def merged(
       path: the snapshot's directory.
       files: what the `save` of a store returned; after those of a full snapshot, those of its deltas.
     """
-    newer, base = {}, files[0].get("snapshot") if files else None
+    newer: dict[str, Index] = {}
+    base = files[0].get("snapshot") if files else None
     for entry in reversed(files):
         kind, seen = entry.get("kind", "full"), newer.setdefault(entry["table"], Index())
         if kind == "removed":
@@ -231,7 +232,7 @@ def merged(
 
 
 def columns(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """A record batch of keys and rows -> (int64[n], float32[n, width]), views of its buffers."""
+    """Returns (int64[n], float32[n, width]) of a record batch of keys and rows, views of its buffers."""
     rows = batch.column("row")
     return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
 

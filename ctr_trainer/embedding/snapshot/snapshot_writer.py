@@ -146,14 +146,15 @@ def write(
             entries.append(dict(file=file, kind=kind, **common))
             return files[-1]
 
-        files, entries = [], []
+        files: list[ArrowFile] = []
+        entries: list[dict[str, Any]] = []
         rows_file = begin(kind, f"{name}{delta}.arrow")
         use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
         removed = capture.removed()
         gone = np.ones(len(removed), np.bool_)
         for keys, rows, use in _finite(_blocks(capture, lock), config.name, step):
             rows_file.write([key_array(keys), row_array(rows)])
-            if use_file:
+            if use_file and use is not None:
                 use_file.write([key_array(keys), *map(pa.array, use)])
             if len(removed):
                 gone &= ~np.isin(removed, keys)
@@ -213,9 +214,9 @@ def _finite(blocks: Iterable[Block], table: str, step: int) -> Iterator[Block]:
         first = first_not_finite(rows)
         if first >= 0:
             key = keys[first] if not count else key
-            count += np.count_nonzero(~np.isfinite(rows).all(axis=1))
+            count += int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
         elif not count:
             yield keys, rows, use
     if count:
-        rows = "row is" if count == 1 else "rows are"
-        raise diverged(f"table {table}, step {step}: {count} {rows} not finite, as that of key {key}")
+        which = "row is" if count == 1 else "rows are"
+        raise diverged(f"table {table}, step {step}: {count} {which} not finite, such as the row of key {key}")

@@ -29,7 +29,7 @@ _BIG_TO_SMALL, _HALF_END = np.float32(2.0**112), np.float32(2.0**16)
 
 
 def pack(rows: np.ndarray) -> np.ndarray:
-    """float32[n, width] -> float16[n, width + 1].
+    """Packs float32[n, width] into float16[n, width + 1].
 
     Each row is scaled by its own power of two, so that a large accumulator does not overflow and a small change does
     not vanish. Column 0 is that power, an integer from -126 to 114.
@@ -137,11 +137,11 @@ class RowCodec(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, rows: np.ndarray) -> np.ndarray:
-        """float32[n, width], finite -> an array of the dtype and columns that `schema` gives."""
+        """Encodes finite float32[n, width] as an array of the dtype and columns that `schema` gives."""
 
     @abc.abstractmethod
     def decode(self, encoded: np.ndarray) -> np.ndarray:
-        """An array from `encode`, contiguous or not, aligned or not -> float32[n, width], C-contiguous."""
+        """Returns C-contiguous float32[n, width] of an array from `encode`, contiguous or not, aligned or not."""
 
     @abc.abstractmethod
     def schema(self, width: int) -> tuple[str, int]:

@@ -250,7 +250,7 @@ class StoreReader(WorkerRows):
         return self._rows
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """int64[U] keys -> int64[U], the places of their rows in `rows`; an unknown key has a row of zeros."""
+        """Returns int64[U], the places of the keys' rows in `rows`; an unknown key has a row of zeros."""
         self._rows = self._store.pull(self.config.name, keys, missing="zeros")
         return np.arange(len(keys))
 

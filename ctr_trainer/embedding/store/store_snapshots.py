@@ -13,6 +13,8 @@ import numpy as np
 from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.store.locked_tables import LockedTables
+from ctr_trainer.embedding.table.changes import Changes
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -32,7 +34,7 @@ class StoreSnapshots:
     def __init__(self, tables: LockedTables) -> None:
         self._tables = tables
         self._one, self._one_epoch = threading.Lock(), threading.Lock()
-        self._last = None
+        self._last: str | None = None
 
     def saving(
         self,
@@ -44,7 +46,7 @@ class StoreSnapshots:
         identity: str | None,
     ) -> Generator[Any, None, None]:
         """Yields twice, see `LocalStore.saving`."""
-        path = path_of(path)
+        directory = path_of(path)
         with self._alone("save"):
             if since is not None and since != self._last:
                 since = None
@@ -52,22 +54,22 @@ class StoreSnapshots:
             self._last, identity = None, identity or uuid.uuid4().hex
             captures = []
             try:
-                path.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(parents=True, exist_ok=True)
                 for name in self._tables:
                     with self._tables.locked(name) as table:
-                        captures.append(
-                            (self._tables.locked(name), table.watchers.changes.begin(table, full=since is None))
-                        )
+                        captures.append((self._tables.locked(name), _changes(table).begin(table, full=since is None)))
                 yield since
                 files = []
                 for lock, capture in captures:
-                    files += snapshot_writer.write(path, capture, lock, identity, since, step, shard, shards)
+                    files += snapshot_writer.write(directory, capture, lock, identity, since, step, shard, shards)
             except OSError as error:
-                raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
+                raise UserError(
+                    f"snapshot of step {step} in {directory}: {error.strerror} ({error.filename})"
+                ) from None
             finally:
                 for lock, _ in captures:
                     with lock as table:
-                        table.watchers.changes.end()
+                        _changes(table).end()
             self._last = identity
             yield files
 
@@ -81,21 +83,23 @@ class StoreSnapshots:
         shards: int,
     ) -> list[dict[str, Any]]:
         """Writes an epoch of a publication, see `LocalStore.publish`."""
-        path = path_of(path)
+        directory = path_of(path)
         with self._one_epoch:
             try:
-                path.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(parents=True, exist_ok=True)
                 takings = []
                 for name in self._tables:
                     with self._tables.locked(name) as table, table.locked():
                         table.watchers.keep_published()
-                        takings.append((self._tables.locked(name), table.watchers.published.begin(table, epoch, after)))
+                        published = table.watchers.published
+                        assert published is not None
+                        takings.append((self._tables.locked(name), published.begin(table, epoch, after)))
                 files = []
                 for lock, taking in takings:
-                    files += packed_rows.write(path, taking, lock, dtype, epoch, shard, shards)
+                    files += packed_rows.write(directory, taking, lock, dtype, epoch, shard, shards)
                 return files
             except OSError as error:
-                raise UserError(f"epoch {epoch} in {path}: {error.strerror} ({error.filename})") from None
+                raise UserError(f"epoch {epoch} in {directory}: {error.strerror} ({error.filename})") from None
 
     def restore(
         self,
@@ -141,7 +145,7 @@ class StoreSnapshots:
                         table.set_use(keys, *use)
         for name in self._tables:
             with self._tables.locked(name) as table:
-                table.watchers.changes.restored(table)
+                _changes(table).restored(table)
                 table.trim()
 
     @contextlib.contextmanager
@@ -165,3 +169,9 @@ def _owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
     owner = np.empty(len(keys), np.int32)
     shard_of(keys, shards, owner)
     return owner == shard
+
+
+def _changes(table: Table) -> Changes:
+    """Returns the changes of a table, which a store always tracks."""
+    assert table.watchers.changes is not None
+    return table.watchers.changes

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class RowTotals:
         return RowTotals(*(one + another for one, another in pairs))
 
 
-class WorkerRows(Protocol):
+class WorkerRows(abc.ABC):
     """The rows of one table that a worker trains: the table's own rows, or copies of a store's rows.
 
     A slot is the place of a row in `rows`. Slots are valid until the next lookup or sync.
@@ -61,11 +60,11 @@ class WorkerRows(Protocol):
 
     @abc.abstractmethod
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """int64[U] keys -> int64[U] slots; creates no row. A key without a row has the slot -1 or a row of zeros."""
+        """Returns int64[U] slots; creates no row. A key without a row has the slot -1 or a row of zeros."""
 
     @abc.abstractmethod
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        """int64[U] keys -> int64[U] slots; a key without a row gets its initial row.
+        """Returns int64[U] slots; a key without a row gets its initial row.
 
         Args:
           keys: int64[U], distinct.
@@ -78,6 +77,7 @@ class WorkerRows(Protocol):
 
     def begin(self) -> None:
         """Called before the first lookup, when the store has the rows that the training begins with."""
+        return
 
     def locked(self) -> AbstractContextManager[None]:
         """Returns a context manager to hold while `rows` is read."""
@@ -107,18 +107,23 @@ class WorkerRows(Protocol):
 
     def begin_window(self) -> None:
         """Begins a window and so ends the previous one; `sync_window` has to follow before the next call."""
+        return
 
     def sync_window(self) -> None:
         """Syncs the window that ended: sends what this worker changed and takes what others changed."""
+        return
 
     def flush(self) -> None:
         """Syncs so that the store has, bit by bit, all that this worker changed."""
+        return
 
     def push(self) -> None:
         """Makes the first half of a strict sync: a flush. A barrier and `refresh` have to follow."""
+        return
 
     def refresh(self) -> None:
         """Makes the second half of a strict sync: takes the rows with the pushes of all workers."""
+        return
 
     def totals(self) -> RowTotals:
         """Returns RowTotals."""

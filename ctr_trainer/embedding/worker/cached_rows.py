@@ -64,9 +64,10 @@ class RowFrequency:
           (p float32[U], steps int64[U]): p of each row, and the row's steps in the window.
         """
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
-        arrays = (array.array for array in self.arrays)
         now, _, began = (int(number) for number in self._numbers)
-        kept_row_kernels.take_rates(*arrays, slots, now, began, _HALVED_STEPS, rates, steps)
+        kept_row_kernels.take_rates(
+            self._steps.array, self._met.array, self._since.array, slots, now, began, _HALVED_STEPS, rates, steps
+        )
         return rates, steps
 
 
@@ -154,7 +155,18 @@ class CachedRows(KeptRows):
           rows: float32[n, width], these rows.
           window: the window in which the rows at `slots` now count as checked.
         """
-        kept_row_kernels.land(*self._arrays(), slots, versions, positions, rows, window)
+        kept_row_kernels.land(
+            self.table.rows,
+            self._base.array,
+            self._state.array,
+            self._versions.array,
+            self._stamps.array,
+            slots,
+            versions,
+            positions,
+            rows,
+            window,
+        )
 
     def accept(
         self,
@@ -170,7 +182,19 @@ class CachedRows(KeptRows):
         if (slots < 0).any():
             self._add(keys, slots < 0, newer.positions, create)
             slots = self.table.find(keys)
-        kept_row_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
+        kept_row_kernels.accept(
+            self.table.rows,
+            self._base.array,
+            self._state.array,
+            self._versions.array,
+            self._stamps.array,
+            slots,
+            known,
+            newer.versions,
+            newer.positions,
+            rows,
+            window,
+        )
 
     def mark_unsent(self) -> None:
         """Does what `KeptRows.mark_unsent` does."""
@@ -202,6 +226,7 @@ class CachedRows(KeptRows):
 
     def _take_shares(self, slots: np.ndarray) -> np.ndarray:
         """Returns float32[2, U], see `Shares.of`, by the rows' steps until now; keeps the shares for `l2_shares`."""
+        assert self._shares is not None
         rates, steps = self._frequency.take(slots)
         share = self._shares.by_rates(rates)
         self._shares_met.array[slots] = share
@@ -215,9 +240,6 @@ class CachedRows(KeptRows):
     def _row_arrays(self) -> tuple[GrowableArray, ...]:
         more = self._base, self._versions, self._shares_met, *self._frequency.arrays
         return *super()._row_arrays(), *more
-
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        return self.table.rows, self._base.array, self._state.array, self._versions.array, self._stamps.array
 
     def _add(self, keys: np.ndarray, unknown: np.ndarray, answered: np.ndarray, create: bool) -> None:
         """Makes rows for unknown keys: rows of zeros at the positions `answered`, initial rows at the others."""

@@ -2,20 +2,21 @@
 
 import contextlib
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.memory.row_lock import RowLock
-from ctr_trainer.embedding.store.row_codec import RowCodec
+from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
+from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import kept_row_kernels
-from ctr_trainer.embedding.worker.cached_rows import CachedRows
 from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptMessage, KeptRows
 from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.measuring.latency import Latency
 
 # A copy that takes less than this share of the machine's memory drops nothing at a flush: to pull rows again costs
 # steps.
@@ -103,25 +104,30 @@ class HostRows(RowCache):
     Caveat: there are no strict syncs, since a step reads rows that other workers step meanwhile.
 
     Args:
-      others: the positional arguments of `RowCache`.
+      store, config, worker, lookup_latency, push_latency, codec, shares: see `RowCache`.
       memory: `SharedMemory` of this table, whose owner makes its HostRows first; `PrivateMemory` of a worker alone.
       is_syncer: whether this worker syncs; one worker on each host does.
       has_others: whether there are other hosts.
       is_alone: whether this worker is the only one of the host; if so, slots are valid until a `begin_window`.
-      settings: the keyword arguments of `RowCache`.
     """
 
     def __init__(
         self,
-        *others: Any,
+        store: Store,
+        config: TableConfig,
+        worker: str,
+        lookup_latency: Latency | None = None,
+        push_latency: Latency | None = None,
+        codec: RowCodec = PLAIN,
+        shares: Shares | None = None,
+        *,
         memory: TableMemory,
         is_syncer: bool,
         has_others: bool,
         is_alone: bool = False,
-        **settings: Any,
     ) -> None:
         self.is_synced_here, self._has_others, self._is_alone = is_syncer, has_others, is_alone
-        super().__init__(*others, memory=memory, **settings)
+        super().__init__(store, config, worker, lookup_latency, push_latency, codec, shares, memory)
 
     def begin(self) -> None:
         if self.is_synced_here and not self._has_others:
@@ -159,7 +165,7 @@ class HostRows(RowCache):
         """Whether nobody else changes the rows, and nothing is rounded on the way."""
         return not self._has_others and self._codec.is_exact and not self.config.has_limits
 
-    def _keep(self, shares: Shares | None, memory: TableMemory) -> OnlyCopy | CachedRows:
+    def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
         return OnlyCopy(self.config, memory) if self._is_only else super()._keep(shares, memory)
 
     def _sync_part(self, slots: np.ndarray, codec: RowCodec) -> None:
@@ -169,9 +175,11 @@ class HostRows(RowCache):
         self._sequence += 1
         keys = self._message.column("keys", np.int64, len(slots))
         rows = self._message.column("rows", np.float32, len(slots), self.config.width)
-        for block in self._copies.blocks(len(slots)):
+        copies = self._copies
+        assert isinstance(copies, OnlyCopy)
+        for block in copies.blocks(len(slots)):
             with self._lock.shared():  # Other workers may look rows up meanwhile; a step waits.
-                self._copies.take(slots[block], self._window, keys[block], rows[block])
+                copies.take(slots[block], self._window, keys[block], rows[block])
         with self.push_latency.measure():
             self._store.put(self.config.name, keys, rows, self._worker, self._sequence)
         self.bytes_synced += keys.nbytes + rows.nbytes
@@ -192,7 +200,7 @@ class HostRows(RowCache):
             return super()._find(keys, since, create)
         with self._lock.shared():
             slots, unknown = self._copies.table.find_and_count(keys)
-        self.hits += np.count_nonzero(keys)
+        self.hits += int(np.count_nonzero(keys))
         if create and unknown:
             missing = np.flatnonzero((slots < 0) & (keys != 0))
             with self._lock.alone():

@@ -87,7 +87,7 @@ def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
             if count == slots.size:
                 return count
             slots[count] = slot
-            count += np.int64(state[slot] & STEPPED)
+            count += np.int64(state[slot] & STEPPED)  # type: ignore[assignment]  # Numba keeps it an int64.
     for slot in range(8 * words.size, state.size):
         if count < slots.size and state[slot] & STEPPED:
             slots[count] = slot

@@ -31,7 +31,7 @@ class KeptMessage:
     """
 
     def __init__(self) -> None:
-        self._bytes = {}
+        self._bytes: dict[str, np.ndarray] = {}
 
     def column(self, name: str, dtype: npt.DTypeLike, count: int, width: int | None = None) -> np.ndarray:
         """Returns an array [count], or [count, width], of any values.
@@ -152,6 +152,10 @@ class KeptRows(abc.ABC):
           window: the window in which the request was made.
           create: whether a key that has no row anywhere gets an initial row here.
         """
+
+    @abc.abstractmethod
+    def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
+        """Returns float32[U], the factor on L2 of each row at `slots`; None if all factors are 1."""
 
     @abc.abstractmethod
     def mark_unsent(self) -> None:

@@ -91,7 +91,9 @@ class Lookup:
             raise ValueError(f"keys of shape {keys.shape}, expected [B, F]")
         self._examples, self._features = keys.shape
         self._columns = self._features + len(bags)
-        found = DistinctKeys(keys.size + sum(len(values) for values, *_ in (*bags, *sequences)))
+        found = DistinctKeys(
+            keys.size + sum(len(bag[0]) for bag in bags) + sum(len(sequence[0]) for sequence in sequences)
+        )
         self._positions = found.numbers(keys.reshape(-1))
         self._bags, self._sequences = [], []
         for column, (values, splits, combiner, weights) in enumerate(bags, start=self._features):

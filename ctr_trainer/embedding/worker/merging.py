@@ -97,7 +97,7 @@ class Shares:
         return np.stack([share, more])
 
     def by_float(self, shares: np.ndarray) -> np.ndarray:
-        """float32[2, U], as `of` returns it -> float32[U, width], the share of each float of each row."""
+        """Returns float32[U, width], the share of each float of each row, from what `of` returned."""
         least, most, counts = self.bounds
         return np.clip(shares[0][:, None], least, most) + shares[1][:, None] * counts
 
@@ -123,11 +123,11 @@ def shares(config: TableConfig, merge: str, workers: int) -> Shares | None:
     slow = [""] * config.weights + [state.kept if merge == "adaptive" else "" for state in states]
     least = 1.0 if merge == "sum" else 1 / workers
     most = 1 / workers if merge == "mean" else 1.0
-    bounds = [
+    by_float = [
         (least, most, 0.0) if adds else (1 / workers, 1 / workers, float(bool(kept)))
         for adds, kept in zip(sums, slow, strict=True)
     ]
-    bounds = np.array(bounds, np.float32)
+    bounds = np.array(by_float, np.float32)
     if (bounds[:, :2] == 1).all():
         return None
     (beta,) = {getattr(config.optimizer, kept) for kept in slow if kept} or {0.0}

@@ -118,7 +118,7 @@ class RowCache(WorkerRows):
         return self._lock.times
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        """int64[U] keys -> int64[U] slots; pulls each row that is not here or not up to date.
+        """Returns int64[U] slots; pulls each row that is not here or not up to date.
 
         Args:
           keys: int64[U], distinct.
@@ -128,7 +128,7 @@ class RowCache(WorkerRows):
         return self._find(keys, since, create=True)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """int64[U] keys -> int64[U] slots, for evaluation; -1 for a key that has no row here or in the store."""
+        """Returns int64[U] slots, for evaluation; -1 for a key that has no row here or in the store."""
         return self._find(keys, None, create=False)
 
     def pull_ahead(self, keys: np.ndarray) -> int:
@@ -215,7 +215,7 @@ class RowCache(WorkerRows):
         with self._lock.alone():
             # The rows of the push were checked before the other workers' pushes, so each row has to be checked again.
             # The rows just stepped are likely to be looked up next: they are checked at once.
-            keys, known = self._copies.checked_in(self._window)
+            keys, known = self._cached_rows().checked_in(self._window)
             self._window += 1
             window = self._window
         for first in range(0, len(keys), self._request_rows):
@@ -226,6 +226,11 @@ class RowCache(WorkerRows):
     def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
         """Returns the `KeptRows` of this cache."""
         return CachedRows(self.config, shares, memory)
+
+    def _cached_rows(self) -> CachedRows:
+        """Returns the copies of a table that others change too."""
+        assert isinstance(self._copies, CachedRows)
+        return self._copies
 
     @property
     def asks(self) -> bool:
@@ -257,7 +262,7 @@ class RowCache(WorkerRows):
             window = self._window
             slots, wanted, known = self._copies.stale(keys, self._oldest(since))
             asked = len(wanted) * self.asks
-            self.hits += np.count_nonzero(keys) - asked
+            self.hits += int(np.count_nonzero(keys)) - asked
             self.misses += asked
         if not len(wanted):
             return slots
@@ -288,10 +293,11 @@ class RowCache(WorkerRows):
         known = self._message.column("versions", np.uint32, len(slots))
         dtype, columns = codec.schema(self.config.width)
         deltas = self._message.column("deltas", dtype, len(slots), columns)
-        blocks = self._copies.blocks(len(slots))
+        copies = self._cached_rows()
+        blocks = copies.blocks(len(slots))
         for block in blocks:
             with self._lock.alone():
-                keys[block], known[block], deltas[block] = self._copies.take(slots[block], codec)
+                keys[block], known[block], deltas[block] = copies.take(slots[block], codec)
         with self.push_latency.measure():
             newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known, codec)
         self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
@@ -300,7 +306,7 @@ class RowCache(WorkerRows):
             first, last = np.searchsorted(newer.positions, (block.start, block.stop))
             positions = newer.positions[first:last] - block.start
             with self._lock.alone():
-                self._copies.land(slots[block], newer.versions[block], positions, rows[first:last], self._window)
+                copies.land(slots[block], newer.versions[block], positions, rows[first:last], self._window)
 
     def _count(self, newer: ChangedRows, bytes_up: int) -> None:
         self.rows_pulled += len(newer.rows)
