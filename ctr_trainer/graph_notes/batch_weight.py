@@ -1,8 +1,11 @@
 """The weight of a batch among the batches of all workers in a step."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.graph_notes.notes import BatchWeight, notes
 
 tf1 = tf.compat.v1
 
@@ -24,35 +27,39 @@ class WeighedOptimizer(tf1.train.Optimizer):
       workers: number of workers.
     """
 
-    def __init__(self, inner, weight, local=(), workers=1):
+    def __init__(
+        self, inner: tf1.train.Optimizer, weight: BatchWeight, local: Sequence[tf.Tensor] = (), workers: int = 1
+    ) -> None:
         super().__init__(use_locking=False, name=f"Weighed{inner.get_name()}")
         self._inner, self._weight = inner, weight
         self._local, self._workers = {id(tensor) for tensor in local}, workers
 
-    def compute_gradients(self, *args, **kwargs):
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         notes().weighs_batches = True
         return [
             (None if gradient is None else self._weighed(gradient, variable), variable)
             for gradient, variable in self._inner.compute_gradients(*args, **kwargs)
         ]
 
-    def apply_gradients(self, *args, **kwargs):
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
         return self._inner.apply_gradients(*args, **kwargs)
 
-    def get_slot(self, *args, **kwargs):
+    def get_slot(self, *args: Any, **kwargs: Any) -> tf.Variable | None:
         return self._inner.get_slot(*args, **kwargs)
 
-    def get_slot_names(self, *args, **kwargs):
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
         return self._inner.get_slot_names(*args, **kwargs)
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         return self._inner.variables()
 
-    def _weighed(self, gradient, variable):
+    def _weighed(self, gradient: tf.Tensor | tf.IndexedSlices, variable: Any) -> tf.Tensor | tf.IndexedSlices:
         return share_of(gradient, self._weight, self._workers if id(variable) in self._local else 1)
 
 
-def share_of(gradient, weight, times=1):
+def share_of(
+    gradient: tf.Tensor | tf.IndexedSlices, weight: BatchWeight, times: int = 1
+) -> tf.Tensor | tf.IndexedSlices:
     """Computes W_r / sum_s W_s * times * gradient; 0 for a batch of padding only, even if the gradient is not finite.
 
     Args:

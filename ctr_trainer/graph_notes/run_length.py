@@ -1,6 +1,7 @@
 """The length of a run in steps, which its schedule of learning rates, its log and its checkpoints have to know."""
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class RunLength:
     earlier_end: int | None = None
     epochs: Epochs | None = None
 
-    def end(self, accumulation_steps=1):
+    def end(self, accumulation_steps: int = 1) -> int | None:
         """Returns the global step that the run ends at; None if it is not known.
 
         Args:
@@ -65,7 +66,7 @@ class RunLength:
         ends += [] if self.last is None else [self.last]
         return min(ends, default=None)
 
-    def steps_of_epochs(self, accumulation_steps=1):
+    def steps_of_epochs(self, accumulation_steps: int = 1) -> StepsOfEpochs | None:
         """Returns `StepsOfEpochs`; None if the input does not say how many batches an epoch has.
 
         Args:
@@ -76,7 +77,7 @@ class RunLength:
         first = self.start - self.epochs.before / accumulation_steps
         return StepsOfEpochs(self.epochs.batches / accumulation_steps, first)
 
-    def epochs_done(self, step, accumulation_steps=1):
+    def epochs_done(self, step: int, accumulation_steps: int = 1) -> int:
         """Returns an int, how many whole epochs are over after a global step; `epochs` must not be None.
 
         Args:
@@ -95,12 +96,12 @@ class RunLength:
         batches = (self.epochs_done(step, accumulation_steps) + 1) * self.epochs.batches - self.epochs.before
         return self.start - (-batches // accumulation_steps)
 
-    def decay(self, accumulation_steps=1):
+    def decay(self, accumulation_steps: int = 1) -> dict[str, int | None]:
         """Returns a dict of `begin` and `end`, which a checkpoint keeps."""
         return {"begin": self.begin, "end": self.end(accumulation_steps)}
 
 
-def going_on(checkpoint, batches, last, epochs=None):
+def going_on(checkpoint: Any, batches: int | None, last: int | None, epochs: Epochs | None = None) -> RunLength:
     """Makes the RunLength of a training that goes on from a checkpoint, or starts without one.
 
     Args:
