@@ -19,6 +19,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import ServiceLost, UserError
 
@@ -142,12 +143,12 @@ class ServiceClient(Store):
     def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
 
-    def save(self, path: str | os.PathLike, step: int, since: str | None = None) -> list[dict[str, Any]]:
+    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
         return self.begin_save(path, step, since)()
 
     def begin_save(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         step: int,
         since: str | None = None,
     ) -> Callable[[], list[dict[str, Any]]]:
@@ -172,7 +173,7 @@ class ServiceClient(Store):
 
     def publish(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         epoch: int,
         dtype: str,
         after: int | None = None,
@@ -180,11 +181,11 @@ class ServiceClient(Store):
         body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
         return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
 
-    def copy(self, path: str | os.PathLike) -> list[dict[str, Any]]:
+    def copy(self, path: str | os.PathLike | Path) -> list[dict[str, Any]]:
         """Writes all rows into the directory `path`, replacing no file; needs no lease. Returns what `save` does."""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
 
-    def restore(self, path: str | os.PathLike, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
         self._on_all(lambda shard: shard.replace("restore", body))
 
@@ -292,6 +293,6 @@ def _joined(count: int, answers: list[tuple[Any, ChangedRows]]) -> ChangedRows:
     return ChangedRows(versions, positions[order], rows[order])
 
 
-def _absolute(path: str | os.PathLike) -> str:
+def _absolute(path: str | os.PathLike | Path) -> str:
     # A relative path is relative to this process, not to the service's directory.
     return str(path_of(path).absolute())

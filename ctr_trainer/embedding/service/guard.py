@@ -11,6 +11,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import ServiceLost
 
 _log = logging.getLogger(__name__)
@@ -71,13 +72,13 @@ class Guard(Store):
     def advance(self, step: int) -> None:
         self._guarded(self._store.advance, step)
 
-    def save(self, path: str | os.PathLike, step: int, since: str | None = None) -> list[dict[str, Any]]:
+    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
         """Writes every table, as `Store.save`. Returns [] if the service is lost."""
         return self.begin_save(path, step, since)()
 
     def begin_save(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         step: int,
         since: str | None = None,
     ) -> Callable[[], list[dict[str, Any]]]:
@@ -86,14 +87,14 @@ class Guard(Store):
 
     def publish(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         epoch: int,
         dtype: str,
         after: int | None = None,
     ) -> list[dict[str, Any]]:
         return self._store.publish(path, epoch, dtype, after)
 
-    def restore(self, path: str | os.PathLike, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
         self._store.restore(path, files)
 
     def clear(self) -> None:

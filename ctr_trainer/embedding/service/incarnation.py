@@ -17,7 +17,7 @@ _MANIFEST = "manifest.json"
 _WAIT_SECONDS = 600
 
 
-def write(store: LocalStore, data_dir: str | os.PathLike, shard: int, shards: int) -> Path:
+def write(store: LocalStore, data_dir: str | os.PathLike | Path, shard: int, shards: int) -> Path:
     """Writes all rows of a LocalStore below `data_dir`, the manifest last. Returns the directory."""
     path = path_of(data_dir) / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
     path.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ def write(store: LocalStore, data_dir: str | os.PathLike, shard: int, shards: in
     return path
 
 
-def read(store: LocalStore, path: str | os.PathLike) -> tuple[int, int]:
+def read(store: LocalStore, path: str | os.PathLike | Path) -> tuple[int, int]:
     """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards)
 
     Raises:

@@ -186,6 +186,7 @@ class LocalService(Child):
         with temporary_directory() as directory:
             port_file = pathlib.Path(directory) / "address"
             super().__init__(self._command(data_dir, port_file, file_cores), log_file, cores, {_TUNABLES: _ONE_HEAP})
+            assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # It ended at once: its log says why.
                 self._process.stdin.write(f"{self.token}\n".encode())
                 self._process.stdin.flush()

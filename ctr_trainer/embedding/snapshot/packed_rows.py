@@ -28,6 +28,7 @@ from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.row_watchers import Taking
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError, diverged
 from ctr_trainer.settings.publish_config import DTYPES
@@ -56,7 +57,9 @@ def value_array(values: np.ndarray) -> pa.Array:
     )
 
 
-def read_rows(path: str | os.PathLike, config: TableConfig, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def read_rows(
+    path: str | os.PathLike | Path, config: TableConfig, dtype: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], values uint8[n, value_bytes]) of a file of rows, views of its blocks.
 
     Args:
@@ -71,13 +74,13 @@ def read_rows(path: str | os.PathLike, config: TableConfig, dtype: str) -> Itera
         yield batch.column("key").to_numpy(), values.reshape(-1, width)
 
 
-def read_removed(path: str | os.PathLike, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
+def read_removed(path: str | os.PathLike | Path, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
     """Yields int64[n], the keys of a file of removed keys; arguments as for `read_rows`."""
     for batch in _batches(path, schema(config, dtype, REMOVED)):
         yield batch.column("key").to_numpy()
 
 
-def _batches(path: str | os.PathLike, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(path: str | os.PathLike | Path, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
     file = path_of(path)
     try:
         with file.open_input() as source, pa.ipc.open_file(source) as reader:
@@ -90,7 +93,7 @@ def _batches(path: str | os.PathLike, expected: pa.Schema) -> Iterator[pa.Record
 
 
 def write(
-    path: str | os.PathLike,
+    path: str | os.PathLike | Path,
     taking: Taking,
     lock: AbstractContextManager[Table],
     dtype: str,

@@ -97,7 +97,7 @@ def row_blocks(
         yield keys[first : first + step], rows[first : first + step]
 
 
-def check(path: str | os.PathLike, entry: dict[str, Any]) -> None:
+def check(path: str | os.PathLike | Path, entry: dict[str, Any]) -> None:
     """Checks that a file is as `write` left it, by its size, its checksum and its number of rows.
 
     Raises:
@@ -118,7 +118,7 @@ def check(path: str | os.PathLike, entry: dict[str, Any]) -> None:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
 
-def read(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def read(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one rows file that was checked; at least once.
 
     An empty file yields one block of no rows, so that its table is known.
@@ -129,20 +129,22 @@ def read(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[Table
         yield config, *columns(batch)
 
 
-def read_config(path: str | os.PathLike, entry: dict[str, Any]) -> TableConfig:
+def read_config(path: str | os.PathLike | Path, entry: dict[str, Any]) -> TableConfig:
     """Returns the TableConfig of a file that was checked."""
     with _open(path, entry) as (config, _):
         return config
 
 
-def read_use(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[np.ndarray, ...]]:
+def read_use(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a `use` file that was checked."""
     for batch in _batches(path, entry):
         yield tuple(column.to_numpy() for column in batch.columns)
 
 
 @contextlib.contextmanager
-def _open(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
+def _open(
+    path: str | os.PathLike | Path, entry: dict[str, Any]
+) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
     """Gives (TableConfig, Arrow file reader)."""
     file = _file(path, entry)
     try:
@@ -156,7 +158,7 @@ def _open(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[Tabl
         raise UserError(f"{file}: not an Arrow IPC file of a table: {error}") from None
 
 
-def _batches(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _batches(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
     for i in range(count):
@@ -166,7 +168,7 @@ def _batches(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[pa.Reco
         del batch
 
 
-def read_counts(path: str | os.PathLike, entry: dict[str, Any]) -> tuple[np.ndarray, int]:
+def read_counts(path: str | os.PathLike | Path, entry: dict[str, Any]) -> tuple[np.ndarray, int]:
     """Returns (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
     with _open(path, entry) as (_, reader):
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
@@ -191,7 +193,7 @@ def check_chain(files: Sequence[dict[str, Any]]) -> None:
 
 
 def iterate(
-    path: str | os.PathLike,
+    path: str | os.PathLike | Path,
     files: Sequence[dict[str, Any]],
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Checks each file, then yields the rows as `merged` does."""
@@ -202,7 +204,7 @@ def iterate(
 
 
 def merged(
-    path: str | os.PathLike,
+    path: str | os.PathLike | Path,
     files: Sequence[dict[str, Any]],
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
@@ -237,7 +239,7 @@ def columns(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
 
 
-def _file(path: str | os.PathLike, entry: dict[str, Any]) -> Path:
+def _file(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Path:
     if pathlib.PurePath(entry["file"]).name != entry["file"]:
         raise UserError(f"snapshot file {entry['file']!r}: expected a name without a directory")
     return path_of(path) / entry["file"]

@@ -83,7 +83,7 @@ class _ChecksumFile:
 
 @contextlib.contextmanager
 def arrow_file(
-    path: str | os.PathLike,
+    path: str | os.PathLike | Path,
     name: str,
     of_schema: pa.Schema,
     cure: str = "make room there",
@@ -107,7 +107,7 @@ def arrow_file(
 
 
 def write(
-    path: str | os.PathLike,
+    path: str | os.PathLike | Path,
     capture: Capture,
     lock: AbstractContextManager[Table],
     identity: str,
@@ -167,7 +167,7 @@ def write(
 
 
 def write_blocks(
-    path: str | os.PathLike,
+    path: str | os.PathLike | Path,
     config: TableConfig,
     blocks: Iterable[tuple[np.ndarray, np.ndarray]],
     identity: str,

@@ -20,6 +20,7 @@ from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
@@ -172,7 +173,7 @@ class LocalStore(Store):
 
     def save(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         step: int,
         since: str | None = None,
         shard: int = 0,
@@ -191,7 +192,7 @@ class LocalStore(Store):
 
     def saving(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         step: int,
         since: str | None = None,
         shard: int = 0,
@@ -207,7 +208,7 @@ class LocalStore(Store):
 
     def publish(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         epoch: int,
         dtype: str,
         after: int | None = None,
@@ -219,7 +220,7 @@ class LocalStore(Store):
 
     def restore(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         files: Sequence[dict[str, Any]],
         shard: int = 0,
         shards: int = 1,

@@ -11,6 +11,7 @@ import numpy as np
 from ctr_trainer.embedding.store.versions import Versions
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -75,7 +76,7 @@ class LockedTables:
                 "the service".format(config.name, *different)
             )
 
-    def create_restored(self, config: TableConfig, path: str | os.PathLike, shard: int, shards: int) -> None:
+    def create_restored(self, config: TableConfig, path: str | os.PathLike | Path, shard: int, shards: int) -> None:
         """Makes a table as `create` does, for a table whose rows are in a snapshot in `path`.
 
         It may have other limits and other optimizer settings than it was saved with, but not another layout of its

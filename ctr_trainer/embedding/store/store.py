@@ -14,6 +14,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import ServiceLost
 
 MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes the copies of a worker, see `Store.worker_rows`.
@@ -135,7 +136,7 @@ class Store(abc.ABC):
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the rows that have expired."""
 
     @abc.abstractmethod
-    def save(self, path: str | os.PathLike, step: int, since: str | None = None) -> list[dict[str, Any]]:
+    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
         """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes continue.
 
         Args:
@@ -151,7 +152,7 @@ class Store(abc.ABC):
 
     def begin_save(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         step: int,
         since: str | None = None,
     ) -> Callable[[], list[dict[str, Any]]]:
@@ -168,7 +169,7 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def publish(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         epoch: int,
         dtype: str,
         after: int | None = None,
@@ -192,7 +193,7 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def restore(self, path: str | os.PathLike, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
         """Replaces all rows by the rows of a chain of snapshots, written by any number of shards.
 
         If a file is bad, the rows stay as they are.

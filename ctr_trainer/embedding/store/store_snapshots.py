@@ -15,6 +15,7 @@ from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_write
 from ctr_trainer.embedding.store.locked_tables import LockedTables
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -38,7 +39,7 @@ class StoreSnapshots:
 
     def saving(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         step: int,
         since: str | None,
         shard: int,
@@ -75,7 +76,7 @@ class StoreSnapshots:
 
     def publish(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         epoch: int,
         dtype: str,
         after: int | None,
@@ -103,7 +104,7 @@ class StoreSnapshots:
 
     def restore(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike | Path,
         files: Sequence[dict[str, Any]],
         shard: int,
         shards: int,
@@ -129,7 +130,7 @@ class StoreSnapshots:
         self._last = None
         self._tables.clear()
 
-    def _fill(self, path: str | os.PathLike, files: Sequence[dict[str, Any]], shard: int, shards: int) -> None:
+    def _fill(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]], shard: int, shards: int) -> None:
         for config, keys, rows in snapshot.merged(path, files):
             own = _owned(keys, shard, shards)
             with self._tables.locked(config.name) as table:
