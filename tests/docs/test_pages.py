@@ -85,3 +85,10 @@ def test_each_flag_exists(path, known):
     wrong = {name for name in named if name not in known and name.removeprefix("no") not in known}
     # Entries of earlier versions name flags of earlier versions.
     assert wrong - (set(flags.REMOVED) if path.name == "CHANGELOG.md" else set()) <= OTHERS
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_no_line_of_text_is_longer_than_120_columns(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "    ")) and " " in line[:120]]
+    assert not [line for line in lines if len(line) > 120]

@@ -13,7 +13,7 @@ README = (page.ROOT / "README.md").read_text()
 
 
 def test_it_is_short():
-    assert len(README.splitlines()) < 120
+    assert len(README.splitlines()) < 130  # Of at most 120 columns, but for tables.
 
 
 def test_each_dependency_is_named_with_its_reason():
