@@ -19,7 +19,7 @@ from ctr_trainer.measuring.latency import UNIT
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import child
-from ctr_trainer.processes.child import set_when_closed as set_at_end_of
+from ctr_trainer.processes.child import set_when_closed
 
 _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30
@@ -71,7 +71,7 @@ def serve(
 
     with child.handling_signals(signal.SIG_IGN if is_left else end):
         if exit_with_stdin:
-            threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
+            threading.Thread(target=set_when_closed, args=(sys.stdin.fileno(), stop), daemon=True).start()
         path_of(data_dir).mkdir(parents=True, exist_ok=True)
         keep_freed_memory(_KEPT_BYTES)
         try:
