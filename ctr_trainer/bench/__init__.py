@@ -1,1 +1,1 @@
-"""What measures training jobs, and how much of a machine or network they need."""
+"""Benchmarks of training jobs: their speed, their AUC, and how much of a machine or network they need."""

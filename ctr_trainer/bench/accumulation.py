@@ -1,32 +1,35 @@
-"""Batches accumulated in a step: time and AUC for a list of --accumulation_steps."""
+"""Measures time and AUC for a list of --accumulation_steps."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from ctr_trainer.bench import accumulation_table, chart, report
 from ctr_trainer.bench.accumulation_table import EXAMPLES, STEP_TITLES, AccumulationSetting
 from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.report import write_report
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags, ListedExperiment
 from ctr_trainer.messages.errors import UserError
 
 SUMMARY = "time and AUC for each of --accumulation_steps=1,2,4,8, at equal examples or equal optimizer steps"
 _DEFAULT_BATCHES = (1, 2, 4, 8)
 
 
-def run(bench, experiment, flags, listed):
+def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, listed: ListedExperiment) -> None:
     """Measures and reports.
 
     Args:
-      bench: BenchFlags.
-      experiment: `Experiment`, of one batch a step.
-      flags: AccumulationFlags.
-      listed: `ListedExperiment`, of which it takes --accumulation_steps.
+      bench: flags of all benchmarks.
+      experiment: the experiment with one batch a step.
+      flags: flags of this benchmark.
+      listed: the experiment whose --accumulation_steps are compared.
     """
     host, workers = report.describe(), max(bench.workers)
     chosen = settings(listed.train.accumulation_steps, flags.equal, bench, experiment)
     measured = list(dict.fromkeys(setting for own in chosen.values() for setting in own))
-    # A run that read the data it was made several times over would lose by overfitting as well.
+    # Data that is made has a row for each example of the longest run: overfitting would lower the AUC as well.
     rows = max(bench.rows, *(setting.examples for setting in measured))
     experiment = with_data(dataclasses.replace(bench, rows=rows), experiment)
     jobs = [job(setting, experiment, workers, flags.evaluations) for setting in measured]
@@ -61,23 +64,25 @@ def run(bench, experiment, flags, listed):
     write_report(bench.output, "accumulation", host, lines, results, charts)
 
 
-def settings(batches, equal, bench, experiment):
-    """-> by what is equal, list of `AccumulationSetting`; one batch a step comes first, and is the same in both.
+def settings(
+    batches: Sequence[int], equal: Sequence[str], bench: BenchFlags, experiment: Experiment
+) -> dict[str, list[AccumulationSetting]]:
+    """Returns the settings to measure, by what they have as many of. One batch a step comes first.
 
     Args:
-      batches: of --accumulation_steps, of which 0 is 1; () for the default.
-      equal: of --equal.
-      bench: BenchFlags.
-      experiment: `Experiment`, of one batch a step.
+      batches: --accumulation_steps, where 0 means 1; () for the default.
+      equal: --equal.
+      bench: flags of all benchmarks.
+      experiment: the experiment with one batch a step.
 
     Raises:
-      UserError: --equal names nothing, or something else.
+      UserError: --equal is empty or has an unknown name.
     """
     if not equal or set(equal) - set(STEP_TITLES):
         raise UserError(f"--equal={','.join(equal)}: expected {' or '.join(STEP_TITLES)}, or both, comma separated")
     batch_examples = max(bench.workers) * experiment.data.batch_size
 
-    def setting(number, name):
+    def setting(number: int, name: str) -> AccumulationSetting:
         steps, warmup = bench.steps, bench.trace_steps
         if name == EXAMPLES:
             steps, warmup = equal_examples((f"--accumulation_steps={number}",), bench, experiment)
@@ -87,7 +92,8 @@ def settings(batches, equal, bench, experiment):
     return {name: [setting(number, name) for number in numbers] for name in STEP_TITLES if name in equal}
 
 
-def job(setting, experiment, workers, evaluations):
+def job(setting: AccumulationSetting, experiment: Experiment, workers: int, evaluations: int) -> Job:
+    """Returns the job of a setting, with its evaluations evenly spaced."""
     every = math.ceil(setting.optimizer_steps / evaluations)
     own = (f"--accumulation_steps={setting.batches}", f"--eval_steps={every}")
     flags = (*job_flags(experiment, evaluate=True), *own)

@@ -1,26 +1,28 @@
-"""What `bench accumulation` found, as tables.
+"""The tables of `bench accumulation`.
 
-At equal examples, K batches a step make a K-th of the optimizer steps; at equal steps they read K times the examples.
-With v_K(n) the validation AUC after n steps of K batches, and S the steps of one batch,
+With K batches a step, equal examples take a K-th of the optimizer steps, and equal steps read K times the examples. Let
+v_K(n) be the validation AUC after n steps of K batches, and S the number of steps with one batch a step:
 
     v_K(S/K) - v_1(S)  =  [v_K(S) - v_1(S)]  +  [v_K(S/K) - v_K(S)]
 
-the change at equal examples is that by larger batches, which is the change at equal steps, plus that by fewer steps.
+The change at equal examples is the effect of larger batches (the change at equal steps) plus the effect of fewer steps.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ctr_trainer.bench.jobs import Rounds, Runs
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, gains
 from ctr_trainer.bench.settings import ONE_ROUND
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
-# What all rows of a table have as many of.
+# The titles of the tables, by what their rows have as many of.
 STEP_TITLES = {EXAMPLES: "Equal examples", STEPS: "Equal optimizer steps"}
 _CHANGES = {EXAMPLES: "equal examples", STEPS: "equal steps: larger batches", FEWER_STEPS: "fewer steps"}
 _BEST = "best_auc"
 _OF_RUN = ("learning_rate", "training_auc", "accuracy", "auc", "logloss", "copc")
-# Heading, figure and format.
+# The heading, figure and format of each column.
 _COLUMNS = (
     ("learning rate", "learning_rate", "g"),
     ("seconds", "seconds", ",.1f"),
@@ -49,12 +51,13 @@ _ABOUT_CHANGES = (
 
 @dataclasses.dataclass(frozen=True)
 class AccumulationSetting:
-    """What one row measures.
+    """The setting that one row measures.
 
     Attributes:
-      batches: of each worker in an optimizer step.
-      steps, warmup: optimizer steps that count for the speed, and those before them that do not.
-      batch_examples: examples of a batch of all workers.
+      batches: number of batches of each worker in an optimizer step.
+      steps: number of optimizer steps whose speed is measured.
+      warmup: number of optimizer steps before them.
+      batch_examples: number of examples in one batch of all workers.
     """
 
     batches: int
@@ -63,7 +66,7 @@ class AccumulationSetting:
     batch_examples: int
 
     @property
-    def optimizer_steps(self):
+    def optimizer_steps(self) -> int:
         return self.steps + self.warmup
 
     @property
@@ -72,74 +75,80 @@ class AccumulationSetting:
         return self.batches * self.batch_examples
 
     @property
-    def examples(self):
+    def examples(self) -> int:
         """Examples of all workers in all steps."""
         return self.optimizer_steps * self.batches * self.batch_examples
 
     @property
-    def name(self):
+    def name(self) -> str:
         return f"{self.batches} batch{'es' * (self.batches > 1)} a step, {self.optimizer_steps:,} steps"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was found of a setting.
+    """The figures of a setting.
 
     Attributes:
-      setting: `AccumulationSetting`.
-      figures: dict of Figures, see `summarize`; `gain_percent`, the examples/s over those of the row before.
-      evaluations: by round, list of dicts of `step` and `auc`.
-      best_so_far: whether its best AUC is above that of all rows before it, by the medians.
+      setting: the setting.
+      figures: the figures, see `summarize`.
+      gain_percent: by how many percent its examples/s exceed the examples/s of the previous row; None for the first.
+      evaluations: for each round, the `step` and the `auc` of each evaluation.
+      best_so_far: whether the median of its best AUC exceeds the medians of all previous rows.
     """
 
     setting: AccumulationSetting
-    figures: dict[str, Figure | None]
-    evaluations: list
+    figures: dict[str, Figure]
+    gain_percent: Figure | None
+    evaluations: list[list[dict[str, Any]]]
     best_so_far: bool
 
-    def to_dict(self):
-        """-> JSON-able dict."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the row for JSON."""
         return {
             "accumulation_steps": self.setting.batches,
             "batch_size": self.setting.batch_size,
             "optimizer_steps": self.setting.optimizer_steps,
             "examples": self.setting.examples,
-            **{name: value and value.to_dict() for name, value in self.figures.items()},
+            **{name: value.to_dict() for name, value in self.figures.items()},
+            "gain_percent": self.gain_percent and self.gain_percent.to_dict(),
             "best_so_far": self.best_so_far,
             "evaluations": self.evaluations,
         }
 
 
-def rows(settings, runs):
-    """-> list of `Row` of the settings that did not fail.
-
-    Args:
-      settings: list of `AccumulationSetting`.
-      runs: by a setting's name, a list of the ranks' results a round.
-    """
-    found, best = [], -1.0
+def rows(settings: Sequence[AccumulationSetting], runs: Runs) -> list[Row]:
+    """Returns the rows of the settings whose jobs did not fail; `runs` has their results by the setting's name."""
+    found: list[Row] = []
+    best = -1.0
     for setting in settings:
         if setting.name in runs:
             rounds = runs[setting.name]
             figures = summarize(rounds, setting.examples)
-            figures["gain_percent"] = gains(found[-1].figures["together"] if found else None, figures["together"])
             median = figures[_BEST].median
-            found.append(Row(setting, figures, [ranks[0]["evaluations"] for ranks in rounds], median > best))
+            found.append(
+                Row(
+                    setting,
+                    figures,
+                    gain_percent=gains(found[-1].figures["together"] if found else None, figures["together"]),
+                    evaluations=[ranks[0]["evaluations"] for ranks in rounds],
+                    best_so_far=median > best,
+                )
+            )
             best = max(best, median)
     return found
 
 
-def summarize(rounds: list[list[dict[str, Any]]], examples: int) -> dict[str, Figure | None]:
+def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
     """Returns the figures of a row.
 
     Args:
-      rounds: a list of the ranks' results, a round.
-      examples: that a run trains on.
+      rounds: results of the ranks in each round.
+      examples: number of examples that a run trains on.
 
     Returns:
       dict of `together` (examples/s), `seconds` for all examples at that rate, `seconds_with_evaluations`,
-      `learning_rate`, `training_auc`, and on the validation data `best_auc` of all evaluations, and `auc`, `accuracy`,
-      `logloss` and `copc` of the last.
+      `learning_rate`, `training_auc`, and on the validation data the `best_auc` of all evaluations and `auc`,
+      `accuracy`, `logloss` and `copc` of the last one.
     """
     rates = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
     firsts = [ranks[0] for ranks in rounds]
@@ -154,37 +163,39 @@ def summarize(rounds: list[list[dict[str, Any]]], examples: int) -> dict[str, Fi
     }
 
 
-def auc_changes(aucs):
-    """-> by batches a step, dict of Figures of the change of the validation AUC against one batch of the same round: by
-    what is equal, and where both are known by `fewer_steps`.
+def auc_changes(aucs: Mapping[str, Mapping[int, Figure]]) -> dict[int, dict[str, Figure]]:
+    """Returns the changes of the validation AUC compared with one batch a step in the same round.
 
     Args:
-      aucs: by what is equal, dict of batches a step -> Figure.
+      aucs: by what is equal, dict of batches a step -> AUC.
+
+    Returns:
+      dict of batches a step -> dict of what is equal -> change; if both are known, also the change by `fewer_steps`.
     """
-    found = {}
+    found: dict[int, dict[str, Figure]] = {}
     for equal, own in aucs.items():
         for batches in sorted(own if 1 in own else ()):
             if batches > 1:
                 found.setdefault(batches, {})[equal] = _difference(own[batches], own[1])
-    for own in found.values():
-        if EXAMPLES in own and STEPS in own:
-            own[FEWER_STEPS] = _difference(own[EXAMPLES], own[STEPS])
+    for changes in found.values():
+        if EXAMPLES in changes and STEPS in changes:
+            changes[FEWER_STEPS] = _difference(changes[EXAMPLES], changes[STEPS])
     return found
 
 
-def _difference(first, second):
+def _difference(first: Figure, second: Figure) -> Figure:
     return figure(a - b for a, b in zip(first.values, second.values, strict=True))
 
 
-def lines(tables, changes, rounds):
-    """-> lines: a table of each that is equal, then the changes of the AUC.
+def lines(tables: Mapping[str, Sequence[Row]], changes: Mapping[int, Mapping[str, Figure]], rounds: int) -> list[str]:
+    """Returns the lines of the report: the tables, then the changes of the AUC if there were several rounds.
 
     Args:
-      tables: by what is equal, list of `Row`.
-      changes: of `auc_changes`.
-      rounds: how many.
+      tables: by what is equal, the rows of a table.
+      changes: what `auc_changes` returned.
+      rounds: number of rounds.
     """
-    text = []
+    text: list[str] = []
     for equal, own in tables.items():
         headings = ["batches a step", "batch size", "steps", "examples", *(heading for heading, *_ in _COLUMNS)]
         text += ["", f"{STEP_TITLES[equal]}:", *format_table(headings, [_cells(row) for row in own])]
@@ -199,12 +210,11 @@ def lines(tables, changes, rounds):
     return [*text, _ABOUT_CHANGES] if FEWER_STEPS in names else text
 
 
-def _cells(row):
-    """-> the texts of a row."""
-    setting = row.setting
+def _cells(row: Row) -> list[str]:
+    setting, figures = row.setting, {**row.figures, "gain_percent": row.gain_percent}
     numbers = (setting.batch_size, setting.optimizer_steps, setting.examples)
     cells = [str(setting.batches), *(f"{number:,}" for number in numbers)]
     for _, name, form in _COLUMNS:
-        text = cell(row.figures[name], form)
+        text = cell(figures[name], form)
         cells.append(text + (" *" if row.best_so_far else "  ") if name == _BEST else text)
     return cells

@@ -8,6 +8,8 @@ import pathlib
 import shutil
 import statistics
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from ctr_trainer.bench.costs import Costs
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
@@ -16,33 +18,46 @@ from ctr_trainer.processes import child
 from ctr_trainer.processes.hardware import usable_cores
 
 GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
-# Beyond this many cores, twice as many workers are too many to start for one figure.
+# With more cores, crowded cores are not measured, as that would take twice as many workers as cores.
 _MOST_CROWDED = 4
 _ONE_MACHINE = "--embedding_service=auto"
 
 
-def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
-    """Runs a lone worker on one core, one and then two on every core at once, a service, and allreduces. -> `Costs`.
+def measure(
+    flags: Sequence[str],
+    batch_size: int,
+    optimizer: str,
+    steps: int,
+    warmup: int,
+    directory: str | os.PathLike[str],
+    timeout: float,
+) -> Costs:
+    """Measures the costs of a job.
+
+    It runs a lone worker on one core, then one and two workers on each core at the same time, a service, and
+    allreduces.
 
     Args:
-      flags: of `train`: the job whose costs these are.
-      batch_size, optimizer: of `flags`; the latter is the rows'.
-      steps, warmup: of the workers.
-      directory: for what it writes meanwhile.
-      timeout: seconds for each run.
+      flags: flags of `train` of the job.
+      batch_size: examples of a step with these flags.
+      optimizer: name of the optimizer of the rows with these flags.
+      steps: number of steps that each worker measures.
+      warmup: number of steps before them.
+      directory: directory for temporary files.
+      timeout: longest time of each run, in seconds.
 
     Raises:
       UserError: there is no horovodrun or no taskset, or a run fails.
     """
-    from ctr_trainer.bench import service_costs  # Which take Numba, and so seconds, to import.
+    from ctr_trainer.bench import service_costs  # Importing it takes seconds, as it imports Numba.
 
     require_horovodrun()
     if shutil.which("taskset") is None:
         raise UserError("the costs of a core are measured by taskset, which is not on the PATH: install util-linux")
     cores = sorted(os.sched_getaffinity(0))
     directory = pathlib.Path(directory)
-    first, *alone = [lone_worker(flags, core, steps, warmup, f"core{core}") for core in (cores[0], *cores)]
-    first = first.run(directory / "alone", timeout)[0]["phases"]
+    alone = [lone_worker(flags, core, steps, warmup, f"core{core}") for core in cores]
+    first = alone[0].run(directory / "alone", timeout)[0]["phases"]
     together = _at_once(alone, directory, timeout)
     shared = 2 * together
     if len(cores) <= _MOST_CROWDED:
@@ -82,27 +97,33 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
     )
 
 
-def _at_once(jobs, directory, timeout):
-    """-> the mean seconds of a step of jobs of one worker each, all running at once."""
+def _at_once(jobs: Sequence[Job], directory: pathlib.Path, timeout: float) -> float:
+    """Runs jobs of one worker each at the same time, and returns the mean seconds of a step."""
     with concurrent.futures.ThreadPoolExecutor(len(jobs)) as threads:
         futures = [threads.submit(job.run, directory / job.name, timeout) for job in jobs]
         return statistics.fmean(future.result()[0]["phases"]["step_seconds"] for future in futures)
 
 
-def lone_worker(flags, core, steps, warmup, name):
-    """-> a Job of one worker that keeps to a core."""
-    flags = (*flags, _ONE_MACHINE)
-    pinned, threads = ("taskset", "-c", str(core)), (("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
-    return Job(name, 1, flags, steps, warmup, 0, threads, pinned)
+def lone_worker(flags: Sequence[str], core: int, steps: int, warmup: int, name: str) -> Job:
+    """Returns a job of one worker that runs on one core."""
+    return Job(
+        name=name,
+        workers=1,
+        flags=(*flags, _ONE_MACHINE),
+        steps=steps,
+        warmup=warmup,
+        environment=(("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1")),
+        launcher=("taskset", "-c", str(core)),
+    )
 
 
-def _probe(flags, workers, directory, timeout):
-    """-> what `probe` writes, and `workers`."""
+def _probe(flags: Sequence[str], workers: int, directory: pathlib.Path, timeout: float) -> dict[str, Any]:
+    """Returns what `probe` writes, and `workers`."""
     result = directory / f"probe{workers}.json"
-    flags = [*flags, "--embedding_service=shared", "--model_dir=unused", f"--result={result}"]
+    own = ("--embedding_service=shared", "--model_dir=unused", f"--result={result}")
     launcher = ["horovodrun", "-np", workers, "--gloo", sys.executable, "-m", "ctr_trainer.bench.probe"]
     child.run_command(
-        [*launcher, *flags, "--epochs=0", "--save_checkpoints_steps=0", "--summary_steps=0"],
+        [*launcher, *flags, *own, "--epochs=0", "--save_checkpoints_steps=0", "--summary_steps=0"],
         f"the allreduce of {workers} workers",
         timeout,
         env=environment(workers),

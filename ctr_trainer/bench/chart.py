@@ -1,44 +1,64 @@
-"""The figures of several rounds as pictures."""
+"""Draws the figures of several rounds as charts."""
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ctr_trainer.bench.report import Figure
+
+if TYPE_CHECKING:  # matplotlib takes a second to import, and is imported for the first chart.
+    from matplotlib.figure import Figure as Picture
 
 _MARKERS = "osD^v"
 _MOST_TICKS = 12
 
 
-def draw_bars(path, title, unit, bars):
-    """Writes a PNG of bars, each with its median, and its range as a line.
+def draw_bars(path: str, title: str, unit: str, bars: Mapping[str, Figure | None]) -> None:
+    """Writes a PNG of horizontal bars. A bar's length is the median; a line on it shows the range.
 
     Args:
-      path: of the PNG.
-      title, unit: of the picture and of its axis.
-      bars: dict of name -> `figures.Figure`.
+      path: path of the PNG.
+      title: title of the chart.
+      unit: label of the axis.
+      bars: dict of name -> figure; a bar without a figure is left out.
     """
     figure, axes = _figure(title)
-    names, values = list(bars), [bar.median for bar in bars.values()]
-    ends = [sum(pair, []) for pair in zip(*(_ends(bar) for bar in bars.values()), strict=True)]
-    axes.barh(names, values, xerr=ends, color="C0", ecolor="0.3", capsize=3)
-    axes.invert_yaxis()  # The first one on top, as in the table.
+    shown = {name: bar for name, bar in bars.items() if bar is not None}
+    lower, upper = [_below(bar) for bar in shown.values()], [_above(bar) for bar in shown.values()]
+    medians = [bar.median for bar in shown.values()]
+    axes.barh(list(shown), medians, xerr=[lower, upper], color="C0", ecolor="0.3", capsize=3)
+    axes.invert_yaxis()  # The first bar is at the top, as in the table.
     axes.set_xlabel(unit)
     axes.grid(axis="x", alpha=0.3)
     _save(figure, path)
 
 
-def draw_lines(path, title, x_label, y_label, lines, logarithmic=False):
+def draw_lines(
+    path: str,
+    title: str,
+    x_label: str,
+    y_label: str,
+    lines: Mapping[str, Sequence[tuple[float, float | Figure]]],
+    logarithmic: bool = False,
+) -> None:
     """Writes a PNG of lines.
 
     Args:
-      path: of the PNG.
-      lines: dict of name -> list of (x, y), y a number or a `figures.Figure`, whose range is drawn too.
-      logarithmic: both axes.
+      path: path of the PNG.
+      title: title of the chart.
+      x_label: label of the x axis.
+      y_label: label of the y axis.
+      lines: dict of name -> points (x, y) of the line. If y is a `Figure`, its range is drawn as an area.
+      logarithmic: whether both axes are logarithmic.
     """
     figure, axes = _figure(title)
     for number, (name, points) in enumerate(lines.items()):
         color = f"C{number % 10}"
         xs = [x for x, _ in points]
-        axes.plot(xs, [getattr(y, "median", y) for _, y in points], marker="o", markersize=4, color=color, label=name)
-        ranges = [(min(y.values), max(y.values)) if hasattr(y, "values") else (y, y) for _, y in points]
-        axes.fill_between(xs, [low for low, _ in ranges], [high for _, high in ranges], color=color, alpha=0.15)
+        figures = [y if isinstance(y, Figure) else Figure((y,)) for _, y in points]
+        axes.plot(xs, [y.median for y in figures], marker="o", markersize=4, color=color, label=name)
+        lows, highs = [min(y.values) for y in figures], [max(y.values) for y in figures]
+        axes.fill_between(xs, lows, highs, color=color, alpha=0.15)
     if logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -54,18 +74,33 @@ def draw_lines(path, title, x_label, y_label, lines, logarithmic=False):
     _save(figure, path)
 
 
-def draw_points(path, title, x_label, y_label, points):
-    """Writes a PNG of points with their ranges: of two figures of each setting, one against the other.
+def draw_points(
+    path: str, title: str, x_label: str, y_label: str, points: Mapping[str, tuple[Figure | None, Figure | None]]
+) -> None:
+    """Writes a PNG of points with their ranges: one figure of each setting over another figure.
 
     Args:
-      path: of the PNG.
-      points: dict of name -> (`figures.Figure`, `figures.Figure`).
+      path: path of the PNG.
+      title: title of the chart.
+      x_label: label of the x axis.
+      y_label: label of the y axis.
+      points: dict of name -> (x, y); a point without one of its figures is left out.
     """
     figure, axes = _figure(title)
     for number, (name, (x, y)) in enumerate(points.items()):
-        marker = _MARKERS[number // 10 % len(_MARKERS)]  # Ten colours, then the same ones with another marker.
-        ranges = dict(xerr=_ends(x), yerr=_ends(y), elinewidth=0.8)
-        axes.errorbar([x.median], [y.median], color=f"C{number % 10}", fmt=marker, label=name, **ranges)
+        if x is None or y is None:
+            continue
+        marker = _MARKERS[number // 10 % len(_MARKERS)]  # There are ten colours, so ten points share a marker.
+        axes.errorbar(
+            [x.median],
+            [y.median],
+            xerr=[[_below(x)], [_above(x)]],
+            yerr=[[_below(y)], [_above(y)]],
+            elinewidth=0.8,
+            color=f"C{number % 10}",
+            fmt=marker,
+            label=name,
+        )
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)
@@ -73,19 +108,21 @@ def draw_points(path, title, x_label, y_label, points):
     _save(figure, path)
 
 
-def draw_stacks(path, title, unit, stacks):
-    """Writes a PNG of one bar a name, made of parts: what a step's time goes to.
+def draw_stacks(path: str, title: str, unit: str, stacks: Mapping[str, Mapping[str, float]]) -> None:
+    """Writes a PNG with one horizontal bar for each name, stacked from its parts.
 
     Args:
-      path: of the PNG.
-      stacks: dict of name -> dict of part -> number; a part has the same colour in all.
+      path: path of the PNG.
+      title: title of the chart.
+      unit: label of the axis.
+      stacks: dict of name -> dict of part -> number; a part has the same colour in all bars.
     """
     figure, axes = _figure(title)
     names = list(stacks)
     left = [0.0] * len(names)
     for number, part in enumerate(dict.fromkeys(part for parts in stacks.values() for part in parts)):
         values = [stacks[name].get(part, 0.0) for name in names]
-        hatch = "//" if number >= 10 else None  # Ten colours, then the same ones hatched.
+        hatch = "//" if number >= 10 else None  # There are ten colours, so the next ten parts are hatched.
         axes.barh(names, values, left=left, color=f"C{number % 10}", hatch=hatch, label=part)
         left = [start + value for start, value in zip(left, values, strict=True)]
     axes.invert_yaxis()
@@ -94,21 +131,26 @@ def draw_stacks(path, title, unit, stacks):
     _save(figure, path)
 
 
-def _ends(value):
-    """-> [[how far the range reaches below the median], [above it]] of a `figures.Figure`, as matplotlib wants it."""
-    return [[value.median - min(value.values)], [max(value.values) - value.median]]
+def _below(value: Figure) -> float:
+    """Returns how far the range extends below the median."""
+    return value.median - min(value.values)
 
 
-def _figure(title):
-    # Figures of their own need no display and no state of pyplot's.
-    from matplotlib.figure import Figure
+def _above(value: Figure) -> float:
+    """Returns how far the range extends above the median."""
+    return max(value.values) - value.median
 
-    figure = Figure(figsize=(9, 5), layout="constrained")
+
+def _figure(title: str) -> "tuple[Picture, Any]":
+    # Without pyplot, no display is needed and no global state is changed.
+    from matplotlib.figure import Figure as Picture
+
+    figure = Picture(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title)
     return figure, axes
 
 
-def _save(figure, path):
+def _save(figure: "Picture", path: str) -> None:
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -1,14 +1,16 @@
-"""A small residual convolutional network, for a benchmark's job that computes much with each parameter it exchanges."""
+"""A small residual convolutional network, for a benchmark that computes much with each parameter that it exchanges."""
 
 import dataclasses
 
 import tensorflow as tf
 
 from ctr_trainer.bench.reference_networks import BLOCKS, SIDE
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import glorot
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 
 tf1 = tf.compat.v1
@@ -16,27 +18,27 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of the convolutional network.
+    """The hyperparameters of the convolutional network.
 
     Attributes:
-      channels: of the first stage; the second has twice as many.
+      channels: number of channels of the first stage; the second stage has twice as many.
     """
 
     channels: int = 18
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "channels")
 
 
-def model_fn(features, labels, mode, params):
-    """`p = sigmoid(w [mean(stage_2(stage_1(e))), x] + b)`, the embeddings e as a picture of F x dim points.
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
+    """Predicts `p = sigmoid(w [mean(stage_2(stage_1(e))), x] + b)`, where the embeddings e are an image of F x dim.
 
-    A stage is two blocks of ResNet's, `x + conv(relu(conv(x)))`, of 3 x 3 convolutions; the second has half as many
-    points each way and twice as many channels. With W1's 26 x 16 points a parameter takes part in 160 products for
-    each example, as one of ResNet-50 does in a picture of 224 x 224: 4.1e9 of 25.6e6.
+    A stage has two ResNet blocks, `x + conv(relu(conv(x)))`, of 3 x 3 convolutions. The second stage has half the width
+    and height, and twice as many channels. With W1's 26 x 16 points, each parameter takes part in 160 multiplications
+    for each example, as in ResNet-50 with an image of 224 x 224: 4.1e9 multiplications with 25.6e6 parameters.
 
-    Of the params only `channels` and what is about the loss are read.
+    The model ignores all params except `channels` and the params of the loss.
 
     Source: He et al., Deep Residual Learning for Image Recognition, CVPR 2016, section 3.
     """
@@ -49,7 +51,7 @@ def model_fn(features, labels, mode, params):
     return binary_head(features, labels, mode, params, dense(inputs, 1, "logits"))
 
 
-def _stage(image, name):
+def _stage(image: tf.Tensor, name: str) -> tf.Tensor:
     with tf1.variable_scope(name):
         for block in range(BLOCKS):
             inner = tf.nn.relu(_convolution(image, image.shape[3], f"block_{block}_0"))
@@ -57,8 +59,8 @@ def _stage(image, name):
     return image
 
 
-def _convolution(image, channels, name, stride=1):
-    """float32[B, H, W, C] -> float32[B, ceil(H / stride), ceil(W / stride), channels]"""
+def _convolution(image: tf.Tensor, channels: int, name: str, stride: int = 1) -> tf.Tensor:
+    """Maps float32[B, H, W, C] to float32[B, ceil(H / stride), ceil(W / stride), channels]."""
     inputs, area = image.shape[3], SIDE**2
     with tf1.variable_scope(name):
         kernel = glorot("kernel", [SIDE, SIDE, inputs, channels], area * inputs, area * channels)

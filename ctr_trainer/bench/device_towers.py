@@ -1,52 +1,57 @@
-"""Several devices driven by one process: a batch is cut into as many parts, each with the model on a device of its own.
+"""Training on several devices by one process: each device computes the model on its part of a batch.
 
-It is what PyTorch calls DataParallel and TensorFlow 1 called towers; the benchmark `methods` measures it beside several
+PyTorch calls this DataParallel, and TensorFlow 1 called it towers. The benchmark `methods` compares it with several
 processes.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.features.tensors import Features
+from ctr_trainer.features.tensors import Features, FedFeatures
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.models.head import Labels
 
 tf1 = tf.compat.v1
 
 
 def gpus_of(towers: int) -> int:
-    """Returns how many GPUs a process with so many towers uses: one for each, or none if the machine has fewer."""
+    """Returns how many GPUs a process uses: one for each tower, or none if the machine has fewer."""
     return towers if len(tf.config.list_physical_devices("GPU")) >= towers else 0
 
 
-def in_towers(model_fn, towers):
-    """-> a `model_fn` that trains the model in towers, which have the same variables.
+def in_towers(model_fn: Callable[..., EstimatorSpec], towers: int) -> Callable[..., EstimatorSpec]:
+    """Returns a `model_fn` that trains the model in towers, which share their variables.
 
-    With W_i the weights of part i's examples and L_i its loss, the loss is sum_i W_i L_i / sum_i W_i, so that its
-    gradient is that of the whole batch. On a machine with as many GPUs tower i is on GPU i; else all are on the
-    processor, whose threads compute them side by side.
+    Let W_i be the sum of the weights of part i's examples, and L_i its loss. The loss is sum_i W_i L_i / sum_i W_i, so
+    that its gradient equals the gradient of the whole batch. On a machine with at least as many GPUs as towers, tower i
+    is on GPU i; otherwise all towers are on the processor, whose threads compute them concurrently.
 
     Args:
-      model_fn: of this package's models, with `ModelParams`.
-      towers: how many; the batch size divides by it.
+      model_fn: the function of one of this package's models, whose params are `ModelParams`.
+      towers: number of towers.
 
     Raises:
-      UserError: the model normalizes over the batch, or the batch does not divide.
+      UserError: the model normalizes over the batch, or the batch size is not divisible by the number of towers.
     """
 
-    def trained_in_towers(features, labels, mode, params):
+    def trained_in_towers(features: FedFeatures, labels: Labels, mode: str, params: Any) -> EstimatorSpec:
         if mode != ModeKeys.TRAIN:
             return model_fn(features, labels, mode, params)
         if params.batch_norm:
             raise UserError("towers normalize over their own part of a batch: leave out --batch_norm")
-        if features.batch_size % towers:
+        assert features.batch_size is not None  # All batches of a training have one size.
+        size, rest = divmod(features.batch_size, towers)
+        if rest:
             raise UserError(f"a batch of {features.batch_size} examples does not divide by {towers} towers")
         on_gpus = gpus_of(towers) > 0
         specs, weights = [], []
         for number in range(towers):
-            part = _Part(features, number, towers)
-            # The head hands the loss that is to be trained to what makes the train_op.
+            part = _Part(features, size, number)
+            # The head passes the loss that is to be trained to train_op_fn, which here returns it.
             own = dataclasses.replace(params, train_op_fn=lambda loss, _: loss)
             with (
                 tf1.variable_scope(tf1.get_variable_scope(), reuse=number > 0),
@@ -66,23 +71,19 @@ def in_towers(model_fn, towers):
 
 
 class _Part(Features):
-    """A part of a batch's examples.
+    """The features of part `number` of a batch that is cut into parts of `size` examples."""
 
-    Args:
-      whole: `FedFeatures`.
-      number, count: which part, and how many there are.
-    """
-
-    def __init__(self, whole, number, count):
+    def __init__(self, whole: FedFeatures, size: int, number: int) -> None:
         super().__init__(whole.spec, whole.statistics)
-        self._whole, self.batch_size = whole, whole.batch_size // count
-        self._rows = slice(number * self.batch_size, (number + 1) * self.batch_size)
+        self._whole, self.batch_size = whole, size
+        self._rows = slice(number * size, (number + 1) * size)
 
-    def cut(self, tensor):
-        """[B, ...] -> [B / count, ...]"""
+    def cut(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns this part of a tensor [B, ...] of the whole batch."""
         return tensor[self._rows]
 
-    def _make(self, name):
+    def _make(self, name: str) -> tf.Tensor:
         return self.cut(self._whole[name])
 
-    _raw_dense = _weight = _segment = _sequence = _mask = None  # Of the whole batch.
+    # `_make` calls none of these.
+    _raw_dense = _weight = _segment = _sequence = _mask = None  # type: ignore[assignment]  # They make the whole batch.

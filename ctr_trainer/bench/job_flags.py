@@ -1,21 +1,23 @@
-"""What every job of a benchmark trains: an `Experiment`; without --train_data it is W1, see `workload`."""
+"""The flags that all jobs of a benchmark share, made from an `Experiment`. Without --train_data, jobs train on W1."""
 
 import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 
 from ctr_trainer.bench.jobs import environment
 from ctr_trainer.data import dataset
 from ctr_trainer.experiment.experiment import DataSettings, Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
+from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes.child import run_command as run_command
+from ctr_trainer.processes.child import run_command
 from ctr_trainer.settings.by_flag import by_flag, changed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import SettingError
 
-# What `Job` sets by itself.
+# The settings that a `Job` has itself.
 _OF_JOBS = (
     *("model_dir", "max_steps", "epochs", "phase_steps", "summary_steps"),
     *("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs"),
@@ -23,13 +25,14 @@ _OF_JOBS = (
 _LEAST_WARMUP = 2
 
 
-def with_data(bench, experiment):
-    """Returns the experiment of jobs that are evaluated: on data that is made if none is given, and deterministic.
+def with_data(bench: BenchFlags, experiment: Experiment) -> Experiment:
+    """Returns the experiment with data to train and evaluate on, which is made if none is given, and deterministic.
 
-    It stays as it is in this respect if its settings, or limits of its feature spec, exclude deterministic runs.
+    If other settings, or limits of the feature spec, exclude deterministic runs, the experiment stays as it is in this
+    respect.
 
     Raises:
-      UserError: only one of the two is given, or the data cannot be made.
+      UserError: only one of --train_data and --eval_data is given, or the data cannot be made.
     """
     data = experiment.data
     if bool(data.train_data) != bool(data.eval_data):
@@ -71,14 +74,14 @@ def _has_limits(data: DataSettings) -> bool:
     return is_converted and bool(dataset.open_dataset(data.train_data).spec.limits)
 
 
-def job_flags(experiment, evaluate=False):
-    """-> the flags of `train` that all jobs have in common and that are not at their defaults, as "--batch_size=512".
+def job_flags(experiment: Experiment, evaluate: bool = False) -> tuple[str, ...]:
+    """Returns the flags of `train` that all jobs share and that differ from their defaults, such as "--batch_size=512".
 
-    Where the jobs differ, a job's own come behind them.
+    A job's own flags follow them and override them.
 
     Args:
-      experiment: `Experiment`.
-      evaluate: whether with --eval_data.
+      experiment: the experiment that the jobs train.
+      evaluate: whether to include --eval_data.
     """
     own = _OF_JOBS if evaluate else (*_OF_JOBS, "eval_data")
     values = {name: value for name, value in changed(experiment).items() if name not in own}
@@ -86,26 +89,26 @@ def job_flags(experiment, evaluate=False):
     return tuple(f"--{name}={text}" for name, text in texts.items())
 
 
-def described(experiment, model=None):
-    """-> what is trained, on what, in words.
+def described(experiment: Experiment, model: str | None = None) -> str:
+    """Describes the model, the data and the batch size in words.
 
     Args:
-      experiment: `Experiment`.
-      model: what to call the model; None for its name.
+      experiment: the experiment that the jobs train.
+      model: description of the model; None for its name.
     """
     data = experiment.data.train_data or "W1 from memory: 26 fields, 13 numbers, random labels"
     return f"{model or experiment.model.model} on {data}, {experiment.data.batch_size} examples a batch"
 
 
-def equal_examples(flags, bench, experiment):
-    """-> (steps, warmup) of a job with such flags that trains on as many examples as the default.
+def equal_examples(flags: Sequence[str], bench: BenchFlags, experiment: Experiment) -> tuple[int, int]:
+    """Returns (steps, warmup) with which a job with these flags trains on as many examples as the default.
 
-    At least two steps each, so that one is traced and one is not.
+    Each is at least two steps, so that one step is traced and one is not.
     """
     given = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
     values = by_flag(experiment)
 
-    def batches(name):
+    def batches(name: str) -> float:
         return int(given.get(name, values[name])) / values[name]
 
     factor = batches("batch_size") * batches("accumulation_steps")

@@ -1,4 +1,4 @@
-"""Training jobs that are run to be measured."""
+"""Runs training jobs to measure them."""
 
 import dataclasses
 import json
@@ -8,6 +8,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import tqdm
 
@@ -16,34 +18,66 @@ from ctr_trainer.messages.log_lines import format_seconds
 from ctr_trainer.processes import child
 from ctr_trainer.processes.hardware import usable_cores
 
-# Of a run of a worker on a core: its start and 200 short steps, where nothing else runs.
+# The guess for one worker on one core: its start and 200 short steps, if nothing else runs.
 _SECONDS = 12.0
-# Horovod's own pace takes 1,200 steps and more; this one 135.
+# With Horovod's default pace a search takes at least 1,200 steps; with this pace it takes 135.
 _PACE = {
     "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
     "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8",
 }
-AUTOTUNE_LEAST_STEPS = 60  # Of a search that is to leave some rows.
+AUTOTUNE_LEAST_STEPS = 60  # With fewer steps, a search writes no rows.
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")
 
+# What a worker leaves, see `worker.result`; the workers of a run by rank; the runs of a job by round; rounds by job.
+RankResult = dict[str, Any]
+Ranks = list[RankResult]
+Rounds = list[Ranks]
+Runs = dict[str, Rounds]
+
+
+class Runnable(Protocol):
+    """A job that `run_rounds` can run: a `Job` on this machine, or a `NetworkJob` over several machines."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def launcher(self) -> tuple[str, ...]: ...
+
+    def with_seed(self, seed: int) -> "Runnable":
+        """Returns the same job with another seed."""
+
+    def run(self, directory: str | os.PathLike[str], timeout: float) -> Ranks:
+        """Runs the job to its end and returns the results of its ranks."""
+
 
 class Progress:
-    """Tells on stderr at the start about how long all runs take, and with each run what is left.
+    """Prints to stderr how long all runs will take, and before each run how much time is left.
 
-    At a terminal it redraws `deepfm 5 Gbit plain: 4/10 runs |###   | 01:10, about 2 min 30 s left`; elsewhere a run has
-    a line. A run counts by its workers over the cores, so one of four workers on two cores counts as two of one worker.
-    Until a run has ended, how long one takes is a guess; then it is the mean so far.
+    On a terminal it redraws `deepfm 5 Gbit plain: 4/10 runs |###   | 01:10, about 2 min 30 s left`; elsewhere it prints
+    one line for each run. The weight of a run is its workers divided by the cores, so that a run of four workers on two
+    cores counts as two runs of one worker. Until the first run has ended, the time of a run is a guess; then it is the
+    mean so far.
 
     Args:
-      jobs: list of jobs, with `name` and `workers`.
-      rounds: that each job is to run.
-      cores: of this machine; None asks it.
+      jobs: the jobs, each with a different name.
+      rounds: number of runs of each job.
+      cores: number of cores of this machine; None for those that this process may use.
       clock: f() -> seconds.
     """
 
-    def __init__(self, jobs, rounds, cores=None, clock=time.monotonic):
+    def __init__(
+        self,
+        jobs: Sequence[Runnable],
+        rounds: int,
+        cores: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._weights = {job.name: max(job.workers / (cores or usable_cores()), 1.0) for job in jobs}
         self._runs, self._number = rounds * len(jobs), 0
         self._left, self._done, self._spent = rounds * sum(self._weights.values()), 0.0, 0.0
@@ -56,71 +90,72 @@ class Progress:
         )
         self._show(0)
 
-    def __enter__(self):
+    def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
 
-    def seconds_left(self):
-        """-> about how long all runs that have not ended take."""
+    def seconds_left(self) -> float:
+        """Returns the estimated time of all runs that have not ended."""
         return self._left * (self._spent / self._done if self._done else _SECONDS)
 
-    def begin(self, name):
-        """Shows that a run of the job of this name begins."""
+    def begin(self, name: str) -> None:
+        """Shows that a run of this job begins."""
         self._number += 1
         self._began = self._clock()
         self._bar.set_description(name)
         if not self._draws:
             self._say(f"run {self._number} of {self._runs}, {name}; about {format_seconds(self.seconds_left())} left")
 
-    def end(self, name):
-        """Counts a run that has ended."""
+    def end(self, name: str) -> None:
+        """Counts a run of this job that has ended."""
         self._spent += self._clock() - self._began
         self._done += self._weights[name]
         self._count(name)
 
-    def skip(self, name):
-        """Counts a run that will not be."""
+    def skip(self, name: str) -> None:
+        """Counts a run of this job that will not take place."""
         self._number += 1
         self._count(name)
 
-    def _count(self, name):
+    def _count(self, name: str) -> None:
         self._left -= self._weights[name]
         self._show(1)
 
-    def _show(self, ended):
+    def _show(self, ended: int) -> None:
         self._bar.set_postfix_str(f"about {format_seconds(self.seconds_left())} left", refresh=False)
         self._bar.update(ended)
         self._bar.refresh()
 
-    def _say(self, text):
+    def _say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def autotune_flags(log):
-    """-> flags of `train`: search, and write the log."""
+def autotune_flags(log: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Returns the flags of `train` with which Horovod searches for its best settings and writes them to a log."""
     return ("--autotune", f"--autotune_log={log}")
 
 
-def autotune_pace():
-    """-> (name, value) of the environment variables of the search's pace; what the user has set stays."""
+def autotune_pace() -> tuple[tuple[str, str], ...]:
+    """Returns the environment variables of a fast search, (name, value) each; what the user has set stays."""
     return tuple((name, os.environ.get(name, value)) for name, value in _PACE.items())
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One job: `workers` processes that train with the flags of `train`, on --train_data or, without it, on W1.
+    """A job of `workers` processes that train with the flags of `train`, on --train_data or, without it, on W1.
 
     Attributes:
-      name: what the report calls it.
-      workers: 1 runs without horovodrun.
-      flags: of `train`, as "--batch_size=512".
-      steps, warmup: steps that count, and those before them that do not.
-      core_shares: into how many equal parts the cores of a machine are divided, of which each worker gets one; 0 for as
-        many as it has workers.
-      environment: (name, value) of more variables.
-      launcher: what stands before `python`, for workers on several machines; () for horovodrun on this one.
+      name: the name in the report.
+      workers: number of processes; one worker runs without horovodrun.
+      flags: flags of `train`, such as "--batch_size=512".
+      steps: number of steps that are measured.
+      warmup: number of steps before them that are not measured.
+      core_shares: number of equal parts into which the cores of a machine are divided; each worker gets one part. 0 for
+        as many parts as workers.
+      environment: additional environment variables, (name, value) each.
+      launcher: command that starts `python` for workers on several machines; () for horovodrun on this machine.
     """
 
     name: str
@@ -132,19 +167,23 @@ class Job:
     environment: tuple[tuple[str, str], ...] = ()
     launcher: tuple[str, ...] = ()
 
-    def run(self, directory, timeout):
+    def with_seed(self, seed: int) -> "Job":
+        """Returns the same job with another --seed."""
+        return dataclasses.replace(self, flags=(*self.flags, f"--seed={seed}"))
+
+    def run(self, directory: str | os.PathLike[str], timeout: float) -> Ranks:
         """Runs the job to its end, in a new model directory that is removed afterwards.
 
         Args:
-          directory: where the workers leave their results; made here, so it must not be there.
-          timeout: seconds.
+          directory: directory in which the workers write their results; it must not exist yet.
+          timeout: longest time of the run, in seconds.
 
         Returns:
-          list of the ranks' results, dicts as `worker.result` makes them, each with `job_seconds`, from the start of
-          the job's processes to their end.
+          list of the ranks' results, see `worker.result`. Each also has `job_seconds`, the time from the start of the
+          job's processes to their end.
 
         Raises:
-          UserError: it failed, with its last lines; or there is no horovodrun.
+          UserError: the job failed (the message has its last lines), or there is no horovodrun.
         """
         directory = pathlib.Path(directory).resolve()
         directory.mkdir(parents=True)
@@ -166,21 +205,19 @@ class Job:
         files = [directory / f"rank-{rank}.json" for rank in range(self.workers)]
         missing = [file.name for file in files if not file.exists()]
         if missing:
-            raise UserError(f"the job {self.name!r} ended without an error, and left no {', '.join(missing)}")
+            raise UserError(f"the job {self.name!r} ended without an error, but did not write {', '.join(missing)}")
         return [{**json.loads(file.read_text()), "job_seconds": seconds} for file in files]
 
-    def _launcher(self):
+    def _launcher(self) -> tuple[str, ...]:
         if self.launcher or self.workers == 1:
             return self.launcher
         require_horovodrun()
         return ("horovodrun", "-np", str(self.workers), "--gloo")
 
 
-def environment(workers):
-    """-> the environment of a job: this interpreter first, the cores shared out as threads, TensorFlow quiet.
-
-    Args:
-      workers: of this machine.
+def environment(workers: int) -> dict[str, str]:
+    """Returns the environment of a job: this interpreter comes first on the PATH, the workers on this machine share its
+    cores as threads, and TensorFlow logs errors only.
     """
     threads = str(max(usable_cores() // workers, 1))
     python_path = os.environ.get("PYTHONPATH")
@@ -196,36 +233,44 @@ def environment(workers):
     }
 
 
-def require_horovodrun():
-    """Raises UserError where there is no horovodrun."""
+def require_horovodrun() -> None:
+    """Raises UserError if there is no horovodrun."""
     if shutil.which("horovodrun", path=_path()) is None:
         raise UserError(
-            "several workers are started by horovodrun, which is neither beside this Python nor on the PATH: build "
+            "several workers are started by horovodrun, which is neither next to this Python nor on the PATH: build "
             "Horovod with `python -m ctr_trainer.installation.build_horovod`, or measure one: --workers=1"
         )
 
 
-def run_rounds(jobs, rounds, directory, timeout, seed=None):
-    """Runs all jobs in turn, `rounds` times, so that the machine's drift hits all alike. Shows `Progress`.
+def run_rounds(
+    jobs: Sequence[Runnable],
+    rounds: int,
+    directory: str | os.PathLike[str],
+    timeout: float,
+    seed: int | None = None,
+) -> tuple[Runs, dict[str, str]]:
+    """Runs all jobs in turn, `rounds` times, so that a drift of the machine's speed affects all jobs. Shows `Progress`.
 
     A job that fails is not run again.
 
     Args:
-      jobs: list of Jobs of different names.
-      directory: made if need be; the ranks' results are in a new directory in it meanwhile.
-      timeout: seconds that a run may take.
-      seed: `--seed` of the first round, one more in each that follows: then the spread of what was learned is that of
-        seeds; None leaves the jobs' own.
+      jobs: the jobs, each with a different name.
+      rounds: number of runs of each job.
+      directory: directory for temporary results; it is made if it does not exist.
+      timeout: longest time of one run, in seconds.
+      seed: `--seed` of the first round; it increases by one with each round, so that the spread of the AUC includes the
+        effect of the seed. None keeps the seeds of the jobs.
 
     Returns:
-      (runs, failed): by name, a list of a list of the ranks' results a round; by name, what the error said.
+      (runs, failed): the results of each job that did not fail, and the error messages of the others, both by name.
 
     Raises:
-      UserError: no job worked.
+      UserError: all jobs failed.
     """
     if any(job.workers > 1 and not job.launcher for job in jobs):
         require_horovodrun()
-    runs, failed = {job.name: [] for job in jobs}, {}
+    runs: Runs = {job.name: [] for job in jobs}
+    failed: dict[str, str] = {}
     with Progress(jobs, rounds) as progress, scratch(directory) as own:
         for number in range(rounds):
             for place, job in enumerate(jobs):
@@ -233,7 +278,7 @@ def run_rounds(jobs, rounds, directory, timeout, seed=None):
                     progress.skip(job.name)
                     continue
                 if seed is not None:
-                    job = dataclasses.replace(job, flags=(*job.flags, f"--seed={seed + number}"))
+                    job = job.with_seed(seed + number)
                 progress.begin(job.name)
                 try:
                     runs[job.name].append(job.run(os.path.join(own, f"run-{number}-{place}"), timeout))
@@ -245,11 +290,13 @@ def run_rounds(jobs, rounds, directory, timeout, seed=None):
     return {name: results for name, results in runs.items() if name not in failed}, failed
 
 
-def scratch(directory):
-    """-> context manager of a new directory in `directory`, which is made if need be; it is removed in the end."""
+def scratch(directory: str | os.PathLike[str]) -> "tempfile.TemporaryDirectory[str]":
+    """Returns the context manager of a new directory in `directory`, which is made if it does not exist. The block's
+    end removes the new directory.
+    """
     os.makedirs(directory, exist_ok=True)
     return tempfile.TemporaryDirectory(prefix="runs-", dir=directory)
 
 
-def _path():
+def _path() -> str:
     return os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -1,12 +1,14 @@
-"""The ways to train on two devices, in one table: what each saves of one worker's time, and what it does to the AUC."""
+"""Compares the ways to train on two devices: the time that each saves over one worker, and its AUC."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import described, job_flags, with_data
-from ctr_trainer.bench.jobs import Job, run_rounds
+from ctr_trainer.bench.jobs import Job, Ranks, Rounds, run_rounds
 from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, gains, write_report
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.flags.bench import BenchFlags
 
 SUMMARY = "one process, one with two devices, two processes, two with accumulation: time and validation AUC"
 ONE = "one worker"
@@ -20,11 +22,11 @@ class Method:
     """A way to train.
 
     Attributes:
-      name: what the table calls it.
-      workers: processes.
-      towers: devices that one process drives.
-      batches: of one worker, in a step of all devices.
-      flags: of `train`, beside the experiment's.
+      name: name in the table.
+      workers: number of processes.
+      towers: number of devices that one process drives.
+      batches: number of batches of one worker that make up a step of all devices.
+      flags: flags of `train` in addition to the experiment's flags.
     """
 
     name: str
@@ -34,7 +36,7 @@ class Method:
     flags: tuple[str, ...] = ()
 
 
-def run(bench, experiment):
+def run(bench: BenchFlags, experiment: Experiment) -> None:
     """Measures and reports."""
     host = report.describe()
     experiment = with_data(bench, experiment)
@@ -62,8 +64,8 @@ def run(bench, experiment):
     write_report(bench.output, "methods", host, lines, results, charts)
 
 
-def methods(experiment):
-    """-> list of Method, of the same examples each; the learning rates of two towers are those of two workers."""
+def methods(experiment: Experiment) -> list[Method]:
+    """Returns the methods, which train on the same examples; two towers have the learning rates of two workers."""
     training, embedding = experiment.train, experiment.run.embedding
     rates = (
         f"--batch_size={_DEVICES * experiment.data.batch_size}",
@@ -80,23 +82,22 @@ def methods(experiment):
     ]
 
 
-def summarize(
-    rounds: list[list[dict[str, Any]]], alone: list[list[dict[str, Any]]] | None, examples: int
-) -> dict[str, Figure | None]:
+def summarize(rounds: Rounds, alone: Rounds | None, examples: int) -> dict[str, Figure | None]:
     """Returns the figures of a method.
 
     Args:
-      rounds: a list of the ranks' results, a round.
-      alone: the same of one worker; None where that failed.
-      examples: that all methods train on.
+      rounds: results of the ranks in each round.
+      alone: results of one worker in each round; None if its job failed.
+      examples: number of examples that each method trains on.
 
     Returns:
       dict of `seconds` for the examples, `seconds_with_evaluation`, `together` (examples/s), `speedup_percent` and
-      `saved_percent` over one worker's time of the same round, `learning_rate`, and `accuracy` and `auc` of the
-      validation data.
+      `saved_percent` (compared with one worker in the same round; None without it), `learning_rate`, and `accuracy` and
+      `auc` on the validation data.
     """
     seconds = [_seconds(ranks, examples) for ranks in rounds]
-    speedup = saved = [None]
+    speedup: list[float] | list[None] = [None]
+    saved: list[float] | list[None] = [None]
     if alone:
         pairs = [(own, _seconds(ranks, examples)) for own, ranks in zip(seconds, alone, strict=True)]
         speedup = [100 * (one / own - 1) for own, one in pairs]
@@ -113,8 +114,8 @@ def summarize(
     }
 
 
-def with_gains(rows: dict[str, dict[str, Figure | None]]) -> dict[str, dict[str, Figure | None]]:
-    """Returns the rows with `gain_percent` each, the speed-up over the row before it in the same round."""
+def with_gains(rows: Mapping[str, Mapping[str, Figure | None]]) -> dict[str, dict[str, Figure | None]]:
+    """Returns the rows with `gain_percent`, the speed-up over the previous row in the same round."""
     before = [None, *(row["together"] for row in rows.values())]
     return {
         name: {**row, "gain_percent": gains(other, row["together"])}
@@ -122,22 +123,29 @@ def with_gains(rows: dict[str, dict[str, Figure | None]]) -> dict[str, dict[str,
     }
 
 
-def _seconds(ranks, examples):
+def _seconds(ranks: Ranks, examples: int) -> float:
     return examples / sum(rank["examples_per_sec"] for rank in ranks)
 
 
-def _job(method, bench, experiment):
+def _job(method: Method, bench: BenchFlags, experiment: Experiment) -> Job:
     warmup = max(round(bench.trace_steps / method.batches), _LEAST_STEPS)
     total = round((bench.steps + bench.trace_steps) / method.batches)
     flags = (*job_flags(experiment, evaluate=True), *method.flags)
     if method.towers > 1:
         flags += (f"--towers={method.towers}",)
-    # Each device is a core's share of the machine; a process that drives two has both.
+    # Each device stands for half of the machine's cores; a process that drives two devices has all cores.
     shares = _DEVICES // method.towers
     return Job(method.name, method.workers, flags, max(total - warmup, warmup), warmup, core_shares=shares)
 
 
-def _lines(rows, failed, chosen, bench, experiment, examples):
+def _lines(
+    rows: Mapping[str, Mapping[str, Figure | None]],
+    failed: Mapping[str, str],
+    chosen: Sequence[Method],
+    bench: BenchFlags,
+    experiment: Experiment,
+    examples: int,
+) -> list[str]:
     columns = {
         "learning rate": ("learning_rate", "g"),
         "seconds": ("seconds", ",.1f"),
@@ -169,5 +177,5 @@ def _lines(rows, failed, chosen, bench, experiment, examples):
     ]
 
 
-def _percent(value, form, name, key):
+def _percent(value: Figure | None, form: str, name: str, key: str) -> str:
     return "-" if name == ONE and key.endswith("percent") else cell(value, form)

@@ -1,6 +1,6 @@
-"""Several machines on one: network namespaces, joined by a bridge, each behind a link of limited speed.
+"""Several machines on one: network namespaces that are joined by a bridge, each behind a link of limited speed.
 
-Everything lies in namespaces of this process's own, the bridge too, so that nothing of the machine's network changes.
+The bridge is in a namespace as well, so that the network of the machine itself does not change.
 """
 
 import contextlib
@@ -12,32 +12,34 @@ import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import child
 
 INTERFACE = "eth0"
 _PREFIX = "ctr-bench"
-_NETWORK = "10.213.0"  # Nobody outside sees it: no route leads out of the namespaces.
-# `ip netns exec` shows a namespace the files here in place of those in /etc.
+_NETWORK = "10.213.0"  # Any private network will do, as no route leads out of the namespaces.
+# `ip netns exec` mounts the files of a directory NAMESPACE in this directory over the files in /etc.
 _ETC = pathlib.Path("/etc/netns")
 _TIMEOUT_SECONDS = 30
 _MOST_MACHINES = 250
 _NAMED = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux", "unshare": "util-linux"}
-# A token bucket lets so much through at once: enough for a scheduler's tick at 10 Gbit/s, too little to hide a limit.
+# The size of a token bucket: enough for a scheduler's tick at 10 Gbit/s, and too little to hide a limit.
 _BURST_BYTES = 256 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """One of them.
+    """A machine.
 
     Attributes:
-      namespace: of its network.
-      name: what it calls itself, and what the others find it by.
+      namespace: name of its network namespace.
+      name: its host name, which the other machines can resolve.
       address: its IP address.
-      core: that its processes run on; machines beyond the cores share them.
+      core: the core that its processes run on; several machines may share a core.
     """
 
     namespace: str
@@ -45,20 +47,20 @@ class Machine:
     address: str
     core: int
 
-    def command(self, arguments):
-        """-> a command that runs on it."""
-        inside = (find_tool("ip"), "netns", "exec", self.namespace, find_tool("taskset"), "-c", self.core)
-        named = (find_tool("unshare"), "--uts", "sh", "-c", _NAMED, self.name)
+    def command(self, arguments: Iterable[object]) -> list[str]:
+        """Returns the command that runs a program with these arguments on the machine."""
+        inside = (tool("ip"), "netns", "exec", self.namespace, tool("taskset"), "-c", self.core)
+        named = (tool("unshare"), "--uts", "sh", "-c", _NAMED, self.name)
         return [*map(str, (*inside, *named)), *map(str, arguments)]
 
 
-def require_privileges(tools=PACKAGES):
-    """Raises UserError where this process cannot make machines, and says why.
+def require_privileges(tools: Mapping[str, str] = PACKAGES) -> None:
+    """Raises UserError if this process cannot make machines; the message says why.
 
     Args:
-      tools: dict of program -> the package that has it.
+      tools: dict of program -> the package that contains it.
     """
-    missing = {tool: package for tool, package in tools.items() if find_tool(tool) is None}
+    missing = {name: package for name, package in tools.items() if _find(name) is None}
     if missing:
         names, packages = ", ".join(missing), " ".join(dict.fromkeys(missing.values()))
         raise UserError(
@@ -66,28 +68,33 @@ def require_privileges(tools=PACKAGES):
         )
     if os.geteuid() != 0:
         raise UserError(
-            "`bench network` makes network namespaces, which only root may: run it as root, or in a VM of yours"
+            "`bench network` makes network namespaces, which only root may: run it as root, or in a virtual machine"
         )
 
 
-def find_tool(name):
-    """-> the path of a program, also of one in a directory that only root's PATH has; None where there is none."""
+def tool(name: str) -> str:
+    """Returns the path of a program, also if it is in a directory that only root's PATH has; its name if not found."""
+    return _find(name) or name
+
+
+def _find(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
 
 
 @contextlib.contextmanager
-def machines(count, cores):
-    """Gives `count` Machines that reach each other, at full speed, and nothing else.
+def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
+    """Yields machines that reach each other at full speed, and no other machine.
 
-    However the block ends, SIGTERM included, all processes on them are killed and the namespaces go. Where this process
-    is killed outright they stay until the next call, which removes those of processes that are gone.
+    At the end of the block, also on an exception or SIGTERM, all processes on the machines are killed and the
+    namespaces are removed. If this process is killed by SIGKILL, they stay until the next call, which calls
+    `remove_leftovers`.
 
     Args:
-      count: of machines.
-      cores: to run them on, in turn.
+      count: number of machines.
+      cores: cores of this machine that they run on, in turn.
 
     Raises:
-      UserError: the kernel does not let this process.
+      UserError: this process lacks a program or a privilege.
     """
     if not 2 <= count <= _MOST_MACHINES:
         raise UserError(f"--machines={count}: expected 2 to {_MOST_MACHINES}")
@@ -111,30 +118,30 @@ def machines(count, cores):
                 _remove(namespace)
 
 
-def limit(found, gbit):
-    """Limits what each machine sends and receives.
+def limit(found: Sequence[Machine], gbit: float) -> None:
+    """Limits the speed at which each machine sends and receives.
 
     Args:
-      found: of `machines`.
-      gbit: Gbit/s each way; 0 for no limit.
+      found: all machines of a call of `machines`.
+      gbit: Gbit/s in each direction; 0 for no limit.
 
     Raises:
       UserError: the kernel has no token bucket filter.
     """
     switch = re.sub(r"-\d+$", "-switch", found[0].namespace)
     for number, machine in enumerate(found):
-        # What a machine receives is limited where the switch sends it.
+        # The speed of receiving is limited at the port of the switch that sends to the machine.
         for namespace, device in ((machine.namespace, INTERFACE), (switch, f"port{number}")):
             if gbit:
                 rate = f"{gbit * 1000:g}mbit"
                 shape = ("rate", rate, "burst", str(_BURST_BYTES), "latency", "50ms")
                 _inside(namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *shape)
-            else:  # There may be nothing to remove.
+            else:  # Without a check: there may be no limit to remove.
                 _inside(namespace, "tc", "qdisc", "del", "dev", device, "root", check=False)
 
 
-def remove_leftovers():
-    """Removes the namespaces of processes that ended without removing them. -> their names."""
+def remove_leftovers() -> list[str]:
+    """Removes the namespaces of processes that have ended without removing them, and returns their names."""
     gone = []
     for line in _run(["ip", "netns", "list"]).splitlines():
         match = re.match(rf"({_PREFIX}-(\d+)-\S+)", line)
@@ -144,10 +151,10 @@ def remove_leftovers():
     return gone
 
 
-def _add(machine, found, switch, port):
+def _add(machine: Machine, found: Sequence[Machine], switch: str, port: str) -> None:
     _ip("netns", "add", machine.namespace)
-    # Horovod 0.28.1 forgets the interface it was told where it makes a process set's connections (gloo_context.cc,
-    # InitializeForProcessSet), and listens where its host's name leads.
+    # Horovod 0.28.1 ignores --network-interface when it connects the workers of a process set (gloo_context.cc,
+    # InitializeForProcessSet). It listens on the address of its host name, so that name must lead to this address.
     hosts = _ETC / machine.namespace / "hosts"
     hosts.parent.mkdir(parents=True)
     hosts.write_text("".join(["127.0.0.1 localhost\n", *(f"{each.address} {each.name}\n" for each in found)]))
@@ -160,26 +167,26 @@ def _add(machine, found, switch, port):
     _inside(switch, "ip", "link", "set", port, "up")
 
 
-def _remove(namespace):
-    """Kills what runs in a namespace and removes it, if it is there."""
+def _remove(namespace: str) -> None:
+    """Kills all processes in a namespace and removes it, if it exists."""
     for pid in _run(["ip", "netns", "pids", namespace], check=False).split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     _run(["ip", "netns", "delete", namespace], check=False)
     shutil.rmtree(_ETC / namespace, ignore_errors=True)
-    with contextlib.suppress(OSError):  # Somebody else's namespaces may have files there.
+    with contextlib.suppress(OSError):  # Other namespaces may have files there.
         _ETC.rmdir()
 
 
-def _ip(*arguments):
+def _ip(*arguments: str) -> str:
     return _run(["ip", *arguments])
 
 
-def _inside(namespace, *command, check=True):
+def _inside(namespace: str, *command: str, check: bool = True) -> str:
     return _run(["ip", "netns", "exec", namespace, *command], check)
 
 
-def _run(command, check=True):
+def _run(command: Sequence[str], check: bool = True) -> str:
     environment = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=environment)
@@ -195,13 +202,13 @@ def _run(command, check=True):
 
 
 @contextlib.contextmanager
-def _stopped_by_sigterm():
-    """Has SIGTERM end the block as an exception does, where signals are this thread's to handle."""
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM raise SystemExit within the block; does nothing on a thread that cannot handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(number, frame):
+    def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     with child.handling_signals(stop, [signal.SIGTERM]):

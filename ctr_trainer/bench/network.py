@@ -1,23 +1,31 @@
-"""The same job over several machines with a limited network, made of namespaces on this one."""
+"""Measures a job over several machines with a limited network. The machines are network namespaces on this machine."""
 
+import functools
 import math
 import os
 import pathlib
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ctr_trainer.bench import chart, namespaces, network_columns, report, ssh
 from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
 from ctr_trainer.bench.jobs import (
     AUTOTUNE_LEAST_STEPS,
     Job,
+    Runnable,
+    Runs,
     autotune_flags,
     autotune_pace,
     require_horovodrun,
     run_rounds,
 )
+from ctr_trainer.bench.network_columns import Column
 from ctr_trainer.bench.network_job import NetworkJob
 from ctr_trainer.bench.reference_networks import CONVOLUTION, PARAMS, describe, networks
-from ctr_trainer.bench.report import ONE_ROUND, cell, figure, format_table, write_report
+from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, write_report
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.flags.bench import BenchFlags, NetworkFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
 
@@ -26,7 +34,7 @@ ALONE, ONE_MACHINE = "one worker", "one machine"
 SEARCHING, TUNED = "searching", "tuned"
 AUTOTUNE = "autotune"
 _ACCUMULATION_STEPS = 5
-# What `--ways` names, but for autotune, which is two: the search, and a job with what it found.
+# The names of `--ways` except autotune, which stands for two ways: the search, and a job with its best settings.
 WAYS = {
     "plain": (),
     "fp16": ("--fp16_allreduce",),
@@ -42,7 +50,8 @@ _MEANINGS = {
 }
 _DEFAULT_GBIT = ("2.5", "5")
 
-# Time in percent of one GPU's for equal data: (tower, machines, Gbit/s, way), and of four GPUs in one machine.
+# Reference times for equal data, in percent of the time of one GPU: by (tower, machines, Gbit/s, way), and of several
+# GPUs in one machine by (tower, GPUs).
 REFERENCE = {
     ("resnet50", 4, 2.5, "plain"): 99,
     ("resnet50", 4, 5.0, "plain"): 49,
@@ -62,14 +71,8 @@ _CONVOLUTION_TEXT = (
 )
 
 
-def run(bench, experiment, flags):
-    """Measures and reports.
-
-    Args:
-      bench: BenchFlags.
-      experiment: `Experiment`.
-      flags: NetworkFlags.
-    """
+def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
+    """Measures and reports."""
     speeds, ways, towers = _speeds(flags.gbit), _ways(flags.ways), networks(flags.dense_params, flags.scale)
     if experiment.run.embedding.service != "auto":
         raise UserError(
@@ -87,9 +90,9 @@ def run(bench, experiment, flags):
                 for tower in towers
                 for gbit in speeds
             }
-            jobs = []
+            jobs: list[Runnable] = []
             for tower, own in towers.items():
-                make = _Maker(tower, own, bench, experiment)
+                make = _JobMaker(tower, own, bench, experiment)
                 shares = max(flags.machines, len(cores))
                 jobs += [make.job("alone", 1, core_shares=shares), make.job(ONE_MACHINE, flags.machines)]
                 for gbit in speeds:
@@ -101,7 +104,18 @@ def run(bench, experiment, flags):
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
     columns = {tower: _columns(tower, runs, speeds, ways, bench, experiment) for tower in towers}
     trained = described(experiment, describe(flags.dense_params, experiment.model.model))
-    lines = _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flags, host)
+    lines = _lines(
+        trained=trained,
+        found=found,
+        columns=columns,
+        tuned=tuned,
+        ways=ways,
+        failed=failed,
+        bench=bench,
+        experiment=experiment,
+        flags=flags,
+        host=host,
+    )
     results = {
         "experiment": trained,
         "machines": flags.machines,
@@ -123,24 +137,40 @@ def run(bench, experiment, flags):
         "exchange_ms": _exchange_ms(runs),
         "failed": failed,
     }
-    charts = {f"network_{tower}.png": lambda path, tower=tower: _draw(path, tower, found[tower]) for tower in towers}
+    charts = {f"network_{tower}.png": functools.partial(_draw, tower=tower, rows=found[tower]) for tower in towers}
     write_report(bench.output, "network", host, lines, results, charts)
 
 
-class _Maker:
+class _JobMaker:
     """Makes the jobs of a tower."""
 
-    def __init__(self, tower, flags, bench, experiment):
+    def __init__(self, tower: str, flags: tuple[str, ...], bench: BenchFlags, experiment: Experiment) -> None:
         self._tower, self._flags, self._bench, self._experiment = tower, flags, bench, experiment
 
-    def job(self, name, workers, more=(), least_steps=0, **settings):
-        """-> Job"""
+    def job(
+        self,
+        name: str,
+        workers: int,
+        more: tuple[str, ...] = (),
+        least_steps: int = 0,
+        core_shares: int = 0,
+        environment: tuple[tuple[str, str], ...] = (),
+    ) -> Job:
+        """Returns a job with the tower's flags and `more` flags, of at least `least_steps` steps."""
         steps, warmup = equal_examples(more, self._bench, self._experiment)
         flags = (*job_flags(self._experiment), *self._flags, *more)
-        return Job(f"{self._tower} {name}", workers, flags, max(steps, least_steps), warmup, **settings)
+        return Job(
+            name=f"{self._tower} {name}",
+            workers=workers,
+            flags=flags,
+            steps=max(steps, least_steps),
+            warmup=warmup,
+            core_shares=core_shares,
+            environment=environment,
+        )
 
-    def job_of_way(self, place, way, workers, log):
-        """-> Job of a way at a place, as `5 Gbit`; of a search it writes the log, that with its best reads it."""
+    def job_of_way(self, place: str, way: str, workers: int, log: pathlib.Path) -> Job:
+        """Returns the job of a way at a place such as `5 Gbit`. SEARCHING writes the log, and TUNED reads it."""
         name = f"{place} {way}"
         if way == SEARCHING:
             more, least = autotune_flags(log), AUTOTUNE_LEAST_STEPS
@@ -148,20 +178,26 @@ class _Maker:
         return self.job(name, workers, (f"--autotune_log={log}",) if way == TUNED else WAYS[way])
 
 
-def summarize(tower, runs, speeds, ways):
-    """-> by `one machine` and by speed, as `5 Gbit`, dict of way -> Figure of the time for equal data, in percent of
-    one worker's in the same round; None for what failed.
+def summarize(
+    tower: str, runs: Runs, speeds: Sequence[float], ways: Sequence[str]
+) -> dict[str, dict[str, Figure | None]]:
+    """Returns the time for equal data in percent of one worker's time in the same round.
+
+    Returns:
+      dict of place (`one machine`, or a speed such as `5 Gbit`) -> dict of way -> percent; None if a job failed.
     """
 
-    def percent(name):
+    def percent(name: str) -> Figure | None:
         return network_columns.time_percent(runs.get(f"{tower} {name}"), runs.get(f"{tower} alone"))
 
     rows = {ONE_MACHINE: {"plain": percent(ONE_MACHINE)}}
     return rows | {_place(gbit): {way: percent(f"{_place(gbit)} {way}") for way in ways} for gbit in speeds}
 
 
-def _columns(tower, runs, speeds, ways, bench, experiment):
-    """-> dict of (place, way) -> `network_columns.Column` of what did not fail."""
+def _columns(
+    tower: str, runs: Runs, speeds: Sequence[float], ways: Sequence[str], bench: BenchFlags, experiment: Experiment
+) -> dict[tuple[str, str], Column]:
+    """Returns the columns of the jobs that did not fail, by (place, way)."""
     batches = experiment.train.accumulation_steps
     examples = (bench.steps + bench.trace_steps) * batches * experiment.data.batch_size
     alone = runs.get(f"{tower} alone")
@@ -181,33 +217,45 @@ def _columns(tower, runs, speeds, ways, bench, experiment):
     }
 
 
-def _best_rows(logs):
-    """-> dict of (tower, place) -> the best row of the last round's search, where there is one."""
+def _best_rows(logs: Mapping[tuple[str, str], pathlib.Path]) -> dict[tuple[str, str], dict[str, float]]:
+    """Returns the best settings of the last round's searches by (tower, place), without the searches that failed."""
     found = {}
     for key, log in logs.items():
         try:
-            found[key] = autotune.best_row(log)
-        except UserError:  # Its job has failed, and the report says so.
+            found[key] = autotune.best_row(str(log))
+        except UserError:  # The job failed, and the report says so.
             continue
     return found
 
 
-def _exchange_ms(runs):
-    """-> dict of job -> dict of the step, of its exchange and of its dense sync, ms, of the rounds' first ranks."""
+def _exchange_ms(runs: Runs) -> dict[str, dict[str, Any]]:
+    """Returns the milliseconds of rank 0's step, of its `exchange` and of its `dense_sync`, by job, for JSON."""
     found = {}
     for name, rounds in runs.items():
         phases = [ranks[0]["phases"] for ranks in rounds]
         found[name] = {
             "step": figure(1000 * each["step_seconds"] for each in phases).to_dict(),
             **{
-                name: figure(1000 * each["seconds"].get(name, 0.0) for each in phases).to_dict()
-                for name in ("exchange", "dense_sync")
+                phase: figure(1000 * each["seconds"].get(phase, 0.0) for each in phases).to_dict()
+                for phase in ("exchange", "dense_sync")
             },
         }
     return found
 
 
-def _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flags, host):
+def _lines(
+    *,
+    trained: str,
+    found: Mapping[str, Mapping[str, Mapping[str, Figure | None]]],
+    columns: Mapping[str, Mapping[tuple[str, str], Column]],
+    tuned: Mapping[tuple[str, str], dict[str, float]],
+    ways: Sequence[str],
+    failed: Mapping[str, str],
+    bench: BenchFlags,
+    experiment: Experiment,
+    flags: NetworkFlags,
+    host: Mapping[str, Any],
+) -> list[str]:
     lines = [
         f"{trained}; {flags.machines} machines with a core each; {bench.steps} steps a run; "
         f"{bench.rounds} round{'s' * (bench.rounds > 1)}, all jobs in turn",
@@ -247,7 +295,8 @@ def _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flag
     return lines + [f"{name} failed: {error}" for name, error in failed.items()]
 
 
-def _reference(tower, place, machines):
+def _reference(tower: str, place: str, machines: int) -> str:
+    known: dict[str, int | None]
     if place == ONE_MACHINE:
         known = {"plain": REFERENCE_ONE_MACHINE.get((tower, machines))}
     else:
@@ -256,16 +305,16 @@ def _reference(tower, place, machines):
     return ", ".join(f"{way} {percent}" for way, percent in known.items() if percent is not None) or "-"
 
 
-def _draw(path, tower, rows):
-    bars = {f"{place}, {way}": value for place, row in rows.items() for way, value in row.items() if value}
+def _draw(path: str, tower: str, rows: Mapping[str, Mapping[str, Figure | None]]) -> None:
+    bars = {f"{place}, {way}": value for place, row in rows.items() for way, value in row.items()}
     chart.draw_bars(path, f"Time for equal data, {tower}", "percent of one worker's", bars)
 
 
-def _place(gbit):
+def _place(gbit: float) -> str:
     return f"{gbit:g} Gbit"
 
 
-def _speeds(texts):
+def _speeds(texts: Sequence[str]) -> list[float]:
     speeds = []
     for text in texts or _DEFAULT_GBIT:
         try:
@@ -273,12 +322,12 @@ def _speeds(texts):
         except ValueError:
             speeds.append(-1.0)
         if not 0 <= speeds[-1] < math.inf:
-            raise UserError(f"--gbit={text}: expected Gbit/s, comma separated, as 2.5,5; 0 for no limit")
+            raise UserError(f"--gbit={text}: expected Gbit/s, comma separated, such as 2.5,5; 0 for no limit")
     return speeds
 
 
-def _ways(names):
-    """-> the ways to measure, in which autotune is two."""
+def _ways(names: Sequence[str]) -> list[str]:
+    """Returns the ways to measure; autotune becomes SEARCHING and TUNED."""
     wrong = [name for name in names if name not in _WAYS]
     if wrong:
         raise UserError(f"--ways={','.join(names)}: there is no {', '.join(wrong)}, only {', '.join(_WAYS)}")

@@ -1,14 +1,17 @@
-"""What a job of `bench network` takes and where its time goes: a column of the table."""
+"""The columns of the table of `bench network`: the time, phases, network and memory of each job."""
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import scaling
+from ctr_trainer.bench.jobs import Ranks, Rounds
 from ctr_trainer.bench.report import Figure, cell, figure, format_table
+from ctr_trainer.bench.scaling import megabytes
 from ctr_trainer.measuring.phases import STEP_TITLES
 
-_BITS, _GIGA, _MEGA = 8, 1e9, 1e6
-# The phases that together bring a step's gradients into the variables of all workers.
+_BITS, _GIGA = 8, 1e9
+# The phases that update the variables of all workers with the gradients of a step.
 _UPDATE = ("exchange", "dense_sync", "dense_update")
 _UNITS = ((1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "Kb/s"))
 _TITLES = {**STEP_TITLES, "input_to_device": "to device"}
@@ -16,39 +19,40 @@ _TITLES = {**STEP_TITLES, "input_to_device": "to device"}
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What was measured of one job, each a `figures.Figure` over the rounds or None.
+    """The figures of one job.
 
     Attributes:
-      total_seconds: in which the workers together train on as many examples as the column of one worker has.
-      percent: `total_seconds` in percent of one worker's of the same round.
-      job_seconds: from the start of the job's processes to their end.
-      batch_ms: of a worker, one step's time over its batches.
-      phases_ms: dict by phase, of a step, the mean of the workers.
-      update_gradients_ms: of a step, the exchange of the gradients and the update of the variables together.
-      accounted: share of the step that the phases make up; of the worker where it is least.
-      received_gbit, sent_gbit: Gbit/s by the job's network interface, the mean of the workers' machines.
-      link_share: the greater of these two over the speed of the machines' links; None if that has no limit.
-      resident_bytes: tuple of each worker's memory, by rank.
-      service_resident_bytes: memory of the lookup service; None without one.
-      gpu_bytes: memory of the GPU in which most was in use, where NVML tells.
+      total_seconds: time in which all workers together train on the examples of one worker's job.
+      percent: `total_seconds` in percent of one worker's time in the same round; None if one worker's job failed.
+      job_seconds: time from the start of the job's processes to their end.
+      batch_ms: time of a worker's step divided by the batches of a step.
+      phases_ms: dict of phase -> its time in a step, the mean of the workers.
+      update_gradients_ms: time of a step in which gradients are exchanged and variables are updated; None for neither.
+      accounted: share of the step that the phases add up to; the least of the workers.
+      received_gbit: Gbit/s that the job's network interface receives, the mean of the workers' machines.
+      sent_gbit: Gbit/s that it sends.
+      link_share: the greater of the two divided by the speed of the machines' links; None if they have no limit.
+      resident_bytes: memory of each worker, by rank.
+      service_resident_bytes: memory of the embedding service; None without one.
+      gpu_bytes: memory of the GPU in which most was in use; None without GPUs that NVML reports on.
     """
 
-    total_seconds: object
-    percent: object
-    job_seconds: object
-    batch_ms: object
-    phases_ms: dict
-    update_gradients_ms: object
-    accounted: object
-    received_gbit: object
-    sent_gbit: object
-    link_share: object
+    total_seconds: Figure
+    percent: Figure | None
+    job_seconds: Figure
+    batch_ms: Figure
+    phases_ms: dict[str, Figure]
+    update_gradients_ms: Figure | None
+    accounted: Figure
+    received_gbit: Figure
+    sent_gbit: Figure
+    link_share: Figure | None
     resident_bytes: tuple[Figure, ...]
-    service_resident_bytes: object
-    gpu_bytes: object
+    service_resident_bytes: Figure | None
+    gpu_bytes: Figure | None
 
-    def to_dict(self):
-        """-> the attributes, JSON-able."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the attributes, for JSON."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         phases = {name: value.to_dict() for name, value in found.pop("phases_ms").items()}
         memory = [value.to_dict() for value in found.pop("resident_bytes")]
@@ -57,25 +61,26 @@ class Column:
 
 
 def measure(
-    rounds: list[list[dict[str, Any]]],
-    alone: list[list[dict[str, Any]]] | None,
+    rounds: Rounds,
+    alone: Rounds | None,
     examples: int,
     interface: str,
     batches: int = 1,
     gbit: float = 0.0,
 ) -> Column:
-    """Returns the `Column` of a job.
+    """Returns the figures of a job.
 
     Args:
-      rounds: a list of the ranks' results, a round.
-      alone: the same of one worker; None where that failed.
-      examples: that `total_seconds` are for.
-      interface: of the network that the job uses, as `lo`.
-      batches: of a step.
-      gbit: speed of the machines' links, each way; 0 for no limit.
+      rounds: results of the ranks in each round.
+      alone: results of one worker in each round; None if its job failed.
+      examples: number of examples that `total_seconds` is for.
+      interface: network interface that the job uses, such as `lo`.
+      batches: number of batches of a step.
+      gbit: speed of the machines' links, in each direction; 0 for no limit.
     """
     size = scaling.summarize(rounds, None, batches)
-    received, sent = (figure(_gbit(ranks, interface, way) for ranks in rounds) for way in ("received", "sent"))
+    received = figure([_gbit(ranks, interface, "received") for ranks in rounds])
+    sent = figure([_gbit(ranks, interface, "sent") for ranks in rounds])
     return Column(
         total_seconds=figure(examples / rate(ranks) for ranks in rounds),
         percent=time_percent(rounds, alone),
@@ -97,27 +102,27 @@ def measure(
     )
 
 
-def time_percent(rounds, alone):
-    """-> Figure of the time for equal data, in percent of one worker's in the same round; None for what failed."""
+def time_percent(rounds: Rounds | None, alone: Rounds | None) -> Figure | None:
+    """Returns the time for equal data in percent of one worker's time in the same round; None if a job failed."""
     if not rounds or not alone:
         return None
     return figure(100 * rate(one) / rate(ranks) for ranks, one in zip(rounds, alone, strict=True))
 
 
-def rate(ranks):
-    """-> examples/s of all ranks together."""
+def rate(ranks: Ranks) -> float:
+    """Returns the examples/s of all ranks together."""
     return sum(rank["examples_per_sec"] for rank in ranks)
 
 
-def table(columns):
-    """-> lines: a row for each figure, the medians.
+def table(columns: Mapping[tuple[str, str], Column]) -> list[str]:
+    """Returns the lines of a table with a row for the medians of each figure.
 
     Args:
-      columns: dict of (place, way) -> Column, as ("5 Gbit", "fp16").
+      columns: dict of (place, way), such as ("5 Gbit", "fp16"), -> figures of the job.
     """
 
-    def row(title, get, form):
-        return [title, *(cell(value and value.median, form) for value in map(get, columns.values()))]
+    def row(title: str, get: Callable[[Column], Figure | None], form: str) -> list[str]:
+        return [title, *(_median(get(column), form) for column in columns.values())]
 
     rows = [
         ["", *(way for _, way in columns)],
@@ -127,7 +132,7 @@ def table(columns):
         ["phases of a step, ms"] + [""] * len(columns),
     ]
     rows += [
-        row(f"  {title}", lambda column, name=name: column.phases_ms.get(name), ".2f")
+        [f"  {title}", *(_median(column.phases_ms.get(name), ".2f") for column in columns.values())]
         for name, title in _TITLES.items()
         if any(name in column.phases_ms for column in columns.values())
     ]
@@ -138,37 +143,37 @@ def table(columns):
         ["sending", *(_speed(column.sent_gbit) for column in columns.values())],
         row("used share of the link", lambda column: column.link_share, ".0%"),
         ["memory of each worker, MB", *(_range(column.resident_bytes) for column in columns.values())],
-        row("memory of the service, MB", lambda column: _megabytes(column.service_resident_bytes), ",.0f"),
+        row("memory of the service, MB", lambda column: megabytes(column.service_resident_bytes), ",.0f"),
     ]
     if any(column.gpu_bytes for column in columns.values()):
-        rows.append(row("memory of a GPU, MB", lambda column: _megabytes(column.gpu_bytes), ",.0f"))
+        rows.append(row("memory of a GPU, MB", lambda column: megabytes(column.gpu_bytes), ",.0f"))
     rows.append(row("start to end of the job, s", lambda column: column.job_seconds, ".1f"))
     return format_table(["", *(place for place, _ in columns)], rows)
 
 
+def _median(value: Figure | None, form: str) -> str:
+    return cell(value and value.median, form)
+
+
 def _sum(figures: list[Figure]) -> Figure | None:
-    """Returns the sums by round; None of no figures."""
-    return figure(map(sum, zip(*(each.values for each in figures), strict=True)))
+    """Returns the sums by round; None if there are no figures."""
+    return figure([sum(values) for values in zip(*(each.values for each in figures), strict=True)])
 
 
 def _speed(gbit: Figure) -> str:
-    """Returns the median in the largest unit of which it is at least one, such as `2.61 Gb/s`."""
+    """Returns the median in the largest unit in which it is at least 1, such as `2.61 Gb/s`."""
     bits = gbit.median * _GIGA
     scale, unit = next((each for each in _UNITS if bits >= each[0]), _UNITS[-1])
     value = bits / scale
     return f"{value:.{2 - (value >= 10) - (value >= 100)}f} {unit}"
 
 
-def _megabytes(bytes_):
-    return bytes_ and figure(value / _MEGA for value in bytes_.values)
-
-
-def _range(workers):
-    """-> megabytes of the worker that holds least and of the one that holds most, as `702-715`."""
-    medians = [_megabytes(each).median for each in workers]
+def _range(workers: Sequence[Figure]) -> str:
+    """Returns the least and the most megabytes of a worker, such as `702-715`."""
+    medians = [each.median / 1e6 for each in workers]
     return "-".join(dict.fromkeys(f"{each:,.0f}" for each in (min(medians), max(medians))))
 
 
-def _gbit(ranks, interface, way):
+def _gbit(ranks: Ranks, interface: str, way: str) -> float:
     bytes_ = [rank["load"]["network"].get(interface, {}).get(way, 0.0) for rank in ranks]
     return _BITS * sum(bytes_) / len(bytes_) / _GIGA

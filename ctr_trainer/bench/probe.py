@@ -1,12 +1,13 @@
-"""A worker that `calibration` asks what its job's batches and variables are like, and what an allreduce costs here.
+"""A worker that measures the batches and the variables of a job and the cost of an allreduce, for `calibration`.
 
 Rank 0 writes one JSON object:
 
-    rows, growth, row_bytes, dims   of `Costs`, over the first batches; and the widths of the table with the most rows
-    dense_bytes, state_bytes        of `Costs`
-    small_seconds, dense_seconds    wall of an allreduce of one float, and of `dense_bytes`; medians
-    memory_small_seconds ...        the same of sums in the memory that the workers share
-    dense_cpu_seconds               CPU of this rank for the latter
+    rows, growth, row_bytes         see `Costs`; measured on the first batches
+    dims                            widths of the table with the most rows
+    dense_bytes, state_bytes        see `Costs`
+    small_seconds, dense_seconds    wall time of an allreduce of one float, and of `dense_bytes`; medians
+    small_cpu_seconds ...           CPU time of rank 0 for an allreduce; means
+    memory_small_seconds ...        the same times for sums in the memory that the workers share
 """
 
 import dataclasses
@@ -18,20 +19,24 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 from absl import flags as absl_flags
 
 from ctr_trainer import flags
 from ctr_trainer.bench.workload import W1Batches
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.experiment.build import make_estimator, training_reader
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.features.spec import TableFeatures
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.settings.optimizers import RowOptimizer
 from ctr_trainer.settings.setting import Settings, setting
-
-tf1 = tf.compat.v1
 
 _WINDOW = 30
 _FLOAT_BYTES = 4
@@ -39,44 +44,43 @@ _FLOAT_BYTES = 4
 
 @dataclasses.dataclass(frozen=True)
 class ProbeFlags(Settings, title="Probe"):
-    """What `calibration` tells its probe beside the flags of `train`."""
+    """The flags of a probe in addition to the flags of `train`."""
 
     result: str = setting("", "file that rank 0 writes", "path")
     repeats: int = setting(50, "runs of each allreduce", "times", minimum=1)
 
 
 class _Sizes(tf1.train.SessionRunHook):
-    """Bytes of the graph's dense variables: those that train, and all floats that a training averages."""
+    """Counts the bytes of the trainable dense variables, and of all float variables, which a training averages."""
 
-    def begin(self):
+    def begin(self) -> None:
         self.dense = _bytes(tf1.trainable_variables())
         self.state = _bytes(v for v in tf1.global_variables() if v.dtype.base_dtype.is_floating)
 
 
-def main():
-    """-> the exit status."""
-    groups = (ProbeFlags, *flags.TRAINING)
+def main() -> int:
+    """Returns the exit status."""
     try:
-        values = flags.define(groups)
+        values = flags.define((ProbeFlags, *flags.TRAINING))
         values(sys.argv)
-        _probe(*(flags.read(group, values) for group in groups))
+        _probe(flags.read(ProbeFlags, values), flags.read(Experiment, values))
     except (absl_flags.Error, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _probe(probe, experiment, evaluation, metrics, export):
+def _probe(probe: ProbeFlags, experiment: Experiment) -> None:
     data = experiment.data
     distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
 
-    def batches(position=None):
+    def batches(position: Any = None) -> Any:
         if data.train_data:
             return training_reader(experiment, position)
         return W1Batches(data.batch_size, None, distributed.rank())
 
     with tempfile.TemporaryDirectory() as own:
-        # Each rank a model directory of its own: there is nothing to keep.
+        # Each rank has its own model directory, as nothing is kept.
         model = dataclasses.replace(experiment.model, model_dir=own)
         estimator = make_estimator(dataclasses.replace(experiment, model=model))
         sizes = _Sizes()
@@ -90,10 +94,10 @@ def _probe(probe, experiment, evaluation, metrics, export):
         os.replace(f"{probe.result}.tmp", probe.result)
 
 
-def _rows(reader, optimizer):
-    """-> `rows`, `growth`, `row_bytes` and `dims`, of batches n = 1 and n = _WINDOW or as many as there are."""
+def _rows(reader: Any, optimizer: RowOptimizer) -> dict[str, Any]:
+    """Returns `rows`, `growth`, `row_bytes` and `dims`, from at most _WINDOW batches."""
     tables = reader.spec.tables
-    seen = {table.name: [] for table in tables}
+    seen: dict[str, list[np.ndarray]] = {table.name: [] for table in tables}
     for batch in itertools.islice(iter(reader), _WINDOW):
         for table in tables:
             keys = [batch.keys[table.name].ravel()] if table.name in batch.keys else []
@@ -109,27 +113,24 @@ def _rows(reader, optimizer):
         "rows": total,
         "growth": min(max(growth, 0.0), 1.0),
         "row_bytes": round(sum(_FLOAT_BYTES * configs[name].width * one[name] for name in one) / total),
-        "dims": configs[max(one, key=one.get)].dims,
+        "dims": configs[max(one, key=lambda name: one[name])].dims,
     }
 
 
-def _config(table, optimizer):
-    """-> the layout of a table's rows, with a linear weight, as most models have it."""
+def _config(table: TableFeatures, optimizer: RowOptimizer) -> TableConfig:
+    """Returns the layout of a table's rows with a linear weight, which most models have."""
     return TableConfig(table.name, (table.dim, 1), (0.0, 0.0), optimizer)
 
 
-def _allreduces(dense_bytes, repeats):
-    """-> `small_seconds`, `dense_seconds`, `dense_cpu_seconds`, and as `memory_...` those in shared memory.
-
-    A collective.
-    """
-    found = {}
+def _allreduces(dense_bytes: int, repeats: int) -> dict[str, float]:
+    """Returns the wall and CPU seconds of allreduces, see the top of this module. A collective."""
+    found: dict[str, float] = {}
     with tf.Graph().as_default():
         runs = {}
         for size, floats in (("small", 1), ("dense", max(dense_bytes // _FLOAT_BYTES, 1))):
             variable = tf1.get_variable(size, [floats], tf.float32, tf1.zeros_initializer())
             for name, by_horovod in ((size, True), (f"memory_{size}", False)):
-                # As an operation: fetching the sum would copy it.
+                # The operation and not its tensor, which would be copied when it is fetched.
                 runs[name] = dense_exchange.sum_of_ranks(
                     variable.read_value(), f"probe.{name}", by_horovod=by_horovod
                 ).op
@@ -138,7 +139,7 @@ def _allreduces(dense_bytes, repeats):
             for name, operation in runs.items():
                 walls = []
                 for number in range(repeats + 5):
-                    if number == 5:  # Horovod has met the tensor, its cache knows it.
+                    if number == 5:  # The tensor is now in Horovod's cache.
                         cpu = time.process_time()
                     start = time.perf_counter()
                     session.run(operation)
@@ -148,7 +149,7 @@ def _allreduces(dense_bytes, repeats):
     return found
 
 
-def _bytes(variables):
+def _bytes(variables: Iterable[Any]) -> int:
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
 
 

@@ -1,52 +1,53 @@
-"""The sizes of the networks that reference figures are of, told without TensorFlow."""
+"""The sizes of the networks of published reference figures. This module does not import TensorFlow."""
 
 import math
+from collections.abc import Sequence
 
 from ctr_trainer.messages.errors import UserError
 
 MODEL = "ctr_trainer.bench.convolution:model_fn"
-SIDE = 3  # Points of a kernel each way.
-BLOCKS = 2  # Of a stage.
+SIDE = 3  # Width and height of a kernel.
+BLOCKS = 2  # Number of residual blocks in a stage.
 PARAMS = {"resnet50": 25_600_000, "vgg16": 138_000_000}
-CONVOLUTION = "conv"  # As many parameters as ResNet-50, in convolutions.
-_MODEL = "model"  # What the experiment has.
-_ENDS = 64
+CONVOLUTION = "conv"  # Convolutions with as many parameters as ResNet-50.
+_MODEL = "model"  # The experiment's own network.
+_ENDS = 64  # Width of the first and of the last layer.
 
 
-def parameters(channels):
-    """-> how many parameters there are in the convolutions: 198 c^2 + 24 c, c the channels."""
+def parameters(channels: int) -> int:
+    """Returns the number of parameters of the convolutions, 198 c^2 + 24 c for c channels."""
     wide, area = 2 * channels, SIDE**2
     count = _of_convolution(area, 1, channels) + 2 * BLOCKS * _of_convolution(area, channels, channels)
     return count + _of_convolution(area, channels, wide) + 2 * BLOCKS * _of_convolution(area, wide, wide)
 
 
-def channels_for(params):
-    """-> the channels with which there are about so many parameters.
+def channels_for(params: float) -> int:
+    """Returns the number of channels with which the convolutions have about `params` parameters.
 
     Raises:
-      UserError: there is no such network of so few.
+      UserError: one channel has more parameters.
     """
     if params < parameters(1):
         raise UserError(f"--dense_params: {params:g} parameters are too few for convolutions; lower --scale")
-    least = int(math.sqrt(params / parameters(1)))  # As if all parameters grew with the square.
+    least = int(math.sqrt(params / parameters(1)))  # A lower bound: not all parameters grow with the square.
     return min(range(least, 2 * least + 1), key=lambda channels: abs(parameters(channels) - params))
 
 
-def _of_convolution(area, inputs, outputs):
+def _of_convolution(area: int, inputs: int, outputs: int) -> int:
     return area * inputs * outputs + outputs
 
 
-def networks(names, scale):
-    """-> dict of name -> flags of `train`.
+def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
+    """Returns the flags of `train` for each network.
 
     Args:
-      names: of `--dense_params`; () for the experiment's own network.
-      scale: what the parameters are divided by.
+      names: `--dense_params`; () for the experiment's own network.
+      scale: divisor of the number of parameters.
 
     Raises:
-      UserError: there is no such name, or too few parameters are left.
+      UserError: a name is unknown, or too few parameters are left.
     """
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for name in names:
         if name == CONVOLUTION:
             channels = channels_for(PARAMS["resnet50"] / scale)
@@ -62,22 +63,22 @@ def networks(names, scale):
     return found or {_MODEL: ()}
 
 
-def describe(names, model):
-    """-> the networks of `networks` in words, as `deepfm (resnet50, vgg16), conv`.
+def describe(names: Sequence[str], model: str) -> str:
+    """Describes networks in words, such as `deepfm (resnet50, vgg16), conv`.
 
     Args:
-      names: of `--dense_params`.
-      model: whose layers all but the convolutions are.
+      names: `--dense_params`.
+      model: name of the model whose hidden layers all networks but the convolutions are.
     """
     layers = [name for name in names if name != CONVOLUTION]
     parts = [f"{model} ({', '.join(layers)})"] if layers else []
     return ", ".join([*parts, *([CONVOLUTION] if CONVOLUTION in names else [])]) or model
 
 
-def hidden_units(params):
-    """-> widths 64, h, h, 64 of layers with about so many parameters in all but the first, h^2 + 128 h of them.
+def hidden_units(params: float) -> tuple[int, ...]:
+    """Returns the widths 64, h, h, 64 of layers with about `params` parameters.
 
-    The first layer has the model's input to it, so its size is the model's own.
+    The parameters, h^2 + 128 h, do not include the first layer, whose size depends on the model's input.
     """
     h = round(math.sqrt(_ENDS**2 + params) - _ENDS)
     if h < 1:

@@ -1,4 +1,4 @@
-"""What a benchmark prints and leaves: figures of several rounds as text, the machine, a table, JSON and pictures."""
+"""The report of a benchmark: figures of several rounds as text, the machine, a table, JSON and charts."""
 
 import dataclasses
 import importlib.metadata
@@ -8,8 +8,8 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, overload
 
 import psutil
 
@@ -25,61 +25,69 @@ _GPU_SECONDS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure measured several times.
+    """A figure that was measured once in each round.
 
     Attributes:
-      values: of each round.
+      values: the figure of each round; at least one.
     """
 
     values: tuple[float, ...]
 
     @property
-    def median(self):
+    def median(self) -> float:
         return statistics.median(self.values)
 
-    def to_dict(self):
-        """-> `median`, `min`, `max` and the `values` by round, JSON-able."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns `median`, `min`, `max` and the `values` by round, for JSON."""
         return {"median": self.median, "min": min(self.values), "max": max(self.values), "values": list(self.values)}
 
-    def __format__(self, form):
-        """-> the median, and the range behind it where there were several rounds: `98,400 (91,000-99,200)`."""
+    def __format__(self, form: str) -> str:
+        """Returns the median, followed by the range if there were several rounds: `98,400 (91,000-99,200)`."""
         median = format(self.median, form)
         if len(self.values) == 1:
             return median
         return f"{median} ({format(min(self.values), form)}-{format(max(self.values), form)})"
 
 
-def figure(values):
-    """-> the `Figure` of the values that are not None; None where there is none."""
+@overload
+def figure(values: Iterable[float]) -> Figure: ...
+
+
+@overload
+def figure(values: Iterable[float | None]) -> Figure | None: ...
+
+
+def figure(values: Iterable[float | None]) -> Figure | None:
+    """Returns the `Figure` of the values that are not None; None if there are no such values."""
     known = tuple(value for value in values if value is not None)
     return Figure(known) if known else None
 
 
-def gains(before: Figure | None, rates: Figure) -> Figure | None:
-    """Returns by how many percent the examples/s of a row are more than those of the row before it, in each round.
+def gains(before: Figure | None, rates: Figure | None) -> Figure | None:
+    """Returns by how many percent the examples/s of a row exceed the examples/s of the previous row, in each round.
 
     Args:
-      before: examples/s of the row before; None if there is none.
+      before: examples/s of the previous row; None if there is none.
       rates: examples/s of the row.
     """
-    if before is None:
+    if before is None or rates is None:
         return None
     return figure(100 * (own / other - 1) for own, other in zip(rates.values, before.values, strict=True))
 
 
-def cell(value, form=",.0f"):
-    """-> a Figure, a number or a text for a table; `-` for None."""
+def cell(value: Figure | float | str | None, form: str = ",.0f") -> str:
+    """Returns the text of a table's cell; `-` for None."""
     if value is None:
         return "-"
     return value if isinstance(value, str) else format(value, form)
 
 
-def format_table(headings, rows):
-    """-> lines of columns: texts, the first one left, the others right.
+def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table. The first column is aligned to the left, the others to the right.
 
     Args:
-      headings: a text a column.
-      rows: a list of texts each, as many as there are headings.
+      headings: the text above each column.
+      rows: for each row, one text for each column.
     """
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     lines = []
@@ -91,9 +99,13 @@ def format_table(headings, rows):
     return lines
 
 
-def describe():
-    """-> dict, JSON-able: `cpu`, `cores` (that this process may use), `memory_gb`, `bfloat16`, `gpus`, `system`,
-    `python`, `versions` by package, `load` (processes that wanted a core in the last minute), `time`.
+def describe() -> dict[str, Any]:
+    """Describes this machine, for JSON.
+
+    Returns:
+      dict of `cpu`, `cores` (that this process may use), `memory_gb`, `bfloat16` (whether the processor has
+      instructions for it), `gpus`, `system`, `python`, `versions` by package, `load` (the load average of the last
+      minute) and `time`.
     """
     return {
         "cpu": _cpu(),
@@ -109,8 +121,8 @@ def describe():
     }
 
 
-def format_machine(machine):
-    """-> lines for people."""
+def format_machine(machine: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of a report that describe a machine, see `describe`."""
     gpus = ", ".join(machine["gpus"]) or "no GPU"
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return [
@@ -120,7 +132,7 @@ def format_machine(machine):
     ]
 
 
-def _cpu():
+def _cpu() -> str:
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -129,8 +141,8 @@ def _cpu():
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _gpus():
-    """-> their names and memory; [] where NVIDIA's tool is absent or sees none."""
+def _gpus() -> list[str]:
+    """Returns the name and memory of each GPU; [] if nvidia-smi is missing or finds none."""
     try:
         done = subprocess.run(_GPU_QUERY, capture_output=True, text=True, timeout=_GPU_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
@@ -138,7 +150,7 @@ def _gpus():
     return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
 
 
-def _versions():
+def _versions() -> dict[str, str]:
     found = {}
     for name in _PACKAGES:
         try:
@@ -154,22 +166,22 @@ def write_report(
     machine: dict[str, Any],
     lines: list[str],
     results: dict[str, Any],
-    charts: dict[str, Callable[[str], None]],
+    charts: Mapping[str, Callable[[str], None]],
 ) -> None:
-    """Prints the table, and writes NAME.txt with it, NAME.json and the charts.
+    """Prints the table and writes it to NAME.txt, and writes NAME.json and the charts.
 
-    The title says so if the machine was busy with other work before the measurement began.
+    If the machine was busy with other work before the measurement began, the title says so.
 
     Args:
-      output: directory.
-      name: of the benchmark.
-      machine: of `machine.describe`, before the measurement.
-      lines: of the table.
-      results: JSON-able dict.
-      charts: dict of file name -> f(path) that draws it.
+      output: directory of the files.
+      name: name of the benchmark.
+      machine: what `describe` returned before the measurement.
+      lines: lines of the table.
+      results: the results, for JSON.
+      charts: dict of file name -> f(path) that draws the chart.
 
     Raises:
-      UserError: a file of such a name is there, and is no earlier report.
+      UserError: a file with one of these names exists and is no earlier report.
     """
     busy = machine["load"] > machine["cores"]
     title = [f"Measured at a load of {machine['load']:g} on {machine['cores']} cores, so the times say little:"] * busy

@@ -1,12 +1,15 @@
-"""What more workers are worth, and what a step's time goes to at each size."""
+"""Measures the speed of more workers, and the phases of a step for each number of workers."""
 
 import dataclasses
-import functools
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import described, job_flags
-from ctr_trainer.bench.jobs import Job, run_rounds
-from ctr_trainer.bench.report import cell, figure, format_table, write_report
+from ctr_trainer.bench.jobs import Job, Rounds, run_rounds
+from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.measuring.phases import STEP_TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
@@ -14,43 +17,48 @@ SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,...
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What was measured of one number of workers, each a `figures.Figure` over the rounds or None.
+    """The figures of one number of workers.
 
     Attributes:
-      job_seconds: from the start of the job's processes to their end.
-      batch_ms: of a worker, one step's time over its batches.
-      together, each: examples/s of all workers, of one.
-      efficiency: `together` over the number of workers times one worker's, in the same round.
-      phases_ms: dict by phase, of a step, the mean of the workers.
-      accounted: share of the step that the phases make up; of the worker where it is least.
-      cpu: cores that all workers' processes used.
+      job_seconds: time from the start of the job's processes to their end.
+      batch_ms: time of a worker's step divided by the batches of a step.
+      together: examples/s of all workers.
+      each: examples/s of one worker.
+      efficiency: `together` divided by the number of workers times the examples/s of one worker in the same round; None
+        without a measurement of one worker.
+      phases_ms: dict of phase -> its time in a step, the mean of the workers.
+      accounted: share of the step that the phases add up to; the least of the workers.
+      cpu: cores that the processes of all workers used.
       network: dict of interface -> (received, sent) bytes/s, as the machine of rank 0 counts them.
-      service_cpu, service_requests: cores that the services used, and requests/s that they answered.
-      resident_bytes, service_resident_bytes: memory of the worker that held most, and of all services at the end.
-      gpu_busy, gpu_bytes: share of the time that the workers' GPUs were busy, and memory of the one that held most.
+      service_cpu: cores that the services used; None without a service, as for the next one.
+      service_requests: requests/s that the services answered.
+      resident_bytes: memory of the worker that held most.
+      service_resident_bytes: memory of all services at the end; None without a service.
+      gpu_busy: share of the time in which the workers' GPUs were busy; None without GPUs, as for the next one.
+      gpu_bytes: memory of the GPU in which most was in use.
     """
 
-    job_seconds: object
-    batch_ms: object
-    together: object
-    each: object
-    efficiency: object
-    phases_ms: dict
-    accounted: object
-    cpu: object
-    network: dict
-    service_cpu: object
-    service_requests: object
-    resident_bytes: object
-    service_resident_bytes: object
-    gpu_busy: object
-    gpu_bytes: object
+    job_seconds: Figure
+    batch_ms: Figure
+    together: Figure
+    each: Figure
+    efficiency: Figure | None
+    phases_ms: dict[str, Figure]
+    accounted: Figure
+    cpu: Figure
+    network: dict[str, tuple[Figure, ...]]
+    service_cpu: Figure | None
+    service_requests: Figure | None
+    resident_bytes: Figure
+    service_resident_bytes: Figure | None
+    gpu_busy: Figure | None
+    gpu_bytes: Figure | None
 
 
-def run(bench, experiment):
+def run(bench: BenchFlags, experiment: Experiment) -> None:
     """Measures and reports."""
     host = report.describe()
-    sizes = sorted({1, *bench.workers})  # Efficiency is against one worker, so that is always among them.
+    sizes = sorted({1, *bench.workers})  # One worker is always measured, for the efficiency.
     flags = job_flags(experiment)
     jobs = [
         Job(f"{n} workers" if n > 1 else "1 worker", n, flags, bench.steps, bench.trace_steps, core_shares=sizes[-1])
@@ -75,17 +83,17 @@ def run(bench, experiment):
     write_report(bench.output, "scaling", host, lines, results, charts)
 
 
-def summarize(rounds, alone, batches=1):
-    """-> the `Size` of one number of workers.
+def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
+    """Returns the figures of one number of workers.
 
     Args:
-      rounds: a list of the ranks' results, a round.
-      alone: the same of one worker; None where that failed.
-      batches: of a step.
+      rounds: results of the ranks in each round.
+      alone: results of one worker in each round; None if its job failed.
+      batches: number of batches of a step.
     """
     workers = len(rounds[0])
     together = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
-    efficiency = [None] * len(rounds)
+    efficiency: list[float | None] = [None] * len(rounds)
     if alone:
         efficiency = [
             all_ / (workers * ranks[0]["examples_per_sec"]) for all_, ranks in zip(together, alone, strict=True)
@@ -123,19 +131,22 @@ def summarize(rounds, alone, batches=1):
     )
 
 
-def _mean(values):
+def _mean(values: Iterable[float]) -> float:
     values = list(values)
     return sum(values) / len(values)
 
 
-def _megabytes(bytes_):
+def megabytes(bytes_: Figure | None) -> Figure | None:
+    """Returns a figure of bytes in megabytes; None for None."""
     return bytes_ and figure(value / 1e6 for value in bytes_.values)
 
 
-def _lines(found, bench, experiment, host, failed):
+def _lines(
+    found: dict[int, Size], bench: BenchFlags, experiment: Experiment, host: dict[str, Any], failed: dict[str, str]
+) -> list[str]:
     sizes = list(found.values())
 
-    def row(title, get, form):
+    def row(title: str, get: Callable[[Size], Figure | None], form: str) -> list[str]:
         return [title, *(cell(get(size), form) for size in sizes)]
 
     rows = [
@@ -148,24 +159,20 @@ def _lines(found, bench, experiment, host, failed):
     ]
     for name, title in STEP_TITLES.items():
         if any(name in size.phases_ms for size in sizes):
-            rows.append(row(f"  {title}", functools.partial(lambda name, size: size.phases_ms.get(name), name), ".2f"))
+            rows.append([f"  {title}", *(cell(size.phases_ms.get(name), ".2f") for size in sizes)])
     rows.append(row("  accounted", lambda size: size.accounted, ".1%"))
     rows.append(row("CPU, cores, all workers", lambda size: size.cpu, ".2f"))
     for name in sorted({name for size in sizes for name in size.network}):
         for place, way in enumerate(("received", "sent")):
-
-            def megabytes(size, name=name, place=place):
-                rates = size.network.get(name)
-                return figure(value / 1e6 for value in rates[place].values) if rates else None
-
-            rows.append(row(f"{name} {way}, MB/s", megabytes, ".2f"))
+            rates = [megabytes(size.network[name][place]) if name in size.network else None for size in sizes]
+            rows.append([f"{name} {way}, MB/s", *(cell(rate, ".2f") for rate in rates)])
     rows.append(row("service CPU, cores", lambda size: size.service_cpu, ".2f"))
     rows.append(row("service requests/s", lambda size: size.service_requests, ",.1f"))
-    rows.append(row("memory of a worker, MB", lambda size: _megabytes(size.resident_bytes), ",.0f"))
-    rows.append(row("memory of the service, MB", lambda size: _megabytes(size.service_resident_bytes), ",.0f"))
+    rows.append(row("memory of a worker, MB", lambda size: megabytes(size.resident_bytes), ",.0f"))
+    rows.append(row("memory of the service, MB", lambda size: megabytes(size.service_resident_bytes), ",.0f"))
     if any(size.gpu_busy for size in sizes):
         rows.append(row("GPU busy", lambda size: size.gpu_busy, ".0%"))
-        rows.append(row("memory of a GPU, MB", lambda size: _megabytes(size.gpu_bytes), ",.0f"))
+        rows.append(row("memory of a GPU, MB", lambda size: megabytes(size.gpu_bytes), ",.0f"))
     headings = ["", *(f"{n} worker{'s' * (n > 1)}" for n in found)]
     lines = [
         f"{described(experiment)}; {bench.steps} steps a run; "
@@ -181,8 +188,8 @@ def _lines(found, bench, experiment, host, failed):
     return lines + [f"{name} failed: {error}" for name, error in failed.items()]
 
 
-def _to_json(size):
-    def convert(value):
+def _to_json(size: Size) -> dict[str, Any]:
+    def convert(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: convert(each) for name, each in value.items()}
         if isinstance(value, tuple):
@@ -192,14 +199,16 @@ def _to_json(size):
     return {field.name: convert(getattr(size, field.name)) for field in dataclasses.fields(size)}
 
 
-def _draw_rates(path, found):
-    lines = {"measured": [(n, size.together) for n, size in found.items()]}
+def _draw_rates(path: str, found: dict[int, Size]) -> None:
+    lines: dict[str, list[tuple[float, float | Figure]]] = {
+        "measured": [(n, size.together) for n, size in found.items()]
+    }
     if 1 in found:
         lines["one worker's times the workers"] = [(n, n * found[1].together.median) for n in found]
     chart.draw_lines(path, "Workers together", "workers", "examples/s", lines)
 
 
-def _draw_phases(path, found):
+def _draw_phases(path: str, found: dict[int, Size]) -> None:
     stacks = {}
     used = [name for name in STEP_TITLES if any(name in size.phases_ms for size in found.values())]
     for n, size in found.items():

@@ -1,8 +1,9 @@
-"""What rows and requests cost a worker and a shard of the lookup service, in CPU seconds."""
+"""Measures the CPU seconds that rows and requests cost a worker and a shard of the embedding service."""
 
 import contextlib
 import statistics
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,53 +15,55 @@ from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.table.shared_table import SharedTable
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
-# The table has this many times the rows of a batch, so that they are not in the core's cache.
+# The table has this many times the rows of a batch, so that the rows of a batch are not in the core's cache.
 _BATCHES = 24
 _SIZES = (256, 16384)
 _WAIT_SECONDS = 60.0
 _OVERHEADS = 9
 
 
-def lock_seconds(dims, optimizer, rows):
-    """Steps the rows of batches in a table that no other process has open.
+def lock_seconds(dims: Sequence[int], optimizer: str, rows: float) -> float:
+    """Returns the seconds for which the update of a batch's rows holds the lock of a table.
+
+    It is the median of `_BATCHES` updates in a table that no other process uses.
 
     Args:
-      dims: of a row, as `TableConfig.dims`.
-      optimizer: of the rows.
+      dims: `TableConfig.dims`.
+      optimizer: name of the optimizer of the rows.
       rows: distinct rows of a batch.
-
-    Returns:
-      seconds for which one step of a batch holds the lock, the median of `_BATCHES` steps.
     """
-    config = TableConfig("rows", tuple(dims), (0.01,) * len(dims), optimizer)
-    table, rows = SharedTable(config, True, SharedMemory().under(config.name)), max(int(rows), 1)
-    slots = np.random.default_rng(0).permutation(table.find_or_create(np.arange(1, _BATCHES * rows + 1)))
-    gradients, held = [np.full((rows, dim), 1e-3, np.float32) for dim in dims], []
-    for batch in slots.reshape(_BATCHES, rows):
+    config = _config("rows", dims, optimizer)
+    table, count = SharedTable(config, True, SharedMemory().under(config.name)), max(int(rows), 1)
+    slots = np.random.default_rng(0).permutation(table.find_or_create(np.arange(1, _BATCHES * count + 1)))
+    gradients = [np.full((count, dim), 1e-3, np.float32) for dim in dims]
+    held: list[float] = []
+    for batch in slots.reshape(_BATCHES, count):
         before = table.lock_times.held
         table.apply_gradients(batch, gradients, 0.01)
         held.append(table.lock_times.held - before)
     return statistics.median(held)
 
 
-def measure(dims, optimizer, directory, repeats=10):
-    """Starts a shard, and has two workers' caches in this process train and sync the same rows.
+def measure(dims: Sequence[int], optimizer: str, directory: str, repeats: int = 10) -> dict[str, float]:
+    """Measures a shard and two workers' caches in this process, which train and sync the same rows.
 
-    Of each operation there are two sizes n; its cost is taken as `request + n row`, a line through both.
+    Each operation is measured with two numbers of rows n. Its cost is `request + n row`, the line through both.
 
     Args:
-      dims: of a row, as `TableConfig.dims`.
-      optimizer: of the rows.
-      directory: for the shard's log.
-      repeats: of each size, after one that does not count.
+      dims: `TableConfig.dims`.
+      optimizer: name of the optimizer of the rows.
+      directory: directory of the shard's log.
+      repeats: measurements with each number of rows, after a warm-up.
 
     Returns:
-      dict of `push_seconds`, `request_seconds`, `shard_push_seconds`, `shard_pull_seconds`, `shard_request_seconds`, as
-      `Costs` has them.
+      dict of `push_seconds`, `request_seconds`, `shard_push_seconds`, `shard_pull_seconds` and `shard_request_seconds`,
+      see `Costs`.
     """
     log = f"{directory}/service.log"
-    with LocalService(directory, log, _WAIT_SECONDS) as service, contextlib.ExitStack() as stack:
+    service = LocalService(directory, log, _WAIT_SECONDS)
+    with service, contextlib.ExitStack() as stack:
         client = stack.enter_context(
             contextlib.closing(
                 ServiceClient([service.address], _WAIT_SECONDS, ClientSecurity(service.token), Lease.new(directory))
@@ -79,27 +82,36 @@ def measure(dims, optimizer, directory, repeats=10):
     }
 
 
-def _measure(client, address, dims, optimizer, rows, repeats):
-    """-> ((worker, shard) seconds of a sync of so many rows, the same of a pull)."""
-    config = TableConfig(f"rows{rows}", tuple(dims), (0.01,) * len(dims), optimizer)
+def _config(name: str, dims: Sequence[int], optimizer: str) -> TableConfig:
+    return TableConfig(name, tuple(dims), (0.01,) * len(dims), ROW_OPTIMIZERS[optimizer]())
+
+
+def _measure(
+    client: ServiceClient, address: str, dims: Sequence[int], optimizer: str, rows: int, repeats: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the (worker, shard) seconds of a sync of `rows` rows, and of a pull."""
+    config = _config(f"rows{rows}", dims, optimizer)
     one, other = (RowCache(client, config, f"probe{number}") for number in (0, 1))
     keys = np.arange(1, rows + 1, dtype=np.int64)
     gradients = [np.full((rows, dim), 1e-3, np.float32) for dim in dims]
     syncs, pulls = [], []
 
-    def clocks():
+    def clocks() -> np.ndarray:
         return np.array([time.process_time(), client.stats()["services"][address]["cpu_seconds"]])
 
     asked = [clocks() for _ in range(_OVERHEADS + 1)]
-    overhead = np.median(np.diff(asked, axis=0), axis=0)  # Of asking for the clocks, which is a request too.
+    overhead = np.median(np.diff(asked, axis=0), axis=0)  # Asking for the clocks is a request as well.
     for number in range(repeats + 1):
-        for cache in (other, one):  # So that all rows of each come back: the other has changed them.
+        for cache in (
+            other,
+            one,
+        ):  # The other cache changes all rows, so that a sync brings them back.
             cache.apply_gradients(cache.find_or_create(keys), gradients, 0.01)
             start = clocks()
             cache.sync()
             synced = clocks() - start - overhead
         other.sync()
-        other.sync()  # Two windows without a step: its rows are to be checked.
+        other.sync()  # After two windows without a step, a lookup has to check its rows.
         start = clocks()
         other.find_or_create(keys)
         pulled = clocks() - start - overhead
@@ -109,7 +121,7 @@ def _measure(client, address, dims, optimizer, rows, repeats):
     return np.median(syncs, axis=0), np.median(pulls, axis=0)
 
 
-def _line(small, large):
-    """-> (seconds a row, seconds a request) from the seconds of both sizes; neither below 0."""
+def _line(small: float, large: float) -> tuple[float, float]:
+    """Returns the seconds (of a row, of a request), at least 0, from the seconds of both sizes."""
     row = max((large - small) / (_SIZES[1] - _SIZES[0]), 0.0)
     return float(row), float(max(small - _SIZES[0] * row, 0.0))

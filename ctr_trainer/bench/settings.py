@@ -1,23 +1,27 @@
-"""What a setting buys and what it costs: speed, AUC, the time to the device and memory in one row."""
+"""Measures one setting at a time: its speed, AUC, time to the device and memory in one row."""
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ctr_trainer.bench import chart, report, scaling
 from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
-from ctr_trainer.bench.jobs import Job, autotune_flags, autotune_pace, run_rounds, scratch
-from ctr_trainer.bench.report import cell, figure, format_table, write_report
+from ctr_trainer.bench.jobs import Job, Rounds, autotune_flags, autotune_pace, run_rounds, scratch
+from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
+from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.files import outputs
+from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.measuring.phases import STEP_TITLES
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
 from ctr_trainer.settings.by_flag import by_flag
 
 _MB = 1024 * 1024
-SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time beside the default"
+SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time, compared with the default"
 DEFAULT = "default"
 ONE_ROUND = "AUC change is not shown for one round, whose seed moves the AUC as well: --rounds=3 has three seeds."
-# What `summarize` names -> its heading, and the format and unit of what is shown.
+# The columns: name in `summarize` -> heading, format and, for some, the unit.
 _SPEED = {"together": ("examples/s together", ",.0f"), "speedup": ("over default", ".2f"), "auc": ("AUC", ".4f")}
 _AUC_CHANGE = {"auc_change": ("AUC change", "+.4f")}
 _COSTS = {
@@ -39,9 +43,9 @@ class Variant:
     """One setting that differs from the default.
 
     Attributes:
-      name: of the row, as `sync_steps=100`.
-      flags: of `train`, behind the experiment's own.
-      environment: (name, value) of variables.
+      name: name of the row, such as `sync_steps=100`.
+      flags: flags of `train` that follow the experiment's own flags.
+      environment: environment variables, (name, value) each.
     """
 
     name: str
@@ -50,7 +54,7 @@ class Variant:
 
 
 MIXED_PRECISION = "mixed_precision"
-# Axes that are flags of `train`, and the values tried beside the experiment's own.
+# Axes that are flags of `train`, and their values; the experiment's own value is the default and left out.
 FLAG_AXES = {
     "fp16_allreduce": (True, False),
     "accumulation_steps": (1, 2, 5, 10, 20),
@@ -63,7 +67,7 @@ FLAG_AXES = {
     MIXED_PRECISION: ("none", "bfloat16"),
 }
 _BY_HOROVOD = ("--dense_exchange=horovod",)
-# Axes that are Horovod's variables. Its defaults are 128 MB, 1 ms and 0.
+# Axes that are environment variables of Horovod, whose defaults are 128 MB, 1 ms and 0.
 HOROVOD_AXES = {
     "tensor_fusion": tuple(
         Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size * _MB)),))
@@ -87,8 +91,8 @@ NOTES = {
 }
 
 
-def chosen(names):
-    """-> the axes to vary, in the order of AXES; all of them for ().
+def chosen(names: Sequence[str]) -> list[str]:
+    """Returns the axes to vary, in the order of AXES; all axes if no names are given.
 
     Raises:
       UserError: there is no such axis.
@@ -99,12 +103,12 @@ def chosen(names):
     return [name for name in AXES if not names or name in names]
 
 
-def variants(axis, experiment):
-    """-> the Variants of an axis, but for the value that the experiment has by itself.
+def variants(axis: str, experiment: Experiment) -> list[Variant]:
+    """Returns the variants of an axis, without the value that the experiment already has.
 
     Args:
-      axis: of FLAG_AXES or HOROVOD_AXES.
-      experiment: `Experiment`.
+      axis: one of FLAG_AXES or HOROVOD_AXES.
+      experiment: the default.
     """
     if axis in HOROVOD_AXES:
         return list(HOROVOD_AXES[axis])
@@ -113,16 +117,16 @@ def variants(axis, experiment):
     return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}",)) for value in values]
 
 
-def _text(value):
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def left_out(names: list[str], machine: dict) -> dict[str, str]:
+def left_out(names: Sequence[str], machine: Mapping[str, Any]) -> dict[str, str]:
     """Returns, by the name of the variant, why this machine cannot run it; empty if it can run all variants.
 
     Args:
       names: the axes that are varied.
-      machine: of `machine.describe`.
+      machine: what `report.describe` returned.
     """
     bfloat16 = f"{MIXED_PRECISION}=bfloat16"
     if MIXED_PRECISION not in names:
@@ -134,7 +138,7 @@ def left_out(names: list[str], machine: dict) -> dict[str, str]:
     return {}
 
 
-def run(bench, experiment):
+def run(bench: BenchFlags, experiment: Experiment) -> None:
     """Measures and reports."""
     names = chosen(bench.axes)
     host = report.describe()
@@ -142,15 +146,16 @@ def run(bench, experiment):
     workers = max(bench.workers)
     variant_jobs = [_job(Variant(DEFAULT), bench, experiment, workers)]
     missing = left_out(names, host)
-    failed, notes = {}, [NOTES[name] for name in names if name in NOTES]
+    failed: dict[str, str] = {}
+    notes = [NOTES[name] for name in names if name in NOTES]
     for name in names:
         if name == AUTOTUNE:
             variant_jobs += _tuned(bench, experiment, workers, failed, notes)
         else:
             possible = [each for each in variants(name, experiment) if each.name not in missing]
             variant_jobs += [_job(each, bench, experiment, workers) for each in possible]
-    runs, failures = run_rounds(variant_jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
-    failed |= failures
+    runs, errors = run_rounds(variant_jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
+    failed |= errors
     if bench.rounds == 1:
         notes.append(ONE_ROUND)
     rows = {job.name: summarize(runs[job.name], runs.get(DEFAULT)) for job in variant_jobs if job.name in runs}
@@ -168,7 +173,7 @@ def run(bench, experiment):
     }
     notes += [f"{name} is left out: {why}" for name, why in missing.items()]
     failures = [f"{name} failed: {error}" for name, error in failed.items()]
-    text = lines(rows, notes + failures, bench, experiment, workers)
+    text = lines(rows, [*notes, *failures], bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}
     charts = {
         "settings.png": lambda path: chart.draw_bars(path, f"{workers} workers", "examples/s together", rates),
@@ -179,17 +184,21 @@ def run(bench, experiment):
     write_report(bench.output, "settings", host, text, results, charts)
 
 
-def summarize(rounds, default):
-    """-> dict of Figures or None: `together` (examples/s), `speedup` (over the default's of the same round), `auc`,
-    `auc_change` against the default's, `read_sample_ms` and `input_to_device_ms` of a step (`StepTraceHook`, the
-    mean of the workers), and memory and GPUs as `scaling.Size` has them.
+def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None]:
+    """Returns the figures of a setting.
 
     Args:
-      rounds: a list of the ranks' results, a round.
-      default: the same of the default; None where that failed.
+      rounds: results of the ranks in each round.
+      default: results of the default in each round; None if its job failed.
+
+    Returns:
+      dict of `together` (examples/s), `speedup` and `auc_change` (compared with the default in the same round), `auc`,
+      `read_sample_ms` and `input_to_device_ms` of a step (see `StepTraceHook`; the mean of the workers), and the memory
+      and GPU figures of `scaling.Size`. What was not measured is None.
     """
     rates, aucs = _rates(rounds), [ranks[0]["auc"] for ranks in rounds]
-    speedup, change = [None], [None]
+    speedup: list[float] | list[None] = [None]
+    change: list[float] | list[None] = [None]
     if default:
         speedup = [rate / other for rate, other in zip(rates, _rates(default), strict=True)]
         change = [auc - ranks[0]["auc"] for auc, ranks in zip(aucs, default, strict=True)]
@@ -208,22 +217,22 @@ def summarize(rounds, default):
     }
 
 
-def _rates(rounds):
+def _rates(rounds: Rounds) -> list[float]:
     return [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
 
 
-def _job(variant, bench, experiment, workers):
+def _job(variant: Variant, bench: BenchFlags, experiment: Experiment, workers: int) -> Job:
     steps, warmup = equal_examples(variant.flags, bench, experiment)
     flags = (*job_flags(experiment, evaluate=True), *variant.flags)
     return Job(variant.name, workers, flags, steps, warmup, environment=variant.environment)
 
 
-def _tuned(bench, experiment, workers, failed, notes):
-    """-> the job with Horovod as its own search found it best, in a run that is not measured; [] if that failed.
+def _tuned(
+    bench: BenchFlags, experiment: Experiment, workers: int, failed: dict[str, str], notes: list[str]
+) -> list[Job]:
+    """Lets Horovod search for its best settings in a run that is not measured, and returns the job with the settings.
 
-    Args:
-      failed: dict of name -> error, to add to.
-      notes: list of lines, to add to.
+    If the search fails, it returns [] and adds the error to `failed`; else it adds a line to `notes`.
     """
     log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
     search = _job(
@@ -247,15 +256,21 @@ def _tuned(bench, experiment, workers, failed, notes):
     return [_job(Variant(AUTOTUNE, (f"--autotune_log={log}",)), bench, experiment, workers)]
 
 
-def lines(rows, notes, bench, experiment, workers):
-    """-> the report, a list of lines.
+def lines(
+    rows: Mapping[str, Mapping[str, Figure | None]],
+    notes: Sequence[str],
+    bench: BenchFlags,
+    experiment: Experiment,
+    workers: int,
+) -> list[str]:
+    """Returns the lines of the report.
 
     Args:
-      rows: by the setting's name, what `summarize` found.
-      notes: lines to end with.
-      bench: BenchFlags.
-      experiment: `Experiment`.
-      workers: of each job.
+      rows: dict of setting -> its figures, see `summarize`.
+      notes: the last lines.
+      bench: flags of all benchmarks.
+      experiment: the default.
+      workers: number of workers of each job.
     """
     columns = _SPEED | (_AUC_CHANGE if bench.rounds > 1 else {})
     costs = {key: column for key, column in _COSTS.items() if any(row[key] for row in rows.values())}
@@ -263,20 +278,24 @@ def lines(rows, notes, bench, experiment, workers):
     cells = []
     for name, row in rows.items():
         measured = (cell(row[key], form) for key, (_, form) in columns.items())
-        medians = (cell(row[key] and row[key].median / unit, form) for key, (_, form, unit) in costs.items())
+        medians = (_median(row[key], unit, form) for key, (_, form, unit) in costs.items())
         cells.append([name, *measured, *medians])
     examples = (bench.steps + bench.trace_steps) * workers
     examples *= experiment.data.batch_size * experiment.train.accumulation_steps
-    lines = [
+    return [
         f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; {examples:,} examples a run, then evaluated; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all settings in turn",
         "",
         *format_table(headings, cells),
         "",
         _MEANING,
+        *notes,
     ]
-    return [*lines, *notes]
 
 
-def _points(rows):
+def _median(value: Figure | None, unit: float, form: str) -> str:
+    return cell(value and value.median / unit, form)
+
+
+def _points(rows: Mapping[str, Mapping[str, Figure | None]]) -> dict[str, tuple[Figure | None, Figure | None]]:
     return {name: (row["together"], row["auc"]) for name, row in rows.items()}

@@ -1,34 +1,37 @@
-"""What more workers, shards and network would be worth, predicted from measured costs, and checked where it can be."""
+"""Predicts the speed with more workers, shards and network from measured costs, and checks it on this machine."""
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from ctr_trainer.bench import calibration, chart, report
-from ctr_trainer.bench.capacity import Setup, predict
-from ctr_trainer.bench.costs import read_costs
+from ctr_trainer.bench.capacity import Prediction, Setup, predict
+from ctr_trainer.bench.costs import Costs, read_costs
 from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
-from ctr_trainer.bench.report import cell, figure, format_table, write_report
+from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
 from ctr_trainer.experiment.checks import way_of_exchange
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.flags.bench import BenchFlags, NetworkFlags, SimulateFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 
-SUMMARY = "examples/s of jobs nobody has run, up to 1,000 workers, from measured costs; --check compares"
+SUMMARY = "predicted examples/s of up to 1,000 workers, from measured costs; --check compares"
 WITHIN_PERCENT = 15
-# From which part of a step on the row lock counts, and up to how many workers of a machine it is looked for.
-_LOCK_COUNTS, _MOST_SHARING = 0.05, 256
+_LOCK_COUNTS = 0.05  # Share of a step from which the row lock is reported,
+_MOST_SHARING = 256  # and the most workers of a machine for which it is predicted.
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 5000, 10_000)
 
 
-def run(bench, experiment, flags, network):
-    """Predicts and reports.
+class MakeSetup(Protocol):
+    """Makes the `Setup` of a number of workers, on this machine or on the machines of the prediction."""
 
-    Args:
-      bench: BenchFlags.
-      experiment: `Experiment`.
-      flags: SimulateFlags.
-      network: NetworkFlags; of one speed.
-    """
+    def __call__(self, workers: int, here: bool = False) -> Setup: ...
+
+
+def run(bench: BenchFlags, experiment: Experiment, flags: SimulateFlags, network: NetworkFlags) -> None:
+    """Predicts and reports."""
     gbit = parse_gbit(network.gbit)
     host = report.describe()
     cores = flags.worker_cores or host["cores"]
@@ -41,29 +44,34 @@ def run(bench, experiment, flags, network):
                 "measure anew, without --costs"
             )
     else:
-        optimizer = experiment.run.embedding.optimizer.name
-        measured = (job_flags(experiment), batch_size, optimizer, bench.steps, bench.trace_steps)
         with scratch(bench.output) as directory:
-            costs = calibration.measure(*measured, directory, bench.job_timeout)
+            costs = calibration.measure(
+                flags=job_flags(experiment),
+                batch_size=batch_size,
+                optimizer=experiment.run.embedding.optimizer.name,
+                steps=bench.steps,
+                warmup=bench.trace_steps,
+                directory=directory,
+                timeout=bench.job_timeout,
+            )
 
-    def setup(workers, here=False):
-        """-> the Setup of so many workers, on this machine or where they are to be."""
+    def setup(workers: int, here: bool = False) -> Setup:
         rows, machines = experiment.run.embedding.service, 1
         if not here and workers > cores:
-            machines = max(-(-workers // cores), 1)  # As many as have a core for each worker.
+            machines = max(-(-workers // cores), 1)  # Enough that each worker has a core.
             rows = rows if ":" in rows else "host:port"
         served = rows.split(",") if ":" in rows and rows != "host:port" else None
         return Setup(
-            workers,
-            machines,
-            host["cores"] if here else cores,
-            "host:port" if served else rows,
-            experiment.run.embedding.row_copies != "worker" and not experiment.run.embedding.strict_sync,
-            len(served) if served else experiment.run.embedding.service_shards,
-            experiment.run.embedding.sync_steps,
-            experiment.train.dense_sync_steps,
-            experiment.run.prefetch_batches,
-            gbit,
+            workers=workers,
+            machines=machines,
+            cores=host["cores"] if here else cores,
+            rows="host:port" if served else rows,
+            host_copies=experiment.run.embedding.row_copies != "worker" and not experiment.run.embedding.strict_sync,
+            shards=len(served) if served else experiment.run.embedding.service_shards,
+            sync_steps=experiment.run.embedding.sync_steps,
+            dense_sync_steps=experiment.train.dense_sync_steps,
+            prefetch_batches=experiment.run.prefetch_batches,
+            gbit=gbit,
             in_memory=way_of_exchange(experiment) != "horovod",
         )
 
@@ -81,11 +89,11 @@ def run(bench, experiment, flags, network):
     write_report(bench.output, "simulate", host, lines, results, charts)
 
 
-def parse_gbit(texts):
-    """-> Gbit/s of the one network that is simulated; 0.0 for no limit.
+def parse_gbit(texts: Sequence[str]) -> float:
+    """Returns the Gbit/s of the network that is simulated; 0.0 for no limit.
 
     Raises:
-      UserError: no number, or several.
+      UserError: the text is no number, or there are several.
     """
     try:
         (gbit,) = map(float, texts or ("0",))
@@ -96,13 +104,13 @@ def parse_gbit(texts):
     return gbit
 
 
-def _check(bench, experiment, costs, setup):
-    """Runs jobs of --workers on this machine. -> list of dicts, a size: predicted, measured, error in percent."""
+def _check(bench: BenchFlags, experiment: Experiment, costs: Costs, setup: MakeSetup) -> list[dict[str, Any]]:
+    """Runs the jobs of --workers on this machine, and compares each with its prediction; the result is for JSON."""
     cores = hardware.usable_cores()
     sizes = sorted(set(bench.workers))
 
-    def job(workers):
-        # A worker has a core of its own, also alone, so that all sizes are of the same workers.
+    def job(workers: int) -> Job:
+        # A worker has its own core, also if it is alone, so that the workers of all jobs are equal.
         shares = cores if workers <= cores else 0
         flags, name = job_flags(experiment), f"{workers} workers"
         if workers > 1 or shares <= 1:
@@ -130,7 +138,14 @@ def _check(bench, experiment, costs, setup):
     return checked
 
 
-def _lines(costs, predicted, checked, experiment, cores, gbit):
+def _lines(
+    costs: Costs,
+    predicted: Mapping[int, tuple[Setup, Prediction]],
+    checked: Sequence[Mapping[str, Any]],
+    experiment: Experiment,
+    cores: int,
+    gbit: float,
+) -> list[str]:
     network = f"{gbit:g} Gbit/s" if gbit else "no limit"
     lines = [
         f"{described(experiment)}; sync_steps {experiment.run.embedding.sync_steps}, dense_sync_steps "
@@ -157,13 +172,13 @@ def _lines(costs, predicted, checked, experiment, cores, gbit):
         rows.append(cells)
     headings = ["workers", "machines", "examples/s", "efficiency", "step, ms", "row lock", "first bottleneck"]
     lines += ["", *format_table(headings, rows)]
-    return [*lines, *_of_the_lock(costs, next(iter(predicted.values()))[0])]
+    return [*lines, *_lock_lines(costs, next(iter(predicted.values()))[0])]
 
 
-def _of_the_lock(costs, setup):
-    """-> list of one line: from how many workers of a machine on their row lock counts; empty if they share no rows."""
+def _lock_lines(costs: Costs, setup: Setup) -> list[str]:
+    """Returns a line with the number of workers from which the row lock matters; [] if workers share no rows."""
 
-    def share(workers):
+    def share(workers: int) -> float:
         rows = "shared" if setup.rows == "shared" else "auto"
         alone = dataclasses.replace(setup, workers=workers, machines=1, cores=workers, rows=rows)
         return predict(costs, alone).row_lock_share
@@ -178,7 +193,7 @@ def _of_the_lock(costs, setup):
     ]
 
 
-def _to_json(setup, found):
+def _to_json(setup: Setup, found: Prediction) -> dict[str, Any]:
     return {
         "machines": setup.machines,
         "shards": setup.shards,
@@ -190,13 +205,14 @@ def _to_json(setup, found):
     }
 
 
-def _draw(path, predicted, checked):
+def _draw(path: str, predicted: Mapping[int, tuple[Setup, Prediction]], checked: Sequence[Mapping[str, Any]]) -> None:
     one = predicted[1][1].examples_per_sec
-    lines = {
+    lines: dict[str, list[tuple[float, float | Figure]]] = {
         "predicted": [(n, found.examples_per_sec) for n, (_, found) in predicted.items()],
         "one worker's times the workers": [(n, n * one) for n in predicted],
     }
     for name in dict.fromkeys(found.bottleneck for _, found in predicted.values()):
+        points: list[tuple[float, float | Figure]]
         points = [(n, found.examples_per_sec) for n, (_, found) in predicted.items() if found.bottleneck == name]
         lines[f"first bottleneck: {name}"] = points
     if checked:

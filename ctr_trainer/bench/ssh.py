@@ -1,4 +1,4 @@
-"""An SSH daemon on each machine, and a client that finds them, with keys of their own that nobody keeps."""
+"""An SSH daemon on each machine and a client that reaches them, with keys that are made for this use only."""
 
 import contextlib
 import fcntl
@@ -7,46 +7,50 @@ import pathlib
 import shlex
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 
-from ctr_trainer.bench.namespaces import find_tool
+from ctr_trainer.bench.namespaces import Machine, tool
 from ctr_trainer.messages.errors import UserError
 
 PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 _PORT = 22
 _TIMEOUT_SECONDS = 30
 _POLL_SECONDS = 0.05
-# Where sshd wants an empty directory, for what it does before a client is known.
+# sshd needs this empty directory for the process that authenticates a client.
 _EMPTY = pathlib.Path("/run/sshd")
 
 
 @contextlib.contextmanager
-def daemons(machines, directory):
-    """Starts a daemon on each machine. Gives the directory with an `ssh` that reaches them, for the front of a PATH.
+def daemons(machines: Sequence[Machine], directory: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """Starts a daemon on each machine, and stops them at the end of the block.
 
     Args:
-      machines: of `namespaces.machines`, which kills what the daemons leave.
-      directory: for keys, settings and logs; only this user may read it.
+      machines: the machines; `namespaces.machines` kills any processes that the daemons leave.
+      directory: directory for keys, settings and logs, which only this user may read.
+
+    Yields:
+      directory with an `ssh` that reaches the machines; put it at the front of a PATH.
 
     Raises:
-      UserError: one does not answer in time; with its log.
+      UserError: a daemon does not answer in time; the message has its log.
     """
     directory = pathlib.Path(directory).resolve()
     for name in ("host", "client"):
-        keygen = [find_tool("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", directory / name]
+        keygen = [tool("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
         subprocess.run(keygen, check=True, timeout=_TIMEOUT_SECONDS)
     (directory / "sshd_config").write_text(_daemon_settings(directory))
     (directory / "ssh_config").write_text(_client_settings(directory))
     programs = directory / "bin"
     programs.mkdir()
     client = programs / "ssh"
-    client.write_text(f'#!/bin/sh\nexec {find_tool("ssh")} -F {shlex.quote(str(directory / "ssh_config"))} "$@"\n')
+    client.write_text(f'#!/bin/sh\nexec {tool("ssh")} -F {shlex.quote(str(directory / "ssh_config"))} "$@"\n')
     client.chmod(0o700)
     started = []
     with in_use(_EMPTY):
         try:
             for machine in machines:
                 log = directory / f"sshd-{machine.address}.log"
-                daemon = [find_tool("sshd"), "-D", "-f", directory / "sshd_config", "-E", log]
+                daemon = [tool("sshd"), "-D", "-f", directory / "sshd_config", "-E", log]
                 started.append((machine, log, subprocess.Popen(machine.command(daemon), stdin=subprocess.DEVNULL)))
             for machine, log, process in started:
                 _wait(machine, log, process, programs)
@@ -59,8 +63,8 @@ def daemons(machines, directory):
 
 
 @contextlib.contextmanager
-def in_use(directory):
-    """Has a directory there, and in the end removes it if it was not there before and no other process is in here."""
+def in_use(directory: pathlib.Path) -> Iterator[None]:
+    """Makes a directory if it does not exist. If so, the block's end removes it, unless another process uses it."""
     own = not directory.exists()
     directory.mkdir(mode=0o755, exist_ok=True)
     users = os.open(directory, os.O_RDONLY)
@@ -75,13 +79,13 @@ def in_use(directory):
         os.close(users)
 
 
-def _daemon_settings(directory):
+def _daemon_settings(directory: pathlib.Path) -> str:
     return "\n".join(
         [
             f"Port {_PORT}",
             f"HostKey {directory / 'host'}",
             f"AuthorizedKeysFile {directory / 'client.pub'}",
-            "StrictModes no",  # The directory may lie below one that others may write to, as /tmp.
+            "StrictModes no",  # The directory may be in one that others may write to, such as /tmp.
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "PermitRootLogin prohibit-password",
@@ -93,14 +97,14 @@ def _daemon_settings(directory):
     )
 
 
-def _client_settings(directory):
+def _client_settings(directory: pathlib.Path) -> str:
     return "\n".join(
         [
             "Host *",
             f"  Port {_PORT}",
             f"  IdentityFile {directory / 'client'}",
             "  IdentitiesOnly yes",
-            "  UserKnownHostsFile /dev/null",  # Not into the user's own: these hosts are gone in a moment.
+            "  UserKnownHostsFile /dev/null",  # The user's own file is not for hosts that soon disappear.
             "  GlobalKnownHostsFile /dev/null",
             "  StrictHostKeyChecking no",
             "  BatchMode yes",
@@ -110,8 +114,8 @@ def _client_settings(directory):
     )
 
 
-def _wait(machine, log, process, programs):
-    """Returns when a login works."""
+def _wait(machine: Machine, log: pathlib.Path, process: "subprocess.Popen[bytes]", programs: pathlib.Path) -> None:
+    """Returns when a login on the machine works."""
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     login = machine.command([programs / "ssh", "-o", "PasswordAuthentication=no", machine.address, "true"])
     while True:

@@ -1,4 +1,4 @@
-"""A worker of a job that is measured: trains as `train` does, and leaves what it found in a file of its rank."""
+"""A worker of a measured job: trains as `train` does, and writes its results to a file of its rank."""
 
 import dataclasses
 import json
@@ -6,51 +6,65 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from absl import flags as absl_flags
 
 from ctr_trainer import flags
+from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import tensorflow_import
+from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerFlags(Settings, title="Worker"):
-    """What a job tells its workers beside the flags of `train`."""
+    """The flags of a worker in addition to the flags of `train`."""
 
     result_dir: str = setting("", "directory where rank r writes rank-r.json", "path")
     core_shares: int = setting(
-        0, "equal parts of a machine's cores; a worker gets one; 0: as many as workers", minimum=0
+        0, "equal parts of a machine's cores, one for each worker; 0: as many parts as workers", minimum=0
     )
-    towers: int = setting(1, "parts that a batch is cut into, each computed on a device of its own", minimum=1)
+    towers: int = setting(1, "parts of a batch, each computed on its own device", minimum=1)
 
 
-def main():
-    """-> the exit status, as that of `python -m ctr_trainer`."""
+def main() -> int:
+    """Returns the exit status, which means the same as the exit status of `python -m ctr_trainer`."""
     tensorflow_import.install()
     log_lines.install(rank=log_lines.rank_of_this_process())
-    groups = (WorkerFlags, *flags.TRAINING)
     try:
-        values = flags.define(groups)
+        values = flags.define((WorkerFlags, *flags.TRAINING))
         values(sys.argv)
-        found = _measure(*(flags.read(group, values) for group in groups))
+        worker = flags.read(WorkerFlags, values)
+        found = _measure(
+            worker=worker,
+            experiment=flags.read(Experiment, values),
+            evaluation=flags.read(EvaluationConfig, values),
+            metrics=flags.read(MetricsConfig, values),
+        )
     except (absl_flags.Error, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    path = os.path.join(values["result_dir"].value, f"rank-{found['rank']}.json")
+    path = os.path.join(worker.result_dir, f"rank-{found['rank']}.json")
     with open(path, "w") as file:
         json.dump(found, file)
     return 0
 
 
-def _measure(worker, experiment, evaluation, metrics, export):
-    """Trains; evaluates where there is --eval_data, on the way if --eval_steps says so. -> dict, see `result`."""
+def _measure(
+    worker: WorkerFlags, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
+) -> dict[str, Any]:
+    """Trains, and evaluates on --eval_data if it is given: during the training with --eval_steps, else after it.
+
+    Returns:
+      dict, see `result`, with `evaluation_seconds` and `learning_rate`.
+    """
     from ctr_trainer.bench.device_towers import gpus_of, in_towers
     from ctr_trainer.bench.workload import W1Batches
+    from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.evaluation_history import EvaluationHistory
     from ctr_trainer.experiment.build import (
         make_estimator,
@@ -70,16 +84,17 @@ def _measure(worker, experiment, evaluation, metrics, export):
     if worker.towers > 1:
         estimator.model_fn = in_towers(estimator.model_fn, worker.towers)
 
-    def train_input_fn(position):
+    def train_input_fn(position: Any) -> Any:
         if not data.train_data:
             return W1Batches(data.batch_size, None, distributed.rank())
         return training_reader(experiment, position)
 
-    def eval_input_fn():
+    def eval_input_fn() -> BatchReader:
         return reader(experiment, data.eval_data, once=True)
 
     eval_spec = make_eval_spec(evaluation, metrics, eval_input_fn)
     trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec)
+    assert trained is not None  # A new model directory has steps to train.
     evaluations, evaluation_seconds = [], trained["phase_seconds"]["evaluation"]["mean"]
     if eval_spec:
         evaluations = EvaluationHistory.load(experiment.model.model_dir).evaluations
@@ -97,14 +112,24 @@ def _measure(worker, experiment, evaluation, metrics, export):
 def result(
     rank: int, trained: Mapping[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
 ) -> dict[str, Any]:
-    """Returns what a worker leaves of its training and its evaluations.
+    """Returns the results that a worker writes.
+
+    Args:
+      rank: rank of this worker.
+      trained: what `Estimator.train` returned.
+      evaluations: the `step` and the metrics of each evaluation.
+      examples_per_step: examples of this rank in an optimizer step.
 
     Returns:
-      dict of `rank`, `examples_per_sec` of this rank over the steps that count, without the time of evaluations,
-      `phases` and `load` as `Estimator.train` returns them, what all ranks `held` of memory and GPUs (see
-      `RunSummary.results`), `training_auc` of the training examples of all ranks as they came, `auc`, `accuracy`,
-      `logloss` and `copc` of the last evaluation, and `evaluations`, a list of dicts with the `step` and the `auc` of
-      each. What was not measured is left out. If there are several labels, each is the mean over the labels.
+      dict of
+        `rank`;
+        `examples_per_sec` of this rank over the measured steps, without the time of evaluations;
+        `phases` and `load`, see `TrainResult`;
+        `held`: the memory and the GPUs of all ranks, see `TrainResult`;
+        `training_auc` of the training examples of all ranks, each scored before it is trained on;
+        `auc`, `accuracy`, `logloss` and `copc` of the last evaluation;
+        `evaluations`: the `step` and the `auc` of each evaluation.
+      What was not measured is left out. If there are several labels, each metric is the mean over the labels.
     """
     phases = trained["phases"]
     learned = _mean_of_labels(evaluations[-1], ("auc", "accuracy", "logloss", "copc")) if evaluations else {}
@@ -121,10 +146,8 @@ def result(
     }
 
 
-def _mean_of_labels(metrics, names):
-    """-> dict of the metrics of these names; of `auc/click` and `auc/buy`, as models of several labels have them, the
-    mean is the `auc`.
-    """
+def _mean_of_labels(metrics: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
+    """Returns the metrics of these names; of several labels, `auc` is the mean of `auc/click` and `auc/buy`."""
     found = {}
     for name in names:
         values = [value for key, value in metrics.items() if key.partition("/")[0] == name]
