@@ -148,7 +148,7 @@ def serving(url: str, place: pathlib.Path, name: str, *flags: str) -> Iterator[i
     """Gives the port of a scoring server of a publication, which has loaded it; ends it."""
     port_file, log = place / f"{name}.port", place / f"{name}.log"
     command = [sys.executable, "-m", "ctr_trainer", "score", f"--model={url}", "--port=0", f"--port_file={port_file}"]
-    command += ["--refresh_secs=0.5", *flags]
+    command += flags
     with open(log, "w") as out:
         process = subprocess.Popen(command, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT)
     try:

@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.USAGE
     if "log_format" in values:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None
-        log_lines.install(values["log_format"], rank, values.get("log_ranks", "all"))
+        log_lines.install(values["log_format"], rank)
     words = last_words.of_this_process()
     words.model_dir = values.get("model_dir", "")
     return words.run(lambda: command.run(*taken), takes_signals=name in _ENDING_IN_ORDER)

@@ -22,7 +22,7 @@ from ctr_trainer.bench.jobs import (
 )
 from ctr_trainer.bench.network_columns import Column
 from ctr_trainer.bench.network_job import NetworkJob
-from ctr_trainer.bench.reference_networks import CONVOLUTION, PARAMS, describe, networks
+from ctr_trainer.bench.reference_networks import CONVOLUTION, PARAMS, describe, networks, without_divisor
 from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.bench import BenchFlags, NetworkFlags
@@ -62,18 +62,21 @@ REFERENCE = {
 REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
 _REFERENCE_TEXT = (
     "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Our resnet50 and vgg16 have the "
-    "parameters, over --scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 "
-    "times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine computes.",
+    "parameters, over the divisor, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to "
+    "160 times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine "
+    "computes.",
     "Horovod's autotune took the first at 5 Gbit/s from 49% to 61%.",
 )
 _CONVOLUTION_TEXT = (
-    "conv has the parameters of ResNet-50, over --scale, in convolutions that compute as much with each of them."
+    "conv has the parameters of ResNet-50, over the divisor, in convolutions that compute as much with each of them."
 )
 
 
 def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
     """Measures and reports."""
-    speeds, ways, towers = _speeds(flags.gbit), _ways(flags.ways), networks(flags.dense_params, flags.scale)
+    speeds, ways = _speeds(flags.gbit), _ways(flags.ways)
+    names, scale = without_divisor(flags.dense_params)
+    towers = networks(names, scale)
     if experiment.run.embedding.service != "auto":
         raise UserError(
             "`bench network` starts a service of its own on the first machine: leave out --embedding_service"
@@ -103,7 +106,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         tuned = _best_rows(logs) if TUNED in ways else {}
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
     columns = {tower: _columns(tower, runs, speeds, ways, bench, experiment) for tower in towers}
-    trained = described(experiment, describe(flags.dense_params, experiment.model.model))
+    trained = described(experiment, describe(names, experiment.model.model))
     lines = _lines(
         trained=trained,
         found=found,
@@ -113,6 +116,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         failed=failed,
         bench=bench,
         experiment=experiment,
+        scale=scale,
         flags=flags,
         host=host,
     )
@@ -120,7 +124,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         "experiment": trained,
         "machines": flags.machines,
         "towers": {tower: list(each) for tower, each in towers.items()},
-        "scale": flags.scale,
+        "scale": scale,
         "rounds": bench.rounds,
         "steps": bench.steps,
         "time_percent": {
@@ -253,6 +257,7 @@ def _lines(
     failed: Mapping[str, str],
     bench: BenchFlags,
     experiment: Experiment,
+    scale: float,
     flags: NetworkFlags,
     host: Mapping[str, Any],
 ) -> list[str]:
@@ -285,7 +290,7 @@ def _lines(
     if CONVOLUTION in found:
         lines.append(_CONVOLUTION_TEXT)
     if any(tower in PARAMS or tower == CONVOLUTION for tower in found):
-        lines.append(f"Parameters are over --scale={flags.scale:g}.")
+        lines.append(f"Parameters are divided by {scale:g}.")
     if bench.rounds == 1:
         lines.append(ONE_ROUND)
     if flags.machines > host["cores"]:

@@ -41,8 +41,8 @@ class MachineService(LocalService):
         super().__init__(str(data_dir), str(directory / "service.log"), timeout)
         self.token_file.write_text(self.token)
 
-    def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path, file_cores: set[int] | None) -> list[str]:
-        command = super()._command(data_dir, port_file, file_cores)
+    def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path) -> list[str]:
+        command = super()._command(data_dir, port_file)
         return self._machine.command([*command, f"--bind={self._machine.address}:0"])
 
 

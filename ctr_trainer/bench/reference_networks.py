@@ -28,7 +28,7 @@ def channels_for(params: float) -> int:
       UserError: one channel has more parameters.
     """
     if params < parameters(1):
-        raise UserError(f"--dense_params: {params:g} parameters are too few for convolutions; lower --scale")
+        raise UserError(f"--dense_params: {params:g} parameters are too few for convolutions; lower the divisor")
     least = int(math.sqrt(params / parameters(1)))  # A lower bound: not all parameters grow with the square.
     return min(range(least, 2 * least + 1), key=lambda channels: abs(parameters(channels) - params))
 
@@ -41,7 +41,7 @@ def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
     """Returns the flags of `train` for each network.
 
     Args:
-      names: `--dense_params`; () for the experiment's own network.
+      names: those of `--dense_params`, see `without_divisor`; () for the experiment's own network.
       scale: divisor of the number of parameters.
 
     Raises:
@@ -63,11 +63,30 @@ def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
     return found or {_MODEL: ()}
 
 
+def without_divisor(texts: Sequence[str]) -> tuple[list[str], float]:
+    """Returns the names in `--dense_params`, as `resnet50` of `resnet50/100`, and the divisor of their parameters.
+
+    Raises:
+      UserError: a divisor is no number of at least 1, or the divisors differ.
+    """
+    names = [text.partition("/")[0] for text in texts]
+    try:
+        divisors = {float(text.partition("/")[2] or 1) for text in texts} or {1.0}
+    except ValueError:
+        divisors = {0.0}
+    if len(divisors) > 1 or not 1 <= min(divisors) < math.inf:
+        raise UserError(
+            f"--dense_params={','.join(texts)}: expected the same number of at least 1 behind each slash, as "
+            "resnet50/100,vgg16/100"
+        )
+    return names, divisors.pop()
+
+
 def describe(names: Sequence[str], model: str) -> str:
     """Describes networks in words, such as `deepfm (resnet50, vgg16), conv`.
 
     Args:
-      names: `--dense_params`.
+      names: those of `--dense_params`.
       model: name of the model whose hidden layers all networks but the convolutions are.
     """
     layers = [name for name in names if name != CONVOLUTION]
@@ -82,5 +101,5 @@ def hidden_units(params: float) -> tuple[int, ...]:
     """
     h = round(math.sqrt(_ENDS**2 + params) - _ENDS)
     if h < 1:
-        raise UserError(f"--dense_params: {params:g} parameters are too few for a tower; lower --scale")
+        raise UserError(f"--dense_params: {params:g} parameters are too few for a tower; lower the divisor")
     return (_ENDS, h, h, _ENDS)

@@ -40,9 +40,9 @@ GROUPS = (
     ListedExperiment,
 )
 MAIN = (
-    *("workers", "rounds", "steps", "trace_steps", "output", "axes", "rows", "equal", "evaluations"),
-    *("costs", "check", "worker_cores", "most_workers"),
-    *("machines", "gbit", "dense_params", "scale", "ways"),
+    *("workers", "rounds", "steps", "output", "axes", "rows", "equal"),
+    *("costs", "check", "worker_cores"),
+    *("machines", "gbit", "dense_params", "ways"),
     *("model", "hidden_units", "train_data", "eval_data", "batch_size", "accumulation_steps", "dense_sync_steps"),
     *("dense_exchange", "fp16_allreduce", "optimizer", "learning_rate", "embedding_service", "sync_steps", "threads"),
 )
@@ -53,7 +53,7 @@ EXAMPLES = (
     "python -m ctr_trainer bench methods",
     "python -m ctr_trainer bench accumulation --accumulation_steps=1,2,4,8 --equal=examples,steps",
     "python -m ctr_trainer bench simulate --check --workers=1,2,4 --gbit=10",
-    "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50,vgg16 --scale=100",
+    "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50/100,vgg16/100",
 )
 
 
@@ -70,9 +70,7 @@ def run(
     sizes = _SIZES_OF.get(module, _SIZES)
     bench = dataclasses.replace(bench, rounds=bench.rounds or sizes["rounds"], steps=bench.steps or sizes["steps"])
     if bench.steps < bench.trace_steps:
-        raise UserError(
-            f"--steps={bench.steps} must be at least --trace_steps={bench.trace_steps}, so that a step is traced"
-        )
+        raise UserError(f"--steps={bench.steps} must be at least {bench.trace_steps}, so that a step is traced")
     if not bench.workers:
         raise UserError("--workers=: name one number or more, each at least 1")
     batches = experiment.train.accumulation_steps or (1,)

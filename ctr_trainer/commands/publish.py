@@ -20,15 +20,14 @@ class PublishFlags(Settings, title="Publish"):
 
     to: str = setting("", "directory, its URL, or redis://host:port,host:port/NAME of a cluster, to publish to", "path")
     source: str = setting(
-        "", "spool of a training to deliver continuously, in place of a checkpoint", "path", flag="from"
+        "", "spool of a training to deliver continuously, in place of a checkpoint", "path", flag="input"
     )
-    exit_with_stdin: bool = setting(False, "end when standard input closes, that is with the process that started it")
 
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
 TAKES = (
     *OF_MODELS,
-    *("to", "from", "publish_dtype", "exit_with_stdin"),
+    *("to", "input", "publish_dtype"),
     *("redis_auth_file", "redis_ca", "redis_cert", "redis_key"),
 )
 GIVEN = True
@@ -38,7 +37,7 @@ EXAMPLES = (
     "--publish_dtype=float16",
     "python -m ctr_trainer publish --model_dir=demo/model --checkpoint=1000 "
     "--to=rediss://redis-1:7000,redis-2:7000/ctr --redis_auth_file=auth --redis_ca=ca.pem",
-    "python -m ctr_trainer publish --from=demo/model/publication --to=redis://127.0.0.1:7000/ctr",
+    "python -m ctr_trainer publish --input=demo/model/publication --to=redis://127.0.0.1:7000/ctr",
 )
 
 
@@ -52,7 +51,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
 
 def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
-    """Delivers a spool until SIGTERM, or until standard input closes."""
+    """Delivers a spool until SIGTERM; as a `Child`, until standard input closes."""
     import functools
     import signal
     import sys
@@ -65,8 +64,9 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
 
     ended = threading.Event()
     # A machine that shuts down sends SIGTERM to all processes, and the training still publishes a last epoch.
-    with child.handling_signals(signal.SIG_IGN if publish.exit_with_stdin else lambda *_: ended.set()):
-        if publish.exit_with_stdin:
+    is_child = child.told_by_parent() is not None
+    with child.handling_signals(signal.SIG_IGN if is_child else lambda *_: ended.set()):
+        if is_child:
             threading.Thread(target=set_when_closed, args=(sys.stdin.fileno(), ended), daemon=True).start()
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 

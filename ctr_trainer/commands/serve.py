@@ -1,5 +1,7 @@
 """Runs one shard of the embedding lookup service until SIGTERM; rows are spread over the shards by key."""
 
+import sys
+
 from ctr_trainer.flags.servers import ServeFlags
 from ctr_trainer.settings.by_flag import require
 
@@ -16,16 +18,25 @@ def run(flags: ServeFlags) -> None:
     """Serves."""
     from ctr_trainer.embedding.service.security import ServerSecurity
     from ctr_trainer.embedding.service.serving import serve
+    from ctr_trainer.processes import child
 
     require(flags, "data_dir")
+    told = child.told_by_parent()
+    parent = told or {}
     serve(
         flags.bind,
         flags.data_dir,
-        ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca, flags.token_fd),
-        flags.port_file or None,
-        flags.exit_with_stdin,
-        flags.save_at_exit,
-        flags.restore or None,
-        flags.metrics_port if flags.metrics_port >= 0 else None,
-        set(flags.file_cores) or None,
+        ServerSecurity.read(
+            flags.token_file,
+            flags.tls_cert,
+            flags.tls_key,
+            flags.tls_client_ca,
+            token_fd=sys.stdin.fileno() if parent.get("sends_token") else -1,
+        ),
+        port_file=flags.port_file or None,
+        exit_with_stdin=told is not None,
+        save_at_exit=flags.save_at_exit,
+        restore=flags.restore or None,
+        metrics_port=flags.metrics_port if flags.metrics_port >= 0 else None,
+        file_cores=set(parent.get("file_cores", ())) or None,
     )

@@ -14,14 +14,14 @@ ACTIONS = {
     "save": "write all rows below --output, a new directory inside the shards' --data_dir",
 }
 EXAMPLES = (
-    "python -m ctr_trainer service stats --service=127.0.0.1:7700",
-    "python -m ctr_trainer service tables --service=a:7700,b:7700 --token_file=token --json",
-    "python -m ctr_trainer service save --service=a:7700,b:7700 --output=/shared/models/ctr/by-hand",
+    "python -m ctr_trainer service stats --embedding_service=127.0.0.1:7700",
+    "python -m ctr_trainer service tables --embedding_service=a:7700,b:7700 --token_file=token --format=json",
+    "python -m ctr_trainer service save --embedding_service=a:7700,b:7700 --output=/shared/models/ctr/by-hand",
 )
 
 
 def run(action: str, flags: ServiceFlags) -> None:
-    """Prints what the shards answer, as a table or, with --json, as one JSON object."""
+    """Prints what the shards answer, as a table or, with --format=json, as one JSON object."""
     import contextlib
 
     from ctr_trainer.embedding.service.client import ServiceClient
@@ -41,7 +41,7 @@ def run(action: str, flags: ServiceFlags) -> None:
             answer, table = client.tables(), _layout_table
         else:
             answer, table = {"path": flags.output, "files": client.copy(flags.output)}, _files_table
-    print(json.dumps(answer) if flags.json else table(answer), flush=True)
+    print(json.dumps(answer) if flags.format == "json" else table(answer), flush=True)
 
 
 def _stats_table(stats: dict[str, Any]) -> str:

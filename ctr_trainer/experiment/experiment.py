@@ -78,7 +78,11 @@ class WorkersSettings(Settings, title="Workers"):
     )
     stall_timeout: float = setting(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
     stall_warning: float = setting(
-        60.0, "wait after which the log names the rank and the phase waited for; 0 for never", "seconds", minimum=0.0
+        60.0,
+        "wait after which the log names the rank and the phase waited for; 0 for never",
+        "seconds",
+        minimum=0.0,
+        flag=None,
     )
     dense_exchange: str = setting(
         "auto",
@@ -105,12 +109,6 @@ class LogSettings(Settings, title="Log"):
         "plain",
         "form of the log's lines; json: each line of the log, and of a service started here, is one JSON object",
         choices=log_lines.FORMATS,
-        alike=False,
-    )
-    log_ranks: str = setting(
-        "all",
-        "ranks whose log is whole; chief: other ranks log warnings and errors only",
-        choices=log_lines.RANKS,
         alike=False,
     )
 

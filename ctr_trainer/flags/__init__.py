@@ -34,7 +34,7 @@ EXPERIMENT: Groups = (
 )
 
 # The flags of commands that use a trained model and read data, and of those that read none.
-OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format", "log_ranks"),)
+OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
 
 __all__ = [

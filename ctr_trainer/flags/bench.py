@@ -6,6 +6,8 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.train_settings import TrainSettings
 
+_TRACE_STEPS = 20
+
 
 @dataclasses.dataclass(frozen=True)
 class AccumulationFlags(Settings, title="Bench accumulation"):
@@ -22,6 +24,7 @@ class AccumulationFlags(Settings, title="Bench accumulation"):
         "evaluations of each run on --eval_data, evenly spaced; the last one is at the end of the run",
         "times",
         minimum=1,
+        flag=None,
     )
 
 
@@ -36,10 +39,9 @@ class NetworkFlags(Settings, title="Bench network"):
     dense_params: tuple[str, ...] = setting(
         (),
         "dense networks, in turn: resnet50, vgg16 or a number for layers with as many parameters, conv for "
-        "convolutions with ResNet-50's; none: --hidden_units",
+        "convolutions with ResNet-50's; none: --hidden_units. With /N at the end, as resnet50/100, an N-th of them",
         "name",
     )
-    scale: float = setting(1.0, "divisor of the parameters of --dense_params", "times", minimum=1.0)
     ways: tuple[str, ...] = setting(
         (), "ways of the gradients: plain, fp16, accumulation, sync, autotune; plain,fp16,autotune by default", "name"
     )
@@ -54,7 +56,7 @@ class SimulateFlags(Settings, title="Bench simulate"):
     worker_cores: int = setting(
         0, "cores of each machine of --machines; 0: as many as this one has", "cores", minimum=0
     )
-    most_workers: int = setting(1000, "workers up to which the prediction goes", "workers", minimum=1)
+    most_workers: int = setting(1000, "workers up to which the prediction goes", "workers", minimum=1, flag=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +73,11 @@ class BenchFlags(Settings, title="Bench"):
         minimum=0,
     )
     steps: int = setting(
-        0, "steps measured in each run, after a warm-up of --trace_steps; 0: 200, of `network` 100", "steps", minimum=0
+        0,
+        "steps measured in each run, after a warm-up of 20 or a third as many; 0: 200, of `network` 100",
+        "steps",
+        minimum=0,
     )
-    trace_steps: int = setting(20, "steps between two steps whose operations are traced", "steps", minimum=2)
     output: str = setting(
         "bench", "directory of the reports: JSON and PNG; and of data and models made for them", "path"
     )
@@ -88,6 +92,11 @@ class BenchFlags(Settings, title="Bench"):
         "rows",
         minimum=1,
     )
+
+    @property
+    def trace_steps(self) -> int:
+        """The steps between two steps whose operations are traced, and those of the warm-up."""
+        return max(2, min(_TRACE_STEPS, self.steps // 3))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,9 @@ class LaunchFlags(Settings, title="Launch"):
         5, "restarts in a row without a new checkpoint between them; then the launcher gives up", "restarts", minimum=0
     )
 
-    standby: bool = setting(True, "keep workers of this host ready for the next start, with all that they import")
+    standby: bool = setting(
+        True, "keep workers of this host ready for the next start, with all that they import", flag=None
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

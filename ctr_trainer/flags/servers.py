@@ -16,35 +16,28 @@ class ServeFlags(Settings, title="Serve"):
     bind: str = setting("127.0.0.1:0", "host:port to listen on; port 0 picks one", "address")
     data_dir: str = setting("", "the only directory, or its URL, that snapshots are written to and read from", "path")
     token_file: str = setting("", "file with the token that clients must send; needed off loopback", "path")
-    token_fd: int = setting(
-        -1,
-        "open descriptor whose first line is the token, from the process that starts this one; -1 is none",
-        minimum=-1,
-    )
     tls_cert: str = setting("", "PEM of the service's certificate; turns on TLS", "path")
     tls_key: str = setting("", "PEM of its key", "path")
     tls_client_ca: str = setting("", "PEM of the authority whose certificates clients must show", "path")
     metrics_port: int = setting(-1, "where Prometheus reads /metrics; 0 picks a port, -1 is none", "port", minimum=-1)
     port_file: str = setting("", "file that gets host:port once the service is ready", "path")
     save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM, for --restore")
-    file_cores: tuple[int, ...] = setting(
-        (),
-        "cores on which files of rows are written while requests are served; none: the cores of the process",
-        minimum=0,
-        example=(0, 1),
-    )
     restore: str = setting("", "directory that such a save left, to start from", "path")
     log_format: str = setting("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
-    exit_with_stdin: bool = setting(False, "end when standard input closes, that is with the process that started it")
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceFlags(Settings, title="Service"):
     """Service."""
 
-    service: str = setting("", "shards as host:port,host:port, in the order that the workers name them", "address")
+    service: str = setting(
+        "",
+        "shards as host:port,host:port, in the order that the workers name them",
+        "address",
+        flag="embedding_service",
+    )
     output: str = setting("", "directory that `save` writes, inside the shards' --data_dir", "path")
-    json: bool = setting(False, "print one JSON object in place of a table")
+    format: str = setting("table", "form of what is printed; json: one JSON object", choices=("table", "json"))
     service_timeout: float = setting(
         10.0, "time for which a shard that does not answer is asked again", "seconds", minimum=0.0
     )
@@ -65,7 +58,11 @@ class ScoreLimits(Settings, title="Requests"):
         256, "examples of concurrent requests that are scored together", "examples", minimum=1
     )
     batch_delay_ms: float = setting(
-        0.0, "how long a batch waits for further requests; 0: takes those that wait already", "ms", minimum=0.0
+        0.0,
+        "how long a batch waits for further requests; 0: takes those that wait already",
+        "ms",
+        minimum=0.0,
+        flag=None,
     )
     threads: int = setting(1, "batches that are scored at a time, each on one core", "threads", minimum=1)
     max_queue: int = setting(
@@ -117,7 +114,7 @@ class ScoreFlags(Settings, title="Score"):
     flight_port: int = setting(
         -1, "port of Arrow Flight, for batches; 0 picks one, -1 is none", "port", minimum=-1, maximum=65535
     )
-    refresh_secs: float = setting(1.0, "time between two looks for a newer record", "seconds", above=0.0)
+    refresh_secs: float = setting(1.0, "time between two looks for a newer record", "seconds", above=0.0, flag=None)
     start_timeout: float = setting(
         60.0, "longest wait at the start for a publication that does not exist yet", "seconds", minimum=0.0
     )
@@ -131,7 +128,9 @@ class ScoreFlags(Settings, title="Score"):
         minimum=0.0,
         flag="grace_secs",
     )
-    cache_dir: str = setting("", "local directory for rows and towers; none: the directory of temporary files", "path")
+    cache_dir: str = setting(
+        "", "local directory for rows and towers; none: the directory of temporary files", "path", flag=None
+    )
     cache_rows: int = setting(
         100_000, "rows of each table that are kept for the next batches, of a cluster's rows; 0 for none", minimum=0
     )

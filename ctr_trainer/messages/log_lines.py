@@ -13,7 +13,6 @@ from typing import TextIO
 from ctr_trainer.messages.errors import masked
 
 FORMATS = ("plain", "json")
-RANKS = ("all", "chief")
 # The `extra` of a logging call whose line is the message alone in the form `plain`, without time and place.
 AS_IT_IS = {"as_it_is": True}
 _NAME = "ctr_trainer"
@@ -21,7 +20,7 @@ _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - 
 _EVERY_SECONDS = 10.0
 
 
-def install(form: str = "plain", rank: int | None = None, ranks: str = "all") -> None:
+def install(form: str = "plain", rank: int | None = None) -> None:
     """Writes the log of this process to standard error, line by line. A further call changes the form.
 
         2024-10-02 00:21:29,534 - INFO [log_hooks.py:45 - take] - current lr: 0.050000
@@ -32,7 +31,6 @@ def install(form: str = "plain", rank: int | None = None, ranks: str = "all") ->
       form: one of `FORMATS`. `json` writes one object per line: `time` (ISO 8601 with milliseconds), `level`, `file`,
         `line`, `function`, `rank`, `message`, and `exception` if there is one.
       rank: rank of this worker; None if this process is no worker.
-      ranks: one of `RANKS`. With `chief` the ranks other than 0 write only warnings and errors.
     """
     root = logging.getLogger()
     if root.handlers and _installed() is None:
@@ -47,7 +45,7 @@ def install(form: str = "plain", rank: int | None = None, ranks: str = "all") ->
         logging.getLogger("tensorflow").handlers.clear()
     root.setLevel(logging.INFO)
     # The handler's level, not the logger's: TensorFlow's logger has a level of its own.
-    handler.setLevel(logging.WARNING if ranks == "chief" and rank else logging.INFO)
+    handler.setLevel(logging.INFO)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import os
 import pathlib
 import signal
@@ -22,6 +23,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STOP_SECONDS = 15
 _LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
+# The environment variable that tells a process that it is a `Child`.
+CHILD = "CTR_TRAINERCHILD"
 _PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 
@@ -161,6 +164,7 @@ class Child:
       log_file: where its output goes, appended; one of more than 64 MiB is first renamed to `NAME.1`.
       cores: that it may use; None for those of this process.
       environment: dict of variables that it has unless this process has them.
+      told: what it learns from `told_by_parent`; anything that JSON holds, and no secret.
 
     Attributes:
       log_file: as above.
@@ -173,6 +177,7 @@ class Child:
         log_file: str | os.PathLike[str],
         cores: set[int] | None = None,
         environment: Mapping[str, str] | None = None,
+        told: Mapping[str, Any] | None = None,
     ) -> None:
         self.log_file = log_file
         _rotate(log_file)
@@ -183,7 +188,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**(environment or {}), **os.environ, "PYTHONPATH": path},
+                env={**(environment or {}), **os.environ, "PYTHONPATH": path, CHILD: json.dumps(dict(told or {}))},
                 start_new_session=True,
             )
         self.pid = self._process.pid
@@ -219,6 +224,15 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def told_by_parent() -> dict[str, Any] | None:
+    """Returns what the process that started this one as a `Child` told it; None if this process is no `Child`.
+
+    A process that is a `Child` ends once its standard input closes. The processes that it starts are none.
+    """
+    told = os.environ.pop(CHILD, None)
+    return None if told is None else json.loads(told)
 
 
 def _rotate(log_file: str | os.PathLike[str]) -> None:

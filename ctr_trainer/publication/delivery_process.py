@@ -49,7 +49,7 @@ class DeliveryKeeper:
 
 
 class DeliveryProcess(Child):
-    """`publish --from=SPOOL --to=URL` in a child process, which ends when this process ends, however it ends.
+    """`publish --input=SPOOL --to=URL` in a child process, which ends when this process ends, however it ends.
 
     A context manager: leaving it stops the process. What it has delivered stands in the spool: `read_delivered`.
 
@@ -63,7 +63,5 @@ class DeliveryProcess(Child):
 
     def __init__(self, spool, to, redis, log_file, cores=None):
         flags = [f"--{name}={value}" for name, value in dataclasses.asdict(redis).items() if value]
-        command = [sys.executable, "-m", "ctr_trainer", "publish", f"--from={spool}", f"--to={to}"]
-        super().__init__(
-            [*command, *flags, "--exit_with_stdin", f"--log_format={log_lines.installed_form()}"], log_file, cores
-        )
+        command = [sys.executable, "-m", "ctr_trainer", "publish", f"--input={spool}", f"--to={to}"]
+        super().__init__([*command, *flags, f"--log_format={log_lines.installed_form()}"], log_file, cores)

@@ -78,7 +78,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         minimum=0.0,
         maximum=1.0,
         of=(*_DECAYS, "plateau"),
-        flag="end_learning_rate",
+        flag=None,
     )
     patience: int = setting(
         0,

@@ -23,7 +23,7 @@ def _experiment(*arguments):
 
 
 def _settings(batches, *equal):
-    return accumulation.settings(batches, equal, BenchFlags(workers=(1, 2), steps=200, trace_steps=20), _experiment())
+    return accumulation.settings(batches, equal, BenchFlags(workers=(1, 2), steps=200), _experiment())
 
 
 def _round(auc, training_auc=0.6, rates=(100.0,), evaluations=()):
@@ -179,8 +179,8 @@ def test_other_benchmarks_take_one_number_of_accumulation_steps(monkeypatch):
 
 @pytest.mark.integration
 def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_path, capsys):
-    sizes = ["--rows=3000", "--batch_size=32", "--hidden_units=8", "--steps=30", "--trace_steps=10", "--rounds=1"]
-    asked = ["--workers=1", "--accumulation_steps=0,4", "--equal=examples,steps", "--evaluations=2"]
+    sizes = ["--rows=3000", "--batch_size=32", "--hidden_units=8", "--steps=30", "--rounds=1"]
+    asked = ["--workers=1", "--accumulation_steps=0,4", "--equal=examples,steps"]
     assert cli.main(["bench", "accumulation", f"--output={tmp_path}", *asked, *sizes]) == 0
     shown = capsys.readouterr().out
     assert "Equal examples:" in shown and "Equal optimizer steps:" in shown
@@ -194,7 +194,7 @@ def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_pat
     assert found["equal"]["examples"][0] == found["equal"]["steps"][0]
     for row in (row for rows in found["equal"].values() for row in rows):
         (evaluations,) = row["evaluations"]
-        assert [each["step"] for each in evaluations] == [row["optimizer_steps"] // 2, row["optimizer_steps"]]
+        assert [each["step"] for each in evaluations] == [row["optimizer_steps"] * n // 5 for n in (1, 2, 3, 4, 5)]
         assert row["auc"]["median"] == evaluations[-1]["auc"]
         assert row["best_auc"]["median"] == max(each["auc"] for each in evaluations)
         assert 0 < row["training_auc"]["median"] < 1 and row["seconds"]["median"] > 0

@@ -103,6 +103,18 @@ def test_the_convolutions_have_the_parameters_of_resnet50_over_the_scale():
 
 
 @pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ((), ([], 1.0)),
+        (("resnet50", "100"), (["resnet50", "100"], 1.0)),
+        (("conv/2.5", "vgg16/2.5"), (["conv", "vgg16"], 2.5)),
+    ],
+)
+def test_one_divisor_stands_behind_the_names_of_networks(texts, expected):
+    assert reference_networks.without_divisor(texts) == expected
+
+
+@pytest.mark.parametrize(
     ("names", "said"),
     [
         ((), "deepfm"),
@@ -127,8 +139,11 @@ def test_a_tower_has_about_the_parameters_asked_for(params):
         ({"gbit": ("-1",)}, "--gbit=-1: expected Gbit/s"),
         ({"ways": ("plain", "slow")}, "there is no slow, only plain, fp16, accumulation, sync, autotune"),
         ({"dense_params": ("alexnet",)}, "--dense_params=alexnet: expected resnet50, vgg16, conv or a number"),
-        ({"dense_params": ("100",), "scale": 1000.0}, "too few for a tower; lower --scale"),
-        ({"dense_params": ("conv",), "scale": 1e6}, "too few for convolutions; lower --scale"),
+        ({"dense_params": ("100/1000",)}, "too few for a tower; lower the divisor"),
+        ({"dense_params": ("conv/1e6",)}, "too few for convolutions; lower the divisor"),
+        ({"dense_params": ("conv/0.5",)}, "--dense_params=conv/0.5: expected the same number of at least 1"),
+        ({"dense_params": ("resnet50/9", "conv")}, "=resnet50/9,conv: expected the same number of at least 1"),
+        ({"dense_params": ("conv/all",)}, "=conv/all: expected the same number of at least 1 behind each slash"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_made(flags, message):
@@ -269,8 +284,8 @@ def test_a_namespace_of_a_process_that_is_gone_is_removed(can_make_machines):
 
 @pytest.mark.integration
 def test_a_real_run_has_a_column_for_each_job_the_search_among_them(can_make_machines, tmp_path, capsys):
-    sizes = ["--batch_size=32", "--steps=10", "--trace_steps=4", "--rounds=1", "--machines=2", "--gbit=1"]
-    more = ["--dense_params=conv", "--scale=20000", "--ways=accumulation,autotune"]
+    sizes = ["--batch_size=32", "--steps=12", "--rounds=1", "--machines=2", "--gbit=1"]
+    more = ["--dense_params=conv/20000", "--ways=accumulation,autotune"]
     assert cli.main(["bench", "network", f"--output={tmp_path}", *sizes, *more]) == 0
     shown = capsys.readouterr().out
     found = json.loads((tmp_path / "network.json").read_text())

@@ -82,7 +82,7 @@ def test_several_workers_need_horovodrun(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps=5", "--trace_steps=10"], "--steps=5 must be at least --trace_steps=10"),
+        (["--steps=1"], "--steps=1 must be at least 2, so that a step is traced"),
         (["--workers=0,1"], "--workers=0,1 must each be at least 1"),
     ],
 )
@@ -111,7 +111,7 @@ def test_runs_of_others_are_never_removed(tmp_path):
 @pytest.mark.integration
 def test_a_real_run_accounts_for_nine_tenths_of_the_step(tmp_path, capsys):
     # Not smaller: what a call of the session costs in Python is in no phase.
-    small = ["--batch_size=1024", "--hidden_units=64", "--steps=12", "--trace_steps=4", "--rounds=1", "--sync_steps=4"]
+    small = ["--batch_size=1024", "--hidden_units=64", "--steps=12", "--rounds=1", "--sync_steps=4"]
     assert cli.main(["bench", "scaling", "--workers=1,2", f"--output={tmp_path}", *small]) == 0
     text = capsys.readouterr().out
     assert "1 worker  2 workers" in text

@@ -54,7 +54,7 @@ def test_an_axis_that_is_none_is_refused_with_those_that_are():
     ],
 )
 def test_each_setting_trains_on_as_many_examples(variant, expected):
-    assert equal_examples(variant, BenchFlags(steps=200, trace_steps=20), _experiment()) == expected
+    assert equal_examples(variant, BenchFlags(steps=200), _experiment()) == expected
 
 
 def test_flags_that_are_handed_on_are_those_that_differ_but_for_the_jobs_own():
@@ -152,7 +152,7 @@ def test_what_no_setting_has_is_no_column():
 @pytest.mark.integration
 def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
-    small = ["--rows=3000", "--batch_size=64", "--hidden_units=8", "--steps=12", "--trace_steps=4", "--rounds=1"]
+    small = ["--rows=3000", "--batch_size=64", "--hidden_units=8", "--steps=12", "--rounds=1"]
     asked = ["--workers=1", "--axes=fp16_allreduce,mixed_precision", f"--output={tmp_path}"]
     command = ["bench", "settings", *asked, *small]
     assert cli.main(command) == 0

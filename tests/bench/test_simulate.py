@@ -19,12 +19,12 @@ def run(tmp_path, *flags):
 def test_costs_of_a_file_predict_every_size_and_name_the_bottleneck(tmp_path, capsys):
     costs = tmp_path / "costs.json"
     costs.write_text(json.dumps({**BASE.to_dict(), "shard_push_seconds": 1e-6, "cores": 1, "growth": 1.0}))
-    found = run(tmp_path, f"--costs={costs}", "--worker_cores=1", "--most_workers=100")["predicted"]
-    assert list(found) == ["1", "2", "4", "8", "16", "32", "64", "100"]
+    found = run(tmp_path, f"--costs={costs}", "--worker_cores=1")["predicted"]
+    assert list(found) == ["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1000"]
     # 1,000 rows a step of 1 us: ten workers keep a shard busy for their 10 ms.
     assert found["8"]["bottleneck"] == "worker" and found["8"]["machines"] == 8
-    assert found["100"]["bottleneck"] == "service"
-    assert found["100"]["examples_per_sec"] == pytest.approx(1_000_000)
+    assert found["128"]["bottleneck"] == "service"
+    assert found["128"]["examples_per_sec"] == pytest.approx(1_000_000)
     assert (tmp_path / "simulate.png").stat().st_size > 1000
     assert "first bottleneck" in capsys.readouterr().out
 
@@ -37,7 +37,7 @@ def test_costs_of_another_batch_are_not_checked(tmp_path, capsys):
     said = f"--costs={costs} are of {BASE.batch_size} examples a step, and --check would run 64"
     assert said in capsys.readouterr().err and BASE.batch_size != 64
     assert not (tmp_path / "simulate.json").exists()
-    assert cli.main([*flags[:-2], "--batch_size=64", "--most_workers=1"]) == 0  # A prediction alone needs no job.
+    assert cli.main([*flags[:-2], "--batch_size=64"]) == 0  # A prediction alone needs no job.
 
 
 @pytest.mark.parametrize("texts", [("fast",), ("-1",), ("1", "2"), ("inf",)])
@@ -80,8 +80,8 @@ def test_the_costs_of_two_cores_are_those_of_one_worker_beside_those_of_two_and_
 def test_costs_are_measured_and_compared_with_jobs_of_one_and_two_workers(tmp_path, monkeypatch):
     # As if of one core: each further one has three workers more started. The test above has two.
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    flags = ("--check", "--workers=1,2", "--rounds=1", "--steps=9", "--trace_steps=3", "--batch_size=64")
-    found = run(tmp_path, *flags, "--most_workers=4")
+    flags = ("--check", "--workers=1,2", "--rounds=1", "--steps=9", "--batch_size=64")
+    found = run(tmp_path, *flags)
     costs = found["costs"]
     # The tower of W1: 26 * 16 + 13 inputs, 256, 128, 64 units and a logit, with biases; Adagrad keeps as much again.
     floats = 430 * 256 + 257 * 128 + 129 * 64 + 65

@@ -64,7 +64,7 @@ def test_rows_of_other_dtypes_differ_by_the_error_that_is_stated(directory, tmp_
         ([], 1, "--to is missing"),
         (["--to=x"], 1, "--model_dir is missing"),
         (["--to=x", "--model_dir=nowhere"], 1, "no such directory"),
-        (["--to=x", "--from=./x"], 1, "is the spool of the training itself"),
+        (["--to=x", "--input=./x"], 1, "is the spool of the training itself"),
         (["--to=x", "--publish_dtype=int4"], 2, "choose one of float32, float16, int8"),
     ],
 )

@@ -81,7 +81,7 @@ def test_every_setting_has_its_flag():
         *("--optimizer=lamb", "--optimizer_params=beta1=0.8,beta2=0.9,epsilon=1e-6", "--weight_decay=0.1"),
         *("--learning_rate=0.1", "--embedding_learning_rate=0.2", "--scale_lr=sqrt", "--fp16_allreduce"),
         *("--lr_schedule=exponential", "--warmup_steps=1", "--decay_steps=2", "--decay_rate=0.5"),
-        *("--end_learning_rate=0.25", "--embedding_lr_schedule=constant", "--accumulation_steps=3"),
+        *("--embedding_lr_schedule=constant", "--accumulation_steps=3"),
         *("--overlap_allreduce", "--clip_norm=4", "--l2=5", "--lr_groups=mlp:0.5,linear:2"),
     )
     assert found == TrainOp(
@@ -90,7 +90,7 @@ def test_every_setting_has_its_flag():
         embedding_learning_rate=0.2,
         scale_lr="sqrt",
         fp16_allreduce=True,
-        schedule=Schedule("exponential", warmup_steps=1, decay_steps=2, decay_rate=0.5, end=0.25),
+        schedule=Schedule("exponential", warmup_steps=1, decay_steps=2, decay_rate=0.5),
         embedding_lr_schedule="constant",
         accumulation_steps=3,
         overlap_allreduce=True,

@@ -1,11 +1,14 @@
 """The log of real processes, since this one's belongs to pytest."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 
 import pytest
+
+from ctr_trainer.processes import child
 
 PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - (\w+) \[(\w+\.py):(\d+) - (\w+)\] - (.*)")
 
@@ -52,15 +55,6 @@ def test_a_traceback_and_a_warning_of_python_are_lines_of_the_same_form(tmp_path
     assert warning["level"] == "WARNING" and "UserWarning: w" in warning["message"]
 
 
-@pytest.mark.parametrize(("rank", "ranks", "levels"), [(0, "chief", "iw"), (1, "chief", "w"), (1, "all", "iw")])
-def test_with_chief_alone_other_ranks_write_warnings_only(tmp_path, rank, ranks, levels):
-    install = f"log_lines.install('json', {rank}, {ranks!r})"
-    # As TensorFlow's logger, this one has a level of its own.
-    work = "log = logging.getLogger('a'); log.setLevel('INFO'); log.info('i'); log.warning('w')"
-    lines = _lines(tmp_path, install, work)
-    assert "".join(json.loads(line)["message"] for line in lines) == levels
-
-
 def test_a_program_that_logs_in_its_own_way_keeps_it(tmp_path):
     install = "logging.basicConfig(format='mine %(message)s')\nlog_lines.install('json')"
     assert _lines(tmp_path, install, "logging.warning('w')") == ["mine w"]
@@ -90,9 +84,14 @@ def test_what_a_command_says_at_its_end_has_the_form_of_the_log(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["plain", "json"])
 def test_a_service_logs_in_the_form_that_it_is_told(tmp_path, form):
-    serve = [sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", "--exit_with_stdin"]
+    serve = [sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", f"--log_format={form}"]
     done = subprocess.run(
-        [*serve, f"--log_format={form}"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        serve,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, child.CHILD: "{}"},
     )
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]

@@ -11,6 +11,7 @@ import pytest
 
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.processes import child
 from tests import small
 from tests.parallel import launch
 
@@ -24,11 +25,11 @@ def address(tmp_path):
         "--bind=127.0.0.1:0",
         f"--data_dir={tmp_path}",
         f"--port_file={tmp_path / 'port'}",
-        "--exit_with_stdin",
     ]
     with open(tmp_path / "log", "w") as log:
         command = [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
-        service = subprocess.Popen(command, env=launch.environment(), stdin=subprocess.PIPE, stderr=log)
+        told = {**launch.environment(), child.CHILD: "{}"}
+        service = subprocess.Popen(command, env=told, stdin=subprocess.PIPE, stderr=log)
     try:
         launch.wait_until((tmp_path / "port").exists, "the service")
         yield (tmp_path / "port").read_text()

@@ -100,7 +100,7 @@ def test_a_store_that_stands_still_for_longer_than_requests_are_tried_costs_rest
         store.put(f"data/{file.name}", file)
     model = f"s3://{object_store.BUCKET}/outage"
     given = [f"--train_data=s3://{object_store.BUCKET}/data", f"--model_dir={model}", f"--batch_size={BATCH}"]
-    command = [sys.executable, "-m", "ctr_trainer", "launch", "--nostandby", "--", *given, "--hidden_units=8"]
+    command = [sys.executable, "-m", "ctr_trainer", "launch", "--", *given, "--hidden_units=8"]
     job = subprocess.Popen(
         [*command, "--epochs=3", "--save_checkpoints_steps=8"],
         env={**launch.environment(), "AWS_MAX_ATTEMPTS": "2"},

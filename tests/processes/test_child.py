@@ -24,3 +24,14 @@ def test_a_log_goes_on_until_it_is_large_and_then_begins_anew(tmp_path, monkeypa
     assert log.read_text() == "said\n" and before.read_text() == "said\nsaid\n"
     _run(log)
     assert log.read_text() == before.read_text() == "said\n"
+
+
+def test_a_child_knows_what_its_parent_told_it_and_a_child_of_its_own_does_not(tmp_path):
+    code = (
+        "import os, subprocess, sys; from ctr_trainer.processes import child; print(child.told_by_parent()); "
+        "print(child.told_by_parent(), child.CHILD in os.environ)"
+    )
+    log = tmp_path / "log"
+    with Child([sys.executable, "-c", code], log, told={"cores": [1, 2]}) as process:
+        process._process.wait(60)
+    assert log.read_text().splitlines() == ["{'cores': [1, 2]}", "None False"]

@@ -1,5 +1,6 @@
 """TLS, one-sided and mutual, between real processes; certificates are made anew for each run."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import child
 from tests import certificates
 from tests.service.conftest import CONFIG, LEASE
 
@@ -74,7 +76,7 @@ def test_a_client_is_told_that_a_service_has_no_tls(pem, tmp_path):
 def test_files_that_do_not_go_together_are_refused(pem):
     with pytest.raises(UserError, match="--tls_cert and --tls_key go together"):
         ServerSecurity.read(cert_file=pem / "server.pem")
-    with pytest.raises(UserError, match="--token_file and --token_fd both name the token"):
+    with pytest.raises(UserError, match="token_file and token_fd both name the token"):
         ServerSecurity.read(pem / "ca.pem", token_fd=0)
     with pytest.raises(UserError, match="--tls_client_ca is part of TLS"):
         ServerSecurity.read(client_ca_file=pem / "ca.pem")
@@ -88,10 +90,11 @@ def test_the_serve_command_takes_certificates_and_the_service_command_reads_over
     port_file = tmp_path / "port"
     serve = [
         *(sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", f"--port_file={port_file}"),
-        *(f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}", "--exit_with_stdin"),
+        *(f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}"),
         "--metrics_port=0",
     ]
-    process = subprocess.Popen(serve, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    told = {**os.environ, child.CHILD: "{}"}
+    process = subprocess.Popen(serve, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=told)
     try:
         lines = []
         while not any("answers on" in line for line in lines):
@@ -99,9 +102,9 @@ def test_the_serve_command_takes_certificates_and_the_service_command_reads_over
             assert lines[-1], lines
         assert any("Prometheus metrics on http://127.0.0.1:" in line for line in lines)
         address = lines[-1].split("answers on ")[1].strip()
-        look = [sys.executable, "-m", "ctr_trainer", "service", "tables", f"--service={address}"]
+        look = [sys.executable, "-m", "ctr_trainer", "service", "tables", f"--embedding_service={address}"]
         done = subprocess.run(
-            [*look, f"--service_ca={pem / 'ca.pem'}", "--json"], capture_output=True, text=True, timeout=60
+            [*look, f"--service_ca={pem / 'ca.pem'}", "--format=json"], capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
     finally:

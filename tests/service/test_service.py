@@ -29,7 +29,7 @@ from ctr_trainer.embedding.store import store_snapshots
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import Lost, ServiceLost, UserError, is_loss
-from ctr_trainer.processes import hardware
+from ctr_trainer.processes import child, hardware
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration
@@ -323,9 +323,10 @@ def test_workers_of_launch_wait_for_a_running_shard_that_others_do_not_wait_for(
     waiting = threading.Thread(target=lambda: found.append(connect([address], lease=lease)))
     waiting.start()
     with contextlib.closing(open(tmp_path / "log", "ab")) as log:
-        command = ["serve", f"--bind={address}", f"--data_dir={tmp_path}", "--exit_with_stdin", "--token_fd=0"]
-        command = [sys.executable, "-m", "ctr_trainer", *command, "--nosave_at_exit"]
-        again = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        command = ["serve", f"--bind={address}", f"--data_dir={tmp_path}", "--nosave_at_exit"]
+        command = [sys.executable, "-m", "ctr_trainer", *command]
+        told = {**os.environ, child.CHILD: json.dumps({"sends_token": True})}
+        again = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=told)
         again.stdin.write(f"{TOKEN}\n".encode())
         again.stdin.flush()
         try:

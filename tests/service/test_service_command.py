@@ -21,18 +21,18 @@ def shards(start, connect, tmp_path):
     client.create_table(CONFIG)
     client.push("t", np.arange(1, 101), ones(100), "w", 1)
     (tmp_path / "token").write_text(TOKEN)
-    return [f"--service={','.join(addresses)}", f"--token_file={tmp_path / 'token'}"]
+    return [f"--embedding_service={','.join(addresses)}", f"--token_file={tmp_path / 'token'}"]
 
 
 def _json(capsys, *arguments):
-    assert cli.main(["service", *arguments, "--json"]) == 0
+    assert cli.main(["service", *arguments, "--format=json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_stats_are_of_all_shards_and_of_each(shards, capsys):
     stats = _json(capsys, "stats", *shards)
     assert stats["tables"]["t"]["rows"] == 100
-    assert sorted(stats["services"]) == sorted(shards[0].removeprefix("--service=").split(","))
+    assert sorted(stats["services"]) == sorted(shards[0].removeprefix("--embedding_service=").split(","))
     assert all(shard["latencies"]["PsPushGrad"]["count"] == 1 for shard in stats["services"].values())
     assert cli.main(["service", "stats", *shards]) == 0
     text = capsys.readouterr().out
@@ -89,6 +89,6 @@ def test_what_is_missing_is_named(capsys):
     assert cli.main(["service"]) == 2
     assert "service needs one of stats, tables, save" in capsys.readouterr().err
     assert cli.main(["service", "stats"]) == 1
-    assert "--service is missing" in capsys.readouterr().err
-    assert cli.main(["service", "stats", "--service=127.0.0.1:1", "--service_timeout=0.3"]) == errors.LOST
+    assert "--embedding_service is missing" in capsys.readouterr().err
+    assert cli.main(["service", "stats", "--embedding_service=127.0.0.1:1", "--service_timeout=0.3"]) == errors.LOST
     assert "127.0.0.1:1 did not answer" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def _context(owner, field):
     of = declared(field).of
     if not of:
         return NEEDED.get(flag_of(field), [])
-    others = [each for each in dataclasses.fields(Schedule) if of[0] in declared(each).of]
+    others = [each for each in dataclasses.fields(Schedule) if of[0] in declared(each).of and flag_of(each)]
     own = [f"--{flag_of(each)}={_as_text(_other(each.type, declared(each), each.default))}" for each in others]
     return [f"--lr_schedule={of[0]}", *own]
 

@@ -185,7 +185,8 @@ class LocalService(Child):
         self.token = token or secrets.token_hex()
         with temporary_directory() as directory:
             port_file = pathlib.Path(directory) / "address"
-            super().__init__(self._command(data_dir, port_file, file_cores), log_file, cores, {_TUNABLES: _ONE_HEAP})
+            told = {"sends_token": True, "file_cores": sorted(file_cores or ())}
+            super().__init__(self._command(data_dir, port_file), log_file, cores, {_TUNABLES: _ONE_HEAP}, told)
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # It ended at once: its log says why.
                 self._process.stdin.write(f"{self.token}\n".encode())
@@ -200,12 +201,10 @@ class LocalService(Child):
         self._process.terminate()  # For one that does not serve yet.
         super().stop()
 
-    def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path, file_cores: set[int] | None) -> list[str]:
-        arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
-        arguments += ["--token_fd=0", f"--log_format={log_lines.installed_form()}"]
+    def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path) -> list[str]:
+        arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}"]
+        arguments += [f"--log_format={log_lines.installed_form()}"]
         arguments += ["--nosave_at_exit"]  # Its trainer has its own checkpoints.
-        if file_cores:
-            arguments += [f"--file_cores={','.join(map(str, sorted(file_cores)))}"]
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
     def _wait_for(self, port_file: pathlib.Path, timeout: float) -> str:

@@ -56,7 +56,7 @@ class ServerSecurity:
           UserError: one is missing or empty, or they do not go together.
         """
         if token_file and token_fd >= 0:
-            raise UserError("--token_file and --token_fd both name the token: give one")
+            raise UserError("token_file and token_fd both name the token: give one")
         if bool(cert_file) != bool(key_file):
             raise UserError("--tls_cert and --tls_key go together: give both or neither")
         if client_ca_file and not cert_file:
@@ -242,9 +242,9 @@ def _first_line(descriptor: int) -> str:
         while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
             line += byte
     except OSError as error:
-        raise UserError(f"--token_fd={descriptor}: {error.strerror}") from None
+        raise UserError(f"token_fd={descriptor}: {error.strerror}") from None
     if not line.strip():
-        raise UserError(f"--token_fd={descriptor}: no token came")
+        raise UserError(f"token_fd={descriptor}: no token came")
     return line.decode().strip()
 
 
