@@ -96,7 +96,7 @@ class BadRows:
                 already = f" ({self.count} bad rows before it were left out)" if self.count else ""
                 self._error = UserError(
                     f"{message}{already}. Mend the row, or let the conversion leave out more bad rows with "
-                    f"--max_bad_rows (now {self.budget})"
+                    f"max_bad_rows (now {self.budget})"
                 )
             if self._error is not None:
                 raise self._error

@@ -58,14 +58,14 @@ def balanced_weight(
     if label not in means:
         several = ", ".join(means) or "none"
         raise UserError(
-            f"--positive_weight={BALANCED} is for one label, and {source.name} has {several}: name one of them by "
-            "--label, or give a number as --positive_weight"
+            f"positive_weight={BALANCED} is for one label, and {source.name} has {several}: name one of them by "
+            "the setting label, or give a number as positive_weight"
         )
     positive = means[label]
     if not 0 < positive < 1:
         lacking = "negative" if positive == 1 else "positive"
         raise UserError(
-            f"--positive_weight={BALANCED}: {source.name} has no {lacking} example of the label {label}: there is "
+            f"positive_weight={BALANCED}: {source.name} has no {lacking} example of the label {label}: there is "
             "nothing to balance, or the label's column, `positive` or `threshold` in the feature spec is wrong"
         )
     return (1.0 if negative_sampling is None else negative_sampling) * (1 - positive) / positive

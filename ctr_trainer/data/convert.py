@@ -105,7 +105,7 @@ def convert(
         if cut or input or not spec.labelled:
             raise UserError(
                 "format synthetic makes its own labelled data, in the parts train and test: leave out the input, the "
-                "split and --unlabelled"
+                "split and the setting unlabelled"
             )
     else:
         refuse_inputs(target, format, input)

@@ -14,7 +14,7 @@ from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _DELIMITERS = ",\t;|\x01"
-_SAY_HEADER = "`header = true` in [csv] of a spec for --format=csv says so"
+_SAY_HEADER = "`header = true` in [csv] of a spec for format csv says so"
 _TRIED, _BLANK = ",\t;|", " "
 _LINES, _BYTES = 50, 1 << 16
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

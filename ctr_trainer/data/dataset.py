@@ -10,7 +10,7 @@ from ctr_trainer.messages.errors import UserError
 
 FILE = "_dataset.json"
 _VERSION = 1
-_HINT = "; run `convert` first, or give --feature_spec to read Parquet or TFRecords made elsewhere as they are"
+_HINT = "; run `convert` first, or give feature_spec to read Parquet or TFRecords made elsewhere as they are"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -147,7 +147,7 @@ def _label_column(profiles: list[Profile], name: str | None) -> Profile:
         if not found:
             names = [p.name for p in profiles]
             hint = did_you_mean(name, names)
-            raise UserError(f"--label={name}: no such column; there are {', '.join(names)}{hint}")
+            raise UserError(f"label={name}: no such column; there are {', '.join(names)}{hint}")
         return found[0]
     binary = [p for p in profiles if p.kind == NUMBER and set(np.unique(p.values)) == {0, 1}]
     named = sorted(
@@ -157,7 +157,7 @@ def _label_column(profiles: list[Profile], name: str | None) -> Profile:
         return (named or binary)[0]
     which = f"the columns of 0 and 1 are {', '.join(p.name for p in binary)}" if binary else "none has 0 and 1 only"
     every = ", ".join(p.name for p in profiles)
-    raise UserError(f"which column is the label? Name it with --label: {which}; all are {every}")
+    raise UserError(f"which column is the label? Name it by the setting label: {which}; all are {every}")
 
 
 def _set_label(p: Profile, draft: Draft) -> None:
@@ -175,4 +175,4 @@ def _set_label(p: Profile, draft: Draft) -> None:
         why = f"the rarer of {both}: check that it is the positive one"
         draft.set_label(p.name, why, positive=counts[0]["values"])
     else:
-        raise UserError(f"--label={p.name}: has {p.distinct} different values; a label has two, or is a number")
+        raise UserError(f"label={p.name}: has {p.distinct} different values; a label has two, or is a number")

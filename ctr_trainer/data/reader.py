@@ -77,7 +77,7 @@ class BatchReader:
             raise UserError(f"data set {self._source.name}: it has no rows")
         if labels and not self._source.spec.labelled:
             raise UserError(
-                f"data set {self._source.name}: it was converted without labels (--unlabelled), and only `predict` "
+                f"data set {self._source.name}: it was converted without labels, and only `predict` "
                 "takes such data; to train or evaluate, convert labelled data"
             )
         self._statistics = self._source.statistics

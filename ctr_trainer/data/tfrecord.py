@@ -100,7 +100,7 @@ def _unreadable(path: str, read: int, reason: str) -> str:
     if _NO_HEADER in f"{reason} ":
         return (
             f"{path}: is not a TFRecord file, since it does not begin with a record. If it is text, name it .csv or "
-            ".tsv, or convert it with `convert --format=csv`"
+            ".tsv, or convert it as format csv"
         )
     return f"{path}: cannot be read after record {read}: {reason}{_CUT}"
 

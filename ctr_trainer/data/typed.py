@@ -25,7 +25,7 @@ from ctr_trainer.data.blocks import BadRowSink, Chunk, label_columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError, did_you_mean
 
-_LABELS_ARE_NEEDED = "; `predict` needs no label, and `convert --unlabelled` makes data for it without any"
+_LABELS_ARE_NEEDED = "; `predict` needs no label, and `convert` makes data for it without any if unlabelled is set"
 _EXACT = 2.0**53  # Up to here float64 holds every whole number.
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_A_DAY = 86_400

@@ -255,11 +255,11 @@ def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]
       UserError: such a file exists and is no earlier report, or the directory is a file; names the file.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
-        raise UserError(f"--output={directory}: is a file; name a directory")
+        raise UserError(f"output={directory}: is a file; name a directory")
     own = FileList(directory, _REPORTS).names
     for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
         if path.name not in own:
-            raise UserError(f"{path} is there already and is no earlier report; name another --output, or remove it")
+            raise UserError(f"{path} is there already and is no earlier report; name another output, or remove it")
 
 
 def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:

@@ -144,10 +144,10 @@ class ImpliedLabelHook(tf1.train.SessionRunHook):
         if alone:
             model, first, second = self._what
             raise UserError(
-                f"--model={model}: {alone} of {int(np.sum(label > 0))} examples with {second} = 1 have {first} = 0, in "
+                f"model={model}: {alone} of {int(np.sum(label > 0))} examples with {second} = 1 have {first} = 0, in "
                 f"a batch of {len(label)} on rank {distributed.rank()}. The model requires that only an example with "
                 f"{first} has {second}: correct the labels, or name the two with "
-                f"--model_params=click=NAME,conversion=NAME (now {first} and {second}), or choose mmoe or ple"
+                f"model_params=click=NAME,conversion=NAME (now {first} and {second}), or choose mmoe or ple"
             )
 
 

@@ -47,8 +47,8 @@ class EveryEpochs(EverySteps):
     def __init__(self, epochs: int, length: RunLength, accumulation_steps: int, flags: tuple[str, str]) -> None:
         if length.epochs is None:
             raise UserError(
-                f"--{flags[0]}={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
-                f"count in steps, --{flags[1]}"
+                f"{flags[0]}={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
+                f"count in steps, {flags[1]}"
             )
         self._epochs, self._length, self._accumulation_steps = epochs, length, accumulation_steps
 

@@ -111,7 +111,7 @@ class PublishHook(PeriodicHook):
         missing = sorted(set(self._names) - found.keys())
         if missing:
             raise UserError(
-                f"--publish: the model predicts with the variable {missing[0]}, which its training does not have; have "
+                f"publish: the model predicts with the variable {missing[0]}, which its training does not have; have "
                 "model_fn make the same variables in both modes"
             )
         self._variables = {name: found[name] for name in self._names}

@@ -51,14 +51,14 @@ class Restart:
 
     def line(self) -> str:
         """Returns what the log says when the workers are restarted."""
-        goes_on = f"from the checkpoint of step {self.step}" if self.step else "from the beginning"
+        place = f"from the checkpoint of step {self.step}" if self.step else "from the beginning"
         if self.step is None:
-            goes_on = "from the last checkpoint, whose step is not known now,"
+            place = "from the last checkpoint, whose step is not known now,"
         workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
         before = "" if self.workers == self.workers_before else f", {self.workers_before} before"
         return (
-            f"{self.reason.rstrip('.')}. Lost {self.steps_lost} steps, {self.seconds_lost:.1f} s of training; going on "
-            f"{goes_on} with {workers} on {self.hosts}{before}"
+            f"{self.reason.rstrip('.')}. Lost {self.steps_lost} steps, {self.seconds_lost:.1f} s of training; resuming "
+            f"{place} with {workers} on {self.hosts}{before}"
         )
 
 
@@ -216,4 +216,4 @@ def where_it_goes_on(model_dir: str) -> str:
         return f"{model_dir} cannot be read now: the same command resumes from the last checkpoint in it"
     if not saved.step:
         return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
-    return f"The last checkpoint in {model_dir} is of step {saved.step}: the same command goes on from it"
+    return f"The last checkpoint in {model_dir} is of step {saved.step}: the same command resumes from it"

@@ -148,6 +148,6 @@ def diverged(what: str) -> UserError:
       what: a clause that names the number that is not finite, such as `the loss of step 7 is nan`.
     """
     return UserError(
-        f"{what}: the training diverged. Go on with a lower --learning_rate and --embedding_learning_rate, or with "
-        "--clip_norm; --resume_from=STEP goes back to a checkpoint before the last one"
+        f"{what}: the training diverged. Resume with a lower learning_rate and embedding_learning_rate, or with "
+        "clip_norm; resume_from=STEP goes back to a checkpoint before the last one"
     )

@@ -57,5 +57,5 @@ def _refusal(checkpoint: _Checkpoint, differing: list[str]) -> UserError:
     more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
     return UserError(
         f"{checkpoint.path} is of another model: this one has the variables {', '.join(differing[:_NAMED])}{more}. "
-        "Give the settings that it was trained with, or name another --model_dir"
+        "Give the settings that it was trained with, or name another model_dir"
     )

@@ -21,8 +21,8 @@ def why_not(address: str) -> str:
             return ""
     except ConnectionRefusedError:
         return (
-            f"{here} reaches {found[0]}, but nothing listens at port {port} there: does it run, and is its --bind an "
-            f"address that other hosts reach, as 0.0.0.0:{port}?"
+            f"{here} reaches {found[0]}, but nothing listens at port {port} there: does it run, and is its bind "
+            f"address one that other hosts reach, as 0.0.0.0:{port}?"
         )
     except TimeoutError:
         return (

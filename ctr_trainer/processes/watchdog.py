@@ -124,7 +124,7 @@ class Watchdog:
 
     def _too_long(self, seconds: float, what: str) -> str:
         return (
-            f"{self._who} has waited {seconds:.0f} s for {what}, longer than --stall_timeout={self.timeout:g}: "
+            f"{self._who} has waited {seconds:.0f} s for {what}, longer than stall_timeout={self.timeout:g}: "
             f"another rank hangs or is too slow{self.explanation()}"
         )
 

@@ -87,7 +87,7 @@ def _all_hosts(notices: Notices, rank: int, size: int, seconds: float) -> tuple[
             _log.warning("rank 0 has waited %.0f s for the start of %s", waited, _named(notices, size, came))
         if waited > seconds:
             who = _named(notices, size, came) if rank == 0 else "the other ranks"
-            raise Lost(f"rank {rank} has waited for the start of {who} for longer than --stall_timeout={seconds:g}")
+            raise Lost(f"rank {rank} has waited for the start of {who} for longer than stall_timeout={seconds:g}")
         time.sleep(min(_POLL_SECONDS + waited / 10, 1.0))
 
 
@@ -225,12 +225,11 @@ def _of_flags(ranks: list[Introduction]) -> str:
     differing = [name for name in ranks[0].flags if any(each.flags[name] != ranks[0].flags[name] for each in ranks)]
     if not differing:
         return ""
-    named = [f"--{name} is {_by_value(ranks, _flag(name))}" for name in differing[:_NAMED_FLAGS]]
+    named = [f"{name} is {_by_value(ranks, _flag(name))}" for name in differing[:_NAMED_FLAGS]]
     if len(differing) > _NAMED_FLAGS:
-        named.append(f"{len(differing) - _NAMED_FLAGS} more flags differ")
-    return (
-        f"the ranks of this job have different flags: {'; '.join(named)}. Give all of them the same command and files"
-    )
+        named.append(f"{len(differing) - _NAMED_FLAGS} more settings differ")
+    every = "; ".join(named)
+    return f"the ranks of this job have different settings: {every}. Give all of them the same command and files"
 
 
 def _flag(name: str) -> Callable[[Introduction], str]:

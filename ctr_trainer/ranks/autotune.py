@@ -35,8 +35,8 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
     if tune:
         if not log_file and not is_local(model_dir):
             raise UserError(
-                f"--autotune: Horovod writes its log to a local file, and --model_dir={model_dir} is in a store: name "
-                "--autotune_log=FILE"
+                f"autotune: Horovod writes its log to a local file, and model_dir={model_dir} is in a store: name "
+                "autotune_log=FILE"
             )
         path = os.path.abspath(log_file or os.path.join(model_dir, "autotune.csv"))
         _refuse_foreign(path)
@@ -52,12 +52,12 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
 
 def _refuse_foreign(path: str) -> None:
     if os.path.isdir(path):
-        raise UserError(f"--autotune_log={path} is a directory; name a file")
+        raise UserError(f"autotune_log={path} is a directory; name a file")
     if os.path.exists(path) and os.path.getsize(path):
         with open(path, "rb") as file:
             first = file.readline(1000).decode(errors="replace")
         if not _COLUMNS <= set(first.strip().split(",")):
-            raise UserError(f"--autotune_log={path} exists and is not a log of Horovod's; name another file")
+            raise UserError(f"autotune_log={path} exists and is not a log of Horovod's; name another file")
 
 
 def best_row(path: str) -> dict[str, float]:
@@ -69,12 +69,12 @@ def best_row(path: str) -> dict[str, float]:
     try:
         rows = parse(pathlib.Path(path).read_text())
     except OSError as error:
-        raise UserError(f"--autotune_log={path}: {error.strerror}; a run with --autotune writes it") from None
+        raise UserError(f"autotune_log={path}: {error.strerror}; a run with autotune writes it") from None
     except ValueError as error:
-        raise UserError(f"--autotune_log={path} is not a log of Horovod's autotuning: {error}") from None
+        raise UserError(f"autotune_log={path} is not a log of Horovod's autotuning: {error}") from None
     if not rows:
         raise UserError(
-            f"--autotune_log={path} has no row: the run with --autotune had one worker, or was too short. Horovod "
+            f"autotune_log={path} has no row: the run with autotune had one worker, or was too short. Horovod "
             "writes a row per 5 times HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE (10) steps, after as many steps to warm up"
         )
     return max(rows, key=lambda row: row[_SCORE])
@@ -87,7 +87,7 @@ def report(path: str) -> None:
     except UserError as error:
         _log.warning("%s", error)
         return
-    _log.info("Horovod was fastest with %s; take it in later runs: --autotune_log=%s", format_row(found), path)
+    _log.info("Horovod was fastest with %s; take it in later runs: autotune_log=%s", format_row(found), path)
 
 
 def parse(text: str) -> list[dict[str, float]]:

@@ -59,12 +59,12 @@ def choose(how: str) -> None:
     here, workers = distributed.local_size(), distributed.size()
     if how == "shared_memory" and here != workers:
         raise UserError(
-            f"--dense_exchange=shared_memory is for workers on one host, and {here} of {workers} are on this one: "
+            f"dense_exchange=shared_memory is for workers on one host, and {here} of {workers} are on this one: "
             "leave it out"
         )
     if how == "hosts" and workers > 1 and not distributed.sums_by_host():
         raise UserError(
-            f"--dense_exchange=hosts is for several hosts of which one has several workers, started by horovodrun, and "
+            f"dense_exchange=hosts is for several hosts of which one has several workers, started by horovodrun, and "
             f"{here} of {workers} workers are on this host: leave it out"
         )
     _how = how

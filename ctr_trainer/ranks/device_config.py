@@ -41,7 +41,7 @@ def config_proto(
     elif precision == "float16":
         if not gpus:
             raise UserError(
-                "--mixed_precision=float16 is for GPUs, and this process sees none: use bfloat16, or leave it out"
+                "mixed_precision=float16 is for GPUs, and this process sees none: use bfloat16, or leave it out"
             )
         rewriting.auto_mixed_precision = _ON
     if gpus:
@@ -60,11 +60,11 @@ def config_proto(
 def _check_bfloat16(gpus: int) -> None:
     if gpus:
         raise UserError(
-            "--mixed_precision=bfloat16 is for CPUs: on a GPU TensorFlow multiplies float32 as TF32 already; "
+            "mixed_precision=bfloat16 is for CPUs: on a GPU TensorFlow multiplies float32 as TF32 already; "
             "float16 is for GPUs"
         )
     if not hardware.has_bfloat16():
         raise UserError(
-            "--mixed_precision=bfloat16: this processor has no instructions for it (AVX-512 BF16 or AMX), so it "
+            "mixed_precision=bfloat16: this processor has no instructions for it (AVX-512 BF16 or AMX), so it "
             "would be slower than float32: leave it out"
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from ctr_trainer.messages.errors import UserError
 
-_INSTEAD = "use --dense_exchange=horovod"
+_INSTEAD = "use dense_exchange=horovod"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 

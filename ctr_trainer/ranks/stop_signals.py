@@ -153,7 +153,7 @@ class StopSignals:
                 is_warned = True
                 self._warn()
             time.sleep(min(_LOOK_SECONDS, self._grace_secs - seconds))
-        late = f"the training did not end within --grace_secs={self._grace_secs:g}{stopping.explain()}"
+        late = f"the training did not end within grace_secs={self._grace_secs:g}{stopping.explain()}"
         self._end(number, late)
 
     def _end(self, number: int, late: str = "", seconds: float = 0.0) -> None:

@@ -51,7 +51,7 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
     """
     phases = result["phases"]
     if phases is None:
-        return ["phases of a step: the run was too short, no step was traced after the first --phase_steps"]
+        return ["phases of a step: the run was too short, no step was traced after the first phase_steps"]
     step = phases["step_seconds"]
     lines = [
         f"phases of a step of {1000 * step:.2f} ms, from {phases['traced_steps']} traced of {phases['steps']} steps:"

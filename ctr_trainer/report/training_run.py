@@ -80,9 +80,7 @@ def read_runs(directories: Sequence[str]) -> list[Run]:
 def _read(path: pathlib.Path, name: str) -> Run:
     if not any((path / file).exists() for file in (METRICS_FILE, EVALUATIONS_FILE, SUMMARY_FILE)):
         why = (
-            f"it has no {METRICS_FILE}, which `train` writes below --model_dir"
-            if path.is_dir()
-            else "no such directory"
+            f"it has no {METRICS_FILE}, which `train` writes below model_dir" if path.is_dir() else "no such directory"
         )
         raise UserError(f"{path}: no training run: {why}")
     started, evaluated = _json(path / FLAGS_FILE), _json(path / EVALUATIONS_FILE)

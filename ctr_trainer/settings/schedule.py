@@ -168,10 +168,10 @@ def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
       evaluation: `EvaluationConfig`; None for a run without evaluations.
     """
     if evaluation is None or not evaluation.best_metric:
-        missing = "--eval_steps and --best_metric" if evaluation is None else "--best_metric"
-        raise UserError(f"--lr_schedule=plateau goes by what evaluations find: give {missing}, as --best_metric=auc")
+        missing = "eval_steps and best_metric" if evaluation is None else "best_metric"
+        raise UserError(f"lr_schedule=plateau goes by what evaluations find: give {missing}, as best_metric=auc")
     if 0 < evaluation.early_stopping_patience <= patience:
         raise UserError(
-            f"--early_stopping_patience={evaluation.early_stopping_patience} would end the training before "
-            f"--plateau_patience={patience} lowers a learning rate: give early stopping the greater patience"
+            f"early_stopping_patience={evaluation.early_stopping_patience} would end the training before "
+            f"plateau_patience={patience} lowers a learning rate: give early stopping the greater patience"
         )

@@ -51,9 +51,7 @@ class LrGroups:
         for scope, _ in self.factors:
             if not any(_is_in(name, scope) for name in names):
                 scopes = sorted({"/".join(name.split("/")[:depth]) for name in names for depth in (1, 2)})
-                raise UserError(
-                    f"--lr_groups={scope}: no variable of the model is in it; there are {', '.join(scopes)}"
-                )
+                raise UserError(f"lr_groups={scope}: no variable of the model is in it; there are {', '.join(scopes)}")
         return [self._factor(name) for name in names]
 
     def _factor(self, name: str) -> float:

@@ -118,7 +118,7 @@ def convert_files(
       UserError: see `convert`.
     """
     if format not in FORMATS:
-        raise UserError(f"--engine=spark converts {', '.join(FORMATS)}, not {format}: take --engine=local")
+        raise UserError(f"Spark converts {', '.join(FORMATS)}, not {format}: take engine=local")
     refuse_inputs(path_of(output), format, input)
     files = [dataclasses.replace(file, path=str(path_of(file.path).absolute())) for file in list_files(input)]
     units = _units(files)
@@ -255,7 +255,7 @@ def session() -> Iterator[SparkSession]:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise UserError("--engine=spark needs PySpark 3.5 or 4: pip install 'ctr_trainer[spark]', and Java") from error
+        raise UserError("engine=spark needs PySpark 3.5 or 4: pip install 'ctr_trainer[spark]', and Java") from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else executors take the first python3 that they find.
     try:
         spark = SparkSession.builder.appName("ctr_trainer convert").getOrCreate()

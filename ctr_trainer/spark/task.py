@@ -241,7 +241,7 @@ class _Output:
         """Returns the path of a file. The directory is not made anew once the driver has given the conversion up."""
         if not (self.path / UNFINISHED).exists():
             raise UserError(
-                f"{self.path}: a task does not find the driver's {UNFINISHED} there; name an --output that every "
+                f"{self.path}: a task does not find the driver's {UNFINISHED} there; name an output that every "
                 "machine of the cluster sees"
             )
         path = self.path / name

@@ -148,7 +148,7 @@ def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsy
 
 def test_data_that_is_not_converted_needs_a_spec(directory, tmp_path, capsys):
     assert cli.main(["train", flags(directory, tmp_path / "model")]) == 1
-    assert "give --feature_spec to read Parquet" in capsys.readouterr().err
+    assert "give feature_spec to read Parquet" in capsys.readouterr().err
 
 
 def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, capsys):
@@ -183,7 +183,7 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
 
     convert = ["convert", "--format=parquet", f"--input={unlabelled}", spec]
     assert cli.main([*convert, f"--output={tmp_path / 'converted'}"]) == 1
-    assert "`convert --unlabelled` makes data for it" in capsys.readouterr().err
+    assert "`convert` makes data for it without any if unlabelled is set" in capsys.readouterr().err
     assert cli.main([*convert, f"--output={tmp_path / 'converted'}", "--unlabelled"]) == 0
     assert "label mean" not in capsys.readouterr().out
     np.testing.assert_allclose(predicted(tmp_path / "converted"), expected, rtol=1e-5)

@@ -75,7 +75,7 @@ def test_it_is_the_negative_examples_over_the_positive_ones_whatever_their_weigh
 def test_of_several_labels_one_is_to_be_named(tmp_path):
     data = _converted(tmp_path, SPEC, CLICKED)
     assert balanced_weight(data, "bought") == pytest.approx(11.0)
-    with pytest.raises(UserError, match="has clicked, bought: name one of them by --label, or give a number"):
+    with pytest.raises(UserError, match="has clicked, bought: name one of them by the setting label, or give a number"):
         balanced_weight(data)
 
 

@@ -152,12 +152,16 @@ def test_a_label_of_other_values_is_made_by_a_rule(tmp_path, label, values, rule
 @pytest.mark.parametrize(
     ("columns", "flags", "message"),
     [
-        ({"a": [1, 2, 3], "b": [0, 1, 0], "c": [1, 0, 0]}, [], "Name it with --label: the columns of 0 and 1 are b, c"),
+        (
+            {"a": [1, 2, 3], "b": [0, 1, 0], "c": [1, 0, 0]},
+            [],
+            "Name it by the setting label: the columns of 0 and 1 are b, c",
+        ),
         ({"a": ["x", "y", "z"]}, [], "none has 0 and 1 only; all are a"),
         ({"a": [0, 1, 1]}, [], "apart from the label 'a', it has no column"),
-        ({"a": [0, 1, 1]}, ["--label=b"], "--label=b: no such column; there are a"),
+        ({"a": [0, 1, 1]}, ["--label=b"], "label=b: no such column; there are a"),
         ({"clicked": [0, 1, 1]}, ["--label=click"], "no such column; there are clicked; did you mean clicked?"),
-        ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "--label=a: has 3 different values"),
+        ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "label=a: has 3 different values"),
         ({"a": [0, 1, 1]}, ["--split=random:0.5,0.5"], "--split does not go with it"),
         ({"a": [0, 1, 1]}, ["--format=criteo"], "not at format criteo"),
         ({"a": []}, [], "has no rows to look at"),

@@ -247,9 +247,9 @@ def test_the_rate_falls_before_early_stopping_ends_the_run(data, tmp_path):
 @pytest.mark.parametrize(
     ("evaluation", "message"),
     [
-        (None, "give --eval_steps and --best_metric"),
-        (dict(best_metric=None), "give --best_metric"),
-        (dict(early_stopping_patience=2), "--early_stopping_patience=2 would end the training before"),
+        (None, "give eval_steps and best_metric"),
+        (dict(best_metric=None), "give best_metric"),
+        (dict(early_stopping_patience=2), "early_stopping_patience=2 would end the training before"),
     ],
 )
 def test_a_plateau_without_evaluations_to_go_by_is_refused(data, tmp_path, evaluation, message):

@@ -19,7 +19,7 @@ def test_the_longest_scope_counts_and_others_have_the_whole_rate():
 
 
 def test_a_scope_without_variables_is_refused_with_those_that_there_are():
-    with pytest.raises(UserError, match="--lr_groups=deep: .* there are linear, linear/bias, mlp, mlp/layer_0"):
+    with pytest.raises(UserError, match="lr_groups=deep: .* there are linear, linear/bias, mlp, mlp/layer_0"):
         _factors(LrGroups.parse(["deep:0.1"]), "mlp/layer_0/kernel", "linear/bias")
 
 

@@ -36,7 +36,7 @@ def test_the_ends_of_epochs_in_steps_of_batches_of_which_an_epoch_has_five(
 
 
 def test_an_input_without_epochs_is_refused_with_the_flag_in_steps():
-    with pytest.raises(UserError, match="--eval_epochs=2: the input does not say .* count in steps, --eval_steps"):
+    with pytest.raises(UserError, match="eval_epochs=2: the input does not say .* count in steps, eval_steps"):
         EveryEpochs(2, RunLength(), 1, FLAGS)
 
 

@@ -54,7 +54,5 @@ def test_the_end_is_waited_for_and_after_a_signal_for_a_part_of_the_grace(stops,
 
 
 def test_a_variable_that_only_predictions_have_is_named():
-    with pytest.raises(
-        UserError, match="--publish: the model predicts with the variable head/bias, which its training"
-    ):
+    with pytest.raises(UserError, match="publish: the model predicts with the variable head/bias, which its training"):
         _run(Publisher(), steps=1, secs=1.0, names=("w", "head/bias"))

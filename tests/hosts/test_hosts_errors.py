@@ -68,7 +68,7 @@ def test_a_shard_that_does_not_run(hosts, train):
     assert said.startswith(
         "embedding service host-2:7799 did not answer `hello` within 15 s: host-1 reaches 10.213.0.2,"
     )
-    assert "but nothing listens at port 7799 there: does it run, and is its --bind an address that other" in said
+    assert "but nothing listens at port 7799 there: does it run, and is its bind address one that other" in said
 
 
 def test_a_shard_whose_port_drops_what_one_host_sends(hosts, train, port):
@@ -103,7 +103,7 @@ def test_different_flags_on_two_hosts(hosts, train):
     own = f"sh -c 'exec ./run.sh {train} --flagfile={hosts.shared}/$HOROVOD_HOSTNAME.flags'"
     _, said = _said_last(hosts, f"{RUN} {own}")
     assert said.startswith(
-        "the ranks of this job have different flags: --sync_steps is 30 on host-1 (rank 0), 10 on host-2 (rank 1). Give"
+        "the ranks of this job have different settings: sync_steps is 30 on host-1 (rank 0), 10 on host-2 (rank 1). Give"
     )
 
 

@@ -116,7 +116,7 @@ def test_restarts_pause_longer_and_longer_until_there_is_a_new_checkpoint():
 def test_a_restart_is_one_line_and_an_entry_of_the_summary(tmp_path):
     restart = Restart(KILLED + ".", "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", 400, 37, 4.1)
     assert restart.line() == (
-        f"{KILLED}. Lost 37 steps, 4.1 s of training; going on from the checkpoint of step 400 with 2 workers on a:2, "
+        f"{KILLED}. Lost 37 steps, 4.1 s of training; resuming from the checkpoint of step 400 with 2 workers on a:2, "
         "3 before"
     )
     add_to_summary(tmp_path, [restart], None)

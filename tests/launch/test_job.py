@@ -124,7 +124,7 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
         lines = [line for line in output.splitlines() if f"restart {number}: " in line]
         assert len(lines) == 1
         lost = f"Lost {restart['steps_lost']} steps, {restart['seconds_lost']:.1f} s of training"
-        assert f"{lost}; going on from the checkpoint of step {restart['step']} with 2 workers" in lines[0]
+        assert f"{lost}; resuming from the checkpoint of step {restart['step']} with 2 workers" in lines[0]
         assert 0 <= restart["steps_lost"] <= 12
         assert restart["seconds_to_train_again"] > 0
     (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)

@@ -214,7 +214,7 @@ def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it
     assert int(seconds) >= 5
     assert "rank 0 on" not in log.read_text()[log.read_text().index(f"step {waited_for} and its") :]
     _, line = launch.last_line(log.read_text())
-    assert re.match(r"error: rank 0 has waited \d+ s for step .* longer than --stall_timeout=12", line) or re.match(
+    assert re.match(r"error: rank 0 has waited \d+ s for step .* longer than stall_timeout=12", line) or re.match(
         r"error: rank 1 on \S+ has given no sign of life for \d+ s, in ", line
     )
     assert "rank 1 on " in line

@@ -98,7 +98,7 @@ def test_the_end_is_named_too_and_an_explanation_that_fails_does_not_stop_it(dog
         clock.now = 101.0
         dog._look()
     assert ended == [75]
-    assert "rank 0 has waited 101 s for step 8, longer than --stall_timeout=100" in _lines(caplog)[0]
+    assert "rank 0 has waited 101 s for step 8, longer than stall_timeout=100" in _lines(caplog)[0]
     assert "which ranks are missing is not known: no such directory" in _lines(caplog)[0]
 
 
@@ -141,7 +141,7 @@ def test_a_file_system_that_hangs_does_not_hold_up_the_end(tmp_path):
     assert status == 75
     warning, end = said.splitlines()
     assert "rank 0 has waited 0 s for step 8 (which ranks are missing is not known: no answer within 3 s" in warning
-    assert "longer than --stall_timeout=0.5" in end
+    assert "longer than stall_timeout=0.5" in end
     assert "which ranks are missing is not known: no answer within 3 s, as of a file system that hangs" in end
 
 

@@ -82,7 +82,7 @@ def test_a_search_writes_where_it_was_told_or_beside_the_model(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (LOG.splitlines()[0], "has no row: the run with --autotune had one worker, or was too short"),
+        (LOG.splitlines()[0], "has no row: the run with autotune had one worker, or was too short"),
         ("", "not a log of Horovod's autotuning"),
         ("a,b\n1,2\n", "its columns are"),
         (LOG.replace("0.299223", "fast"), "could not convert string to float: 'fast'"),

@@ -129,7 +129,7 @@ def test_the_first_signal_asks_a_training_to_stop_and_a_second_one_ends_it_at_on
 def test_a_training_that_does_not_stop_in_time_names_the_rank_that_it_waits_for(tmp_path):
     status, (line,) = _Rank("train", tmp_path, grace_secs=0.5).end(signal.SIGINT)
     assert status == 130
-    late = "the training did not end within --grace_secs=0.5 (rank 1 on host-b is missing)"
+    late = "the training did not end within grace_secs=0.5 (rank 1 on host-b is missing)"
     assert line == f"error: stopped by Ctrl-C; {late}. {GOING_ON}"
 
 

@@ -46,7 +46,7 @@ def test_a_client_that_knows_the_authority_talks_over_tls(pem, tmp_path):
         assert _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem")).shape == (1, 3)
         other_ca = ClientSecurity.read(ca_file=pem / "other-ca.pem")
         for stranger, wrong in (
-            (ClientSecurity("token"), "it speaks TLS: .*--service_ca"),
+            (ClientSecurity("token"), "it speaks TLS: .*service_ca"),
             (other_ca, "not one that --serv"),
         ):
             with pytest.raises(UserError, match=f"127.0.0.1:{service.port}: .*{wrong}"):
@@ -74,15 +74,15 @@ def test_a_client_is_told_that_a_service_has_no_tls(pem, tmp_path):
 
 
 def test_files_that_do_not_go_together_are_refused(pem):
-    with pytest.raises(UserError, match="--tls_cert and --tls_key go together"):
+    with pytest.raises(UserError, match="tls_cert and tls_key go together"):
         ServerSecurity.read(cert_file=pem / "server.pem")
     with pytest.raises(UserError, match="token_file and token_fd both name the token"):
         ServerSecurity.read(pem / "ca.pem", token_fd=0)
-    with pytest.raises(UserError, match="--tls_client_ca is part of TLS"):
+    with pytest.raises(UserError, match="tls_client_ca is part of TLS"):
         ServerSecurity.read(client_ca_file=pem / "ca.pem")
-    with pytest.raises(UserError, match="--service_cert and --service_key go together"):
+    with pytest.raises(UserError, match="service_cert and service_key go together"):
         ClientSecurity.read(ca_file=pem / "ca.pem", cert_file=pem / "client.pem")
-    with pytest.raises(UserError, match="give the --service_ca"):
+    with pytest.raises(UserError, match="give the service_ca"):
         ClientSecurity.read(cert_file=pem / "client.pem", key_file=pem / "client.key")
 
 

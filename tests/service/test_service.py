@@ -225,7 +225,7 @@ def test_a_token_is_needed_for_every_call(tmp_path, connect):
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:7700", "example.org:1"])
 def test_an_address_off_this_machine_needs_a_token(tmp_path, bind):
-    with pytest.raises(UserError, match="--token_file"):
+    with pytest.raises(UserError, match="token_file"):
         serve(bind, tmp_path)
 
 

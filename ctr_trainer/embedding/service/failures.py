@@ -75,7 +75,7 @@ class Silence:
         self._watchdog = Watchdog("this worker", math.inf, warning=LIMIT_SECONDS)
         self._watchdog.explain = lambda: (
             "it stands still, or its host or the network does; the job ends where that lasts longer than "
-            f"--service_timeout={timeout:g} s"
+            f"service_timeout={timeout:g} s"
         )
         self._address = address
         self._lock = threading.Lock()

@@ -123,7 +123,7 @@ class Guard(Store):
                 return call(*arguments)
             except ServiceLost as error:
                 self.lost = error
-                _log.error("%s; going on to the next point at which all workers can go back", error)
+                _log.error("%s; continuing up to the next point at which all workers can go back", error)
         return None
 
     def _nothing_newer(self, table: str, versions: np.ndarray, codec: RowCodec) -> ChangedRows:

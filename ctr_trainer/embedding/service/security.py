@@ -58,9 +58,9 @@ class ServerSecurity:
         if token_file and token_fd >= 0:
             raise UserError("token_file and token_fd both name the token: give one")
         if bool(cert_file) != bool(key_file):
-            raise UserError("--tls_cert and --tls_key go together: give both or neither")
+            raise UserError("tls_cert and tls_key go together: give both or neither")
         if client_ca_file and not cert_file:
-            raise UserError("--tls_client_ca is part of TLS: give --tls_cert and --tls_key as well")
+            raise UserError("tls_client_ca is part of TLS: give tls_cert and tls_key as well")
         token, *pem = _read_all(token_file, cert_file, key_file, client_ca_file)
         return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
 
@@ -73,11 +73,11 @@ class ServerSecurity:
         if is_loopback(host):
             return
         if self.token is None:
-            raise UserError(f"--bind={host} lets other machines in: give the service and its clients a --token_file")
+            raise UserError(f"bind={host} lets other machines in: give the service and its clients a token_file")
         if self.cert is None:
             _log.warning(
-                "--bind=%s without TLS: the token and all rows travel in the clear, and whoever sees the network's "
-                "traffic can change the rows. Give --tls_cert and --tls_key, and the clients --service_ca",
+                "bind=%s without TLS: the token and all rows travel in the clear, and whoever sees the network's "
+                "traffic can change the rows. Give tls_cert and tls_key, and the clients service_ca",
                 host,
             )
 
@@ -118,9 +118,9 @@ class ClientSecurity:
           UserError: one is missing or empty, or they do not go together.
         """
         if bool(cert_file) != bool(key_file):
-            raise UserError("--service_cert and --service_key go together: give both or neither")
+            raise UserError("service_cert and service_key go together: give both or neither")
         if cert_file and not ca_file:
-            raise UserError("--service_cert is part of TLS: give the --service_ca that the service is known by as well")
+            raise UserError("service_cert is part of TLS: give the service_ca that the service is known by as well")
         token, *pem = _read_all(token_file, ca_file, cert_file, key_file)
         return ClientSecurity(token, *pem)
 
@@ -150,16 +150,16 @@ class ClientSecurity:
         try:
             if self.ca is None:
                 speaks = _speaks_tls(address)
-                return "it speaks TLS: name the authority of its certificate, --service_ca" if speaks else None
+                return "it speaks TLS: name the authority of its certificate, service_ca" if speaks else None
             if not _speaks_tls(address):
-                return "it does not speak TLS: leave out --service_ca, or start it with --tls_cert and --tls_key"
+                return "it does not speak TLS: leave out service_ca, or start it with tls_cert and tls_key"
             context = ssl.create_default_context(cadata=self.ca.decode())
             if not _shake_hands(address, context) and self.cert is None:
-                return "it asks for this client's certificate: give --service_cert and --service_key"
+                return "it asks for this client's certificate: give service_cert and service_key"
         except ssl.SSLCertVerificationError as error:
             by = f"; it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')} on {socket.gethostname()}"
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
-            return f"its certificate is not one that --service_ca vouches for: {why}"
+            return f"its certificate is not one that service_ca vouches for: {why}"
         except (OSError, ValueError):
             pass  # It cannot be reached, or is no address: the connection itself reports that.
         return None
@@ -176,7 +176,7 @@ def _speaks_tls(address: str) -> bool:
 
 
 def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
-    """Makes a TLS handshake with a service. Returns whether it goes on after that."""
+    """Makes a TLS handshake with a service. Returns whether the service accepts the connection after that."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     context.set_alpn_protocols(["h2"])
@@ -200,9 +200,9 @@ def token_refusal(header: str, token: str | None) -> str:
     if token is None:
         return ""
     if not header:
-        return "this service asks for a token, and none came: give --token_file"
+        return "this service asks for a token, and none came: give token_file"
     if not hmac.compare_digest(header.encode(errors="replace"), f"Bearer {token}".encode()):
-        return "the token is wrong: it is not that of the service's own --token_file"
+        return "the token is wrong: the service's own token_file has another one"
     return ""
 
 

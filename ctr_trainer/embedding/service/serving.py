@@ -106,7 +106,7 @@ def serve(
         if signalled and save_at_exit:
             path = service.save_exit()
             if path:
-                _log.info("saved all rows in %s; `serve --restore=%s` starts from them", path, path)
+                _log.info("saved all rows in %s; a service with restore=%s starts from them", path, path)
         service.leave_directory()
         if cut_off:
             _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
@@ -121,5 +121,5 @@ def _log_status(service: Service) -> None:
 def _split(bind: str) -> tuple[str, int]:
     host, colon, port = bind.rpartition(":")
     if not colon or not host or not port.isdigit():
-        raise UserError(f"--bind={bind}: expected host:port, as 127.0.0.1:0")
+        raise UserError(f"bind={bind}: expected host:port, as 127.0.0.1:0")
     return host, int(port)

@@ -87,7 +87,7 @@ class LockedTables:
             field, asked, saved = different
             raise UserError(
                 f"table {config.name} is asked for with {field} = {asked}, but its rows in {path} were saved with "
-                f"{saved}: give that value, or another --model_dir"
+                f"{saved}: give that value, or another model_dir"
             )
 
     def config(self, name: str) -> TableConfig:

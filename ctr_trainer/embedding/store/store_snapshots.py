@@ -24,7 +24,7 @@ _SNAPSHOT_SECONDS = 3600
 
 
 class StoreSnapshots:
-    """Writes the tables of a store into files, and reads them. Rows go on changing while files are written.
+    """Writes the tables of a store into files, and reads them. Rows may change while files are written.
 
     Safe to use from several threads.
 

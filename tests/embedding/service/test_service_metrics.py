@@ -60,5 +60,5 @@ def test_reads_and_pushes_go_to_their_line_of_the_log():
 def test_a_taken_port_is_named():
     first, second = (ServiceMetrics(lambda: {"tables": {}}) for _ in range(2))
     port = first.serve(0, "127.0.0.1")
-    with pytest.raises(UserError, match=f"--metrics_port={port}"):
+    with pytest.raises(UserError, match=f"metrics_port={port}"):
         second.serve(port, "127.0.0.1")
