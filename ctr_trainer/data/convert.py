@@ -188,7 +188,7 @@ def result_of(
 
 def refuse_inputs(output: Path, format: str, input: Input | None) -> None:
     """Raises UserError if the output holds an input or lies in one."""
-    sources = list(named(input))
+    sources: list[Any] = list(named(input))
     if format == "movielens":
         found = [path_of(source) / name for source in sources for name in movielens.FILES]
         sources = [source for source in found if source.exists()]

@@ -166,6 +166,7 @@ def _single(values: pa.Array) -> Encoded:
 
 
 def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
+    assert feature.derive is not None
     values = one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
         raise TypeError("one time per row is wanted, as text or number")

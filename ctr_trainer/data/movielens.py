@@ -99,7 +99,7 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
         if not (directory / name).is_file():
             raise UserError(f"{directory}: has no {name}; the input of format movielens is MovieLens's directory")
     wanted = typed.uses(spec, time)
-    typed.check(wanted, (*COLUMNS, *HISTORIES), directory / "ratings.dat", spec)
+    typed.check(wanted, (*COLUMNS, *HISTORIES), str(directory / "ratings.dat"), spec)
     users, movies = {}, {}
     if (directory / "users.dat").is_file():
         for _, (user, gender, age, occupation, zip_code) in _rows(directory / "users.dat", 5, bad_rows):

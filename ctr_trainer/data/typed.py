@@ -63,7 +63,7 @@ def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
     why |= {f.column: f"feature {f.name!r}" for f in spec.sparse}
     # A split by time also reads dates. A feature that is derived from the same column needs their text.
     derived = {f.column for f in spec.sparse if f.derive}
-    numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight} | {time} - derived
+    numbers = {f.column for f in spec.dense} | {f.column for f in spec.bucketised} | {spec.weight} | {time} - derived
     numbers |= {label.column for label in labels if label.positive is None}
     several = {f.column for f in (*spec.bags, *spec.sequences)}
     return {

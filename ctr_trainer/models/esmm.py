@@ -57,6 +57,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     spec = multi_head(features, labels, mode, params, logits, predictions={"cvr": tf.sigmoid(tf.squeeze(cvr, 1))})
     if mode == ModeKeys.PREDICT:
         return spec
+    assert labels is not None
     hooks = [ImpliedLabelHook("esmm", click, conversion, labels)]
     return dataclasses.replace(spec, training_hooks=hooks, evaluation_hooks=hooks)
 
