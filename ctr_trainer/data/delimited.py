@@ -105,7 +105,7 @@ def files(source: Input) -> list[str]:
 def read_criteo(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[CsvBlock]:
     """Yields CsvBlocks of `COLUMNS`. The files have no header and no quotes; tabs separate, an empty field is missing.
 
-    If the spec is unlabelled, the files may be those of the challenge's test set, which have no label.
+    If the spec is unlabelled, the files may be the challenge's test set, which has no label.
     """
     form = form_of(source, _CRITEO, spec)
     return blocks(source, form, spec, time)

@@ -59,7 +59,7 @@ class Draft:
         self.ids.append((column, why))
 
     def leave_out(self, column: str, why: str) -> None:
-        """Notes a column of which no feature is made."""
+        """Notes a column that becomes no feature."""
         self.left_out.append(f"{column or 'the first column, without a name'}: {why}")
 
     def add_dense(self, column: str, why: str, **options: Option) -> None:
@@ -254,7 +254,7 @@ def _place_list(p: Profile, form: dict[str, Any], singles: list[Profile], draft:
     if found := meaning.column_with(values, p.name, singles):
         single, share = found
         length = min(largest, _MOST_LENGTH)
-        of = f"{why}, {share:.0%} of which {single.name!r} has too, so they share its rows"
+        of = f"{why}, {single.name!r} has {share:.0%} of them too, so they share its rows"
         why = f"{of}: in order, the oldest first, for models of histories (din, dien, bst)"
         form = {"slot": draft.slot_of(single.name), **form}
         draft.add_sparse(p.name, why, combiner="none", max_length=length, **form)

@@ -89,7 +89,7 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
 
     If the spec asks for them, there are two more columns, of the same user's ratings at earlier seconds: `liked`, the
     movies rated 4 or better, and `stars`, all ratings, the oldest first, separated by `|`. See
-    `Histories`. Each of the two columns reads the ratings once more.
+    `Histories`. Each of the two columns takes another pass over the ratings.
 
     A `blocks.SourceReader`; `source` is the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat, all
     in latin-1.

@@ -107,7 +107,7 @@ def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.nda
             columns[name], bad, expected = _plain(values, wanted[name])
         except pa.ArrowNotImplementedError as error:
             raise UserError(
-                f"{file}: column {name!r} has type {values.type}, of which {wanted[name].why} cannot be made: it takes "
+                f"{file}: column {name!r} has type {values.type}, which cannot become {wanted[name].why}: it takes "
                 "single values, or a list of them where it has a combiner; flatten the column, or name another one"
             ) from error
         for row in np.flatnonzero(bad & good) if bad is not None else ():

@@ -118,7 +118,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
         with contextlib.suppress(OSError):
             os.unlink(draft)
         raise
-    with contextlib.suppress(FileNotFoundError):  # Who waited for the file has read it, and removed its directory.
+    with contextlib.suppress(FileNotFoundError):  # The reader has read the file and removed its directory.
         fsync_path(os.path.dirname(os.path.abspath(path)))
 
 

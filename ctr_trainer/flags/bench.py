@@ -95,7 +95,7 @@ class BenchFlags(Settings, title="Bench"):
 
     @property
     def trace_steps(self) -> int:
-        """The steps between two steps whose operations are traced, and those of the warm-up."""
+        """The number of steps between two traced steps, and of the warm-up."""
         return max(2, min(_TRACE_STEPS, self.steps // 3))
 
 

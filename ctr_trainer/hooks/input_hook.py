@@ -99,7 +99,7 @@ class InputHook(tf1.train.SessionRunHook):
         training = self._training
         if training is not None and training.gradients:
             self._micro_batches = notes().step_plan.accumulation_steps
-            # Flat lists, the same for each step: the session takes nested fetches apart anew at each run.
+            # Flat lists, the same for each step: the session flattens nested fetches at each run.
             self._rows_of, self._fetches = tuple(training.gradients), list(training.gradients.values())
             self._last_fetches = [*self._fetches, training.learning_rate]
             if training.share is not None:

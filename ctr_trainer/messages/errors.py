@@ -90,7 +90,7 @@ class ErrorEnd:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Returns whether an error says that something is gone or silent that may be back for the next start.
+    """Returns whether an error says that something is lost or silent that the next start may find again.
 
     An outage of a store, a timeout and a refused connection are losses, also if the error is only the cause of the
     `UserError` that names the file.

@@ -1,4 +1,4 @@
-"""PLE: levels of experts, in each of which every task has its own experts and shared ones."""
+"""PLE: levels of experts; in each level every task has its own experts, and all tasks share some."""
 
 import dataclasses
 import functools

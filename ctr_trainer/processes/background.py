@@ -51,7 +51,7 @@ class Background:
     Args:
       what: what the tasks do, such as `the sync of the embedding rows`; the name of the thread, and part of the error.
       timeout: seconds to wait for a task's end.
-      cores: set of the cores that the tasks run on; None for those of this process.
+      cores: set of the cores that the tasks run on; None for all that this process may use.
 
     Raises:
       Lost: a task did not end within `timeout`.

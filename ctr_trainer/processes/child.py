@@ -1,4 +1,4 @@
-"""Commands that are waited for, processes that end with their parent, and signals that ask for the end."""
+"""Commands that run to their end, processes that end with their parent, and signals that ask for the end."""
 
 import contextlib
 import ctypes
@@ -162,7 +162,7 @@ class Child:
     Args:
       command: list of its program and arguments.
       log_file: where its output goes, appended; one of more than 64 MiB is first renamed to `NAME.1`.
-      cores: that it may use; None for those of this process.
+      cores: that it may use; None for all that this process may use.
       environment: dict of variables that it has unless this process has them.
       told: what it learns from `told_by_parent`; anything that JSON holds, and no secret.
 

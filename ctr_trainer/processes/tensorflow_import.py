@@ -37,7 +37,7 @@ for line in sys.stdin.buffer:
         sys.stdout.buffer.flush()
 """
 _SECONDS = 10.0
-# All are optional to whom TensorFlow has import them.
+# Whatever imports these in TensorFlow works without them.
 _NOT_NEEDED = ("matplotlib", "pandas", "scipy", "sklearn")
 
 

@@ -64,7 +64,7 @@ def choose(how: str) -> None:
         )
     if how == "hosts" and workers > 1 and not distributed.sums_by_host():
         raise UserError(
-            f"dense_exchange=hosts is for several hosts of which one has several workers, started by horovodrun, and "
+            f"dense_exchange=hosts is for several hosts, one of them with several workers, started by horovodrun, and "
             f"{here} of {workers} workers are on this host: leave it out"
         )
     _how = how

@@ -57,7 +57,7 @@ class HostPeers:
                 peer.sendall(b"\0")
 
     def hear(self, others: Iterable[int]) -> None:
-        """Returns when each of these workers has told once more that it is a step further.
+        """Returns when each of these workers has told that it is one step further.
 
         Args:
           others: local ranks.

@@ -15,7 +15,7 @@ class SecurityFiles(Settings, title="Security of the embedding service"):
         "", "PEM of the authority that signed the service's certificate; turns on TLS", "path", alike=False
     )
     service_cert: str = setting(
-        "", "PEM of this client's certificate, where the service asks for one", "path", alike=False
+        "", "PEM of this client's certificate, if the service asks for one", "path", alike=False
     )
     service_key: str = setting("", "PEM of the key of this client's certificate", "path", alike=False)
 

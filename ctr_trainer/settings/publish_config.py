@@ -21,9 +21,7 @@ class RedisFiles(Settings, title="Redis or Valkey cluster"):
     redis_ca: str = setting(
         "", "PEM of the authority that signed the certificates of a rediss:// cluster", "path", alike=False
     )
-    redis_cert: str = setting(
-        "", "PEM of this client's certificate, where the cluster asks for one", "path", alike=False
-    )
+    redis_cert: str = setting("", "PEM of this client's certificate, if the cluster asks for one", "path", alike=False)
     redis_key: str = setting("", "PEM of the key of this client's certificate", "path", alike=False)
 
 

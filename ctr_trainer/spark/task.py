@@ -26,7 +26,7 @@ from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
-PARTS = "parts/"  # Directory of the tasks' directories, within that of the data set.
+PARTS = "parts/"  # Directory of the tasks' directories, within the data set's.
 SCHEMA = "number int, result binary"
 _OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # With columns in directories' names.
 _ROWS = 50_000  # Rows that are encoded at a time, about: Spark's batches have 10,000 unless told otherwise.

@@ -68,7 +68,7 @@ class Silence:
       timeout: seconds that a request waits at most.
 
     Attributes:
-      seconds: how long, in total, at least one request waited that waited for longer than the limit.
+      seconds: the total time in which at least one request had waited for longer than the limit.
     """
 
     def __init__(self, address: str, timeout: float) -> None:

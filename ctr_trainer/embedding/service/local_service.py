@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.02
 # times the limit in CPU time.
 _LEAST_SHARE, _MOST_CPU = 0.01, 10
 # glibc reads these when a process starts. One heap of huge pages for all threads, in place of one for each: then a
-# request's arrays lie where those of the last one lay, and their pages were had before.
+# request's arrays lie where the arrays of the last one lay, in pages that the process has already.
 _TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
@@ -87,7 +87,7 @@ class LocalServices:
         """Gives the list of `LocalService`, which answer; they are stopped at the end of the block.
 
         Args:
-          cores: that they may use, a set; None for those of this process when they were started.
+          cores: that they may use, a set; None for all that this process could use when they started.
           file_cores: as for `start`, if that was not called.
 
         Raises:
@@ -174,7 +174,7 @@ class LocalService(Child):
           log_file: where its output goes, appended.
           timeout: seconds in which the starting service may do nothing. Time in which it works, such as compiling
             kernels on a busy machine, does not count, up to ten times as many seconds of its CPU time.
-          cores: that the service may use; None for those of this process.
+          cores: that the service may use; None for all that this process may use.
           token: for its clients; None for a random one.
           file_cores: on which it writes files of rows; None for `cores`.
 

@@ -102,7 +102,7 @@ class ClientSecurity:
     Attributes:
       token: of the service, or None.
       ca: PEM of the authority that signed the service's certificate; None for no TLS.
-      cert, key: PEM of this client's certificate and key, where the service asks for one.
+      cert, key: PEM of this client's certificate and key, if the service asks for one.
     """
 
     token: str | None = None
@@ -236,7 +236,7 @@ def _read_all(token_file: str, *pem_files: str) -> list[Any]:
 
 
 def _first_line(descriptor: int) -> str:
-    """Returns the first line of an open descriptor, of which no more is read."""
+    """Returns the first line of an open descriptor, and reads nothing beyond it."""
     line = b""
     try:
         while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):

@@ -59,8 +59,8 @@ class Service(flight.FlightServerBase):
           security: `ServerSecurity`, what the clients have to show.
           leases: `LeaseBook`; None to make one.
           file_cores: set of the cores on which files of rows are written, behind all requests and all workers there;
-            None for those of the process. Two workers and the service share two cores: while the service wrote a
-            checkpoint on one of them, both workers waited for the worker of that core.
+            None for all that the process may use. When two workers and the service share two cores, and the service
+            writes a checkpoint on one of them, both workers wait for the worker of that core.
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()

@@ -97,12 +97,12 @@ def _placed(columns: Sequence[np.ndarray], size: int = 0) -> Iterator[tuple[int,
 
 
 def unpack_header(body: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any], int]:
-    """Returns (dict, where the columns begin) of the bytes of a row request."""
+    """Returns (dict, offset of the columns) of the bytes of a row request."""
     if len(body) < _LENGTH.size:
         raise UserError(f"a row request of {len(body)} bytes; it begins with the length of its JSON")
     (length,) = _LENGTH.unpack_from(body)
     if length > len(body) - _LENGTH.size:
-        raise UserError(f"a row request of {len(body)} bytes, of which {length} are to be JSON: it was cut off")
+        raise UserError(f"a row request of {len(body)} bytes, whose JSON should have {length}: it was cut off")
     end = _LENGTH.size + length
     return from_json(memoryview(body)[_LENGTH.size : end]), end
 

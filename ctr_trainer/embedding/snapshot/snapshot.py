@@ -63,7 +63,7 @@ def config_from_json(text: str | bytes) -> TableConfig:
 
 
 def schema(config: TableConfig, kind: str = "full", counted: int | None = None) -> pa.Schema:
-    """Returns the pyarrow schema of this table's files of a kind; `counted` is part of that of `counts`."""
+    """Returns the pyarrow schema of this table's files of a kind; `counted` is a part of the schema of `counts`."""
     rows = [KEY, pa.field("row", row_type(config.width), nullable=False)]
     fields = {"full": rows, "delta": rows, "removed": [KEY], "use": _USE, "counts": _COUNTS}[kind]
     metadata = {CONFIG: config_to_json(config)}
@@ -214,7 +214,7 @@ def merged(
 
     Args:
       path: the snapshot's directory.
-      files: what the `save` of a store returned; after those of a full snapshot, those of its deltas.
+      files: what the `save` of a store returned: the files of a full snapshot, then the files of its deltas.
     """
     newer: dict[str, Index] = {}
     base = files[0].get("snapshot") if files else None

@@ -22,7 +22,7 @@ ROWS_OUT = types.Array(types.float32, 2, "C")
 _WIDTHS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float32, 1, "C")
 _ZERO = np.float32(0)
-# The bits of a float32 without its sign: they are at least those of infinity if the value is not finite. The last
+# The bits of a float32 without its sign: they are at least the bits of infinity if the value is not finite. The last
 # constant is the number of values that are checked at once.
 _MESSAGE_BITS = types.Array(types.int32, 1, "C", readonly=True, aligned=False)
 _NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)

@@ -165,7 +165,7 @@ class Watcher(Follower, Protocol):
 
 
 class RowWatchers:
-    """What a table tells of its rows, and to whom: its next snapshot, its publication, its limits, its followers.
+    """Who is told of changes of a table's rows: its next snapshot, its publication, its limits, its followers.
 
     Caveat: use it under the table's lock only.
 

@@ -28,7 +28,7 @@ class RowFrequency:
     be here, so it tells nothing about p. If T is 1, p is 0. Over one window alone p would be rough for small n;
     docs/staleness.md says what that costs. When T passes 512, n and T are halved.
 
-    Slots are those of the rows. Not safe to use from several threads at a time.
+    A slot is the index of a row. Not safe to use from several threads at a time.
 
     Args:
       memory: `PrivateMemory`; or `SharedMemory`, and then the steps of all workers that share it are counted together.
