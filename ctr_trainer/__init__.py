@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.own_loop import OwnLoop, own_loop
     from ctr_trainer.estimator.program import run_program
-    from ctr_trainer.estimator.results import EvaluationResult, TrainResult
-    from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
+    from ctr_trainer.estimator.train_and_evaluate import (
+        EvalSpec,
+        EvaluationResult,
+        TrainResult,
+        TrainSpec,
+        train_and_evaluate,
+    )
     from ctr_trainer.features.spec import FeatureSpec
     from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
     from ctr_trainer.hooks.step_hook import StepHook
@@ -62,7 +67,7 @@ _PLACES = {
     "Estimator": "ctr_trainer.estimator.estimator",
     "EstimatorSpec": "ctr_trainer.graph_notes.estimator_spec",
     "EvalSpec": "ctr_trainer.estimator.train_and_evaluate",
-    "EvaluationResult": "ctr_trainer.estimator.results",
+    "EvaluationResult": "ctr_trainer.estimator.train_and_evaluate",
     "FeatureSpec": "ctr_trainer.features.spec",
     "MetricsConfig": "ctr_trainer.settings.evaluation_config",
     "ModeKeys": "ctr_trainer.graph_notes.estimator_spec",
@@ -70,7 +75,7 @@ _PLACES = {
     "RunConfig": "ctr_trainer.settings.run_config",
     "StepHook": "ctr_trainer.hooks.step_hook",
     "TrainOp": "ctr_trainer.estimator.optimize",
-    "TrainResult": "ctr_trainer.estimator.results",
+    "TrainResult": "ctr_trainer.estimator.train_and_evaluate",
     "TrainSpec": "ctr_trainer.estimator.train_and_evaluate",
     "init": "ctr_trainer.ranks.distributed",
     "install_log": "ctr_trainer.messages.log_lines:install",

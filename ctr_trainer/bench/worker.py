@@ -65,7 +65,7 @@ def _measure(
     from ctr_trainer.bench.device_towers import gpus_of, in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.data.reader import BatchReader
-    from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+    from ctr_trainer.estimator.model_selection import EvaluationHistory
     from ctr_trainer.experiment.build import (
         make_estimator,
         make_eval_spec,

@@ -107,7 +107,7 @@ def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedMode
 
 
 def _show(results: dict[str, Any], output: str) -> None:
-    from ctr_trainer.estimator.evaluation_history import without_nan
+    from ctr_trainer.estimator.model_selection import without_nan
     from ctr_trainer.report.tables import format_metrics
 
     results = without_nan(results)

@@ -76,7 +76,7 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
 
     import contextlib
 
-    from ctr_trainer.estimator.published_checkpoint import write_publication
+    from ctr_trainer.estimator.publishing import write_publication
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
     from ctr_trainer.files.temporary import temporary_directory

@@ -100,7 +100,7 @@ def _train(
 ) -> None:
     """Trains with settings that have been checked."""
     from ctr_trainer.estimator import run_summary
-    from ctr_trainer.estimator.evaluation_history import without_nan
+    from ctr_trainer.estimator.model_selection import without_nan
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import (
         make_estimator,

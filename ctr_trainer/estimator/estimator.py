@@ -13,9 +13,8 @@ from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvalua
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
-from ctr_trainer.estimator.results import TrainResult
 from ctr_trainer.estimator.session import training_session
-from ctr_trainer.estimator.train_and_evaluate import EvalSpec
+from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training, TrainingJob, open_training, stop_hook
 from ctr_trainer.estimator.training_hooks import training_hooks

@@ -1,13 +1,12 @@
 """The evaluations of a training run, or none."""
 
-import dataclasses
 import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator import exporters, quality
+from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
 from ctr_trainer.estimator.program import call_input_fn, make_input
@@ -136,13 +135,9 @@ class NoEvaluations:
 
     hooks: list[tf1.train.SessionRunHook] = []
 
-    def __init__(self) -> None:
-        self._rates: quality.Rates | None = notes().rates
-
     def results(self) -> dict[str, Any]:
-        """Returns fields of `TrainResult`. A collective."""
-        advice = quality.advise([], None, None, self._rates)
-        return {"quality_advice": [dataclasses.asdict(each) for each in advice]}
+        """Returns fields of `TrainResult`."""
+        return {}
 
     def close(self) -> None:
         """Ends the threads that read data, and the summaries."""
@@ -160,8 +155,6 @@ class EvaluatedTraining(NoEvaluations):
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
         self._in_loop = InLoopEvaluation(estimator, eval_spec, training, stop)
-        super().__init__()
-        self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
         lowered = notes().plateau
         self._selection = ModelSelection(
             self._in_loop.evaluate,
@@ -189,7 +182,6 @@ class EvaluatedTraining(NoEvaluations):
             "evaluation": self._selection.metrics,
             "evaluation_seconds": round(self._clock.seconds["evaluation"], 3),
             "stopped_early": self._selection.stopped,
-            "quality_advice": self._selection.advice(self._rates, self._positive_weight),
         }
 
     def _evaluate_and_export(self, session: tf1.Session, step: int) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.export import directory
 from ctr_trainer.files.paths import path_of
 

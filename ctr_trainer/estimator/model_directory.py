@@ -10,7 +10,7 @@ import tensorflow as tf
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.checkpoint import BEST, RECENT
-from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files import durable_file
 from ctr_trainer.files.paths import is_local, path_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import quality, schedules
+from ctr_trainer.estimator import schedules
 from ctr_trainer.estimator.dense_optimizers import DenseUpdate
 from ctr_trainer.estimator.schedules import cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
@@ -125,7 +125,6 @@ class TrainOp(TrainSettings):
         same = self.embedding_lr_schedule == "same"
         of_rows = self.schedule if same else _of_rows(self.embedding_lr_schedule, begin, end)
         of_row = self.embedding_learning_rate * (factor if same else schedules.factor(of_rows, step, begin, end))
-        notes().rates = quality.Rates(self.schedule, of_rows, end)
         if distributed.is_chief():
             stairs = _said_of_stairs(self.schedule, run.start, epochs)
             for line in [*stairs, *_said_of(self.schedule, of_rows, run, end, epochs)]:

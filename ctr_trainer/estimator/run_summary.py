@@ -240,5 +240,4 @@ def lines(result):
         said.append(
             f"most likely to help: {advice['flag']} ({advice['share']:.0%} of the training time: {advice['why']})"
         )
-    said += [f"for a better model: {each['flag']} ({each['why']})" for each in result["quality_advice"]]
     return said

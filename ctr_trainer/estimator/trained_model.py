@@ -19,8 +19,8 @@ from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.open_store import open_evaluation_store
 from ctr_trainer.estimator.program import call_input_fn, make_input
-from ctr_trainer.estimator.results import EvaluationResult
 from ctr_trainer.estimator.session import session_of
+from ctr_trainer.estimator.train_and_evaluate import EvaluationResult
 from ctr_trainer.estimator.training import begin_feed, begin_graph
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.files.paths import path_of

@@ -87,7 +87,6 @@ class GraphNotes:
       run_length: length of the run, which schedules of learning rates depend on; unknown by default.
       step_plan: what an optimizer step runs; `FOREIGN_STEP` if the `train_op` was not made by this package.
       row_training: how the embedding rows are trained; None for the gradients of the loss.
-      rates: `quality.Rates`, how the learning rates change; None if the `train_op` is not of `TrainOp`.
       plateau: `schedules.Plateau`; None if learning rates do not depend on evaluations.
       negative_sampling: the share of the negative examples that the graph trains on; None if it names none.
       batch_weight: the weight of this worker's batch; None if the batches of all workers weigh the same.
@@ -98,7 +97,6 @@ class GraphNotes:
     run_length: RunLength = RunLength()
     step_plan: StepPlan = FOREIGN_STEP
     row_training: RowTraining | None = None
-    rates: Any = None
     plateau: Any = None
     negative_sampling: float | None = None
     batch_weight: BatchWeight | None = None

@@ -90,7 +90,7 @@ def test_no_operation_of_a_request_has_an_output_that_grows_with_the_table(estim
 
 
 def test_an_export_does_not_hold_the_rows_in_memory(estimator, tmp_path, monkeypatch):
-    monkeypatch.setattr("ctr_trainer.export.table_saver._BYTES", 4 << 20)
+    monkeypatch.setattr("ctr_trainer.export.exported_table._BYTES", 4 << 20)
     rows = 500_000
     checkpoint = _with_rows(estimator.latest_checkpoint(), tmp_path / "checkpoint", rows)
     before = psutil.Process().memory_info().rss

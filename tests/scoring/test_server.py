@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from ctr_trainer.estimator import published_checkpoint
+from ctr_trainer.estimator import publishing
 from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
@@ -229,7 +229,7 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
         assert _figures(client)[refused] == 1
         with pytest.raises(UserError, match="is not finite: the training diverged"):
             tower = records.generation_path(tmp_path, 1) / records.dense_name(1)
-            published_checkpoint.refuse_not_finite(str(tower), newer)
+            publishing.refuse_not_finite(str(tower), newer)
         trained.publish(tmp_path, estimator, newer, epoch=2)
         until(lambda: client.ask("/healthz")[1]["epoch"] == 2, "the next epoch")
         assert_serves(2)

@@ -1,7 +1,7 @@
-"""The outputs of an exported model, by the names of `tf.estimator.export`, and its signatures."""
+"""The names of `tf.estimator.export`: inputs and outputs of exported models, and the signatures that they make."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +12,61 @@ from ctr_trainer.messages.errors import UserError
 tf1 = tf.compat.v1
 SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 Receivers = Mapping[str, tf.Tensor]
+_EXAMPLES = "examples"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingInputReceiver:
+    """What a `serving_input_receiver_fn` returns.
+
+    Attributes:
+      features: what `model_fn` is given.
+      receiver_tensors: the placeholders that requests fill: dict of name -> tensor, or one tensor.
+    """
+
+    features: Any
+    receiver_tensors: Any
+
+
+class TensorServingInputReceiver(ServingInputReceiver):
+    """The same for a `model_fn` whose features are one tensor."""
+
+
+def build_raw_serving_input_receiver_fn(
+    features: Mapping[str, tf.Tensor], default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """Returns a `serving_input_receiver_fn` whose requests have the features themselves.
+
+    Args:
+      features: dict of name -> tensor, or placeholder, whose dtype and shape the request's have.
+      default_batch_size: examples of each request; None for any number.
+    """
+
+    def receive() -> ServingInputReceiver:
+        tensors = {}
+        for name, like in features.items():
+            shape = like.shape.as_list()
+            tensors[name] = tf1.placeholder(like.dtype, [default_batch_size, *shape[1:]] if shape else shape, name)
+        return ServingInputReceiver(dict(tensors), tensors)
+
+    return receive
+
+
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: Mapping[str, Any], default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """Returns a `serving_input_receiver_fn` whose requests have serialized `tf.Example`s.
+
+    Args:
+      feature_spec: as `tf.io.parse_example` takes it.
+      default_batch_size: examples of each request; None for any number.
+    """
+
+    def receive() -> ServingInputReceiver:
+        examples = tf1.placeholder(tf.string, [default_batch_size], "input_example_tensor")
+        return ServingInputReceiver(tf1.parse_example(examples, dict(feature_spec)), {_EXAMPLES: examples})
+
+    return receive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +117,7 @@ class RegressionOutput:
         return tf1.saved_model.regression_signature_def(_examples(receivers, self), self.value)
 
 
-def signatures(spec: EstimatorSpec, receivers: Receivers) -> dict[str, Any]:
+def signature_defs(spec: EstimatorSpec, receivers: Receivers) -> dict[str, Any]:
     """Returns by name the SignatureDefs of a model's `export_outputs`, or of its predictions if it has none.
 
     Args:
