@@ -45,3 +45,27 @@ def test_a_word_that_has_a_plainer_one_is_rare(words):
         for match in re.finditer(words, text, re.IGNORECASE)
     ]
     assert len(found) <= _MOST, found
+
+
+# What speaks of the command line: its own rooms, what runs other programs, and what makes flags and help texts of
+# settings.
+_SAYS_FLAGS = ("cli.py", "bench", "commands", "experiment", "flags", "installation", "launch", "models", "settings")
+_EXCEPT = {
+    "data/draft.py",  # A comment in a feature spec that it writes.
+    "embedding/service/local_service.py",  # The arguments of a service.
+    "hooks/profile_hook.py",  # A flag of TensorBoard.
+}
+
+
+def test_a_message_of_the_library_names_settings_and_not_flags():
+    found = []
+    for path in _SOURCES:
+        place = path.relative_to(ROOT / "ctr_trainer")
+        if place.parts[0] in _SAYS_FLAGS or place.as_posix() in _EXCEPT:
+            continue
+        docstrings = {line for line, _ in _docstrings(path)}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.lineno not in docstrings:
+                if re.search(r"(^|[ (`])--[a-z]\w+", node.value):
+                    found.append(f"{place}:{node.lineno}: {node.value}")
+    assert found == []
