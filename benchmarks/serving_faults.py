@@ -43,8 +43,7 @@ from serving_load import TIMEOUT_SECONDS, Campaign, run_faults
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
 from ctr_trainer.publication.cluster_target import ClusterTarget
-from ctr_trainer.publication.delivery import Delivery
-from ctr_trainer.publication.delivery_process import DeliveryProcess
+from ctr_trainer.publication.delivery import Delivery, DeliveryProcess
 from ctr_trainer.publication.records import Publication
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.publish_config import RedisFiles

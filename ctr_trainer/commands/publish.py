@@ -60,7 +60,7 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     from ctr_trainer.processes import child
     from ctr_trainer.processes.child import set_when_closed
     from ctr_trainer.publication.delivery import deliver
-    from ctr_trainer.publication.opening import open_target
+    from ctr_trainer.publication.places import open_target
 
     ended = threading.Event()
     # A machine that shuts down sends SIGTERM to all processes, and the training still publishes a last epoch.
@@ -81,7 +81,7 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     from ctr_trainer.experiment.build import make_estimator
     from ctr_trainer.files.temporary import temporary_directory
     from ctr_trainer.publication.delivery import Delivery
-    from ctr_trainer.publication.opening import open_target
+    from ctr_trainer.publication.places import open_target
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))

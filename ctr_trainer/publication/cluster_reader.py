@@ -16,7 +16,7 @@ from ctr_trainer.publication.cluster import Cluster, ClusterChanged
 from ctr_trainer.publication.cluster_contents import ClusterState, read_state
 from ctr_trainer.publication.cluster_keys import BUCKETS
 from ctr_trainer.publication.cluster_rows import REMOVED_SECONDS
-from ctr_trainer.publication.reader import DenseFiles, RowsAhead, RowsLost, Unreadable
+from ctr_trainer.publication.reading import DenseFiles, RowsAhead, RowsLost, Unreadable
 from ctr_trainer.publication.records import Record
 from ctr_trainer.settings.publish_config import RedisFiles
 

@@ -24,7 +24,7 @@ from ctr_trainer.publication.cluster_keys import (
     row_names,
     rows_pattern,
 )
-from ctr_trainer.publication.reader import RowsAhead
+from ctr_trainer.publication.reading import RowsAhead
 from ctr_trainer.publication.records import Record
 
 _log = logging.getLogger(__name__)

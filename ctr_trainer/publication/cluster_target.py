@@ -9,13 +9,11 @@ from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import cluster_contents, cluster_rows
 from ctr_trainer.publication.cluster import CONTROL, Cluster, ClusterChanged, ClusterFull
-from ctr_trainer.publication.cluster_contents import ClusterState, read_state
-from ctr_trainer.publication.cluster_fence import ClusterFence
+from ctr_trainer.publication.cluster_contents import ClusterFence, ClusterState, read_state
 from ctr_trainer.publication.cluster_keys import control_name
 from ctr_trainer.publication.cluster_rows import ClusterSweep
-from ctr_trainer.publication.records import BASE, Record
+from ctr_trainer.publication.records import BASE, Record, refuse_other_model
 from ctr_trainer.publication.spool import NeedsBase
-from ctr_trainer.publication.target import refuse_other_model
 from ctr_trainer.settings.publish_config import RedisFiles
 
 _log = logging.getLogger(__name__)
@@ -85,7 +83,7 @@ class ClusterTarget:
             self._state = read_state(self._cluster)
             self._ends = stack.pop_all()
 
-    def delivered(self, holder: str) -> int | None:
+    def newest_epoch(self, holder: str) -> int | None:
         if self._state is None or self._state.holder != holder:
             return None
         if not self._is_sure:
@@ -98,7 +96,7 @@ class ClusterTarget:
         pause = _FIRST_PAUSE_SECONDS
         for left in reversed(range(_TRIES)):
             try:
-                delivered = self.delivered(holder)
+                delivered = self.newest_epoch(holder)
                 if delivered is not None and delivered >= record.epoch:
                     return  # The answer to its commit was lost.
                 if delivered is None and record.kind != BASE:

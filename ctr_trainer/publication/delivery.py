@@ -2,20 +2,81 @@
 
 import dataclasses
 import logging
+import sys
 import threading
 import time
 
 from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.child import Child
 from ctr_trainer.publication import records
 from ctr_trainer.publication.cluster import is_cluster
 from ctr_trainer.publication.records import BASE, EPOCH
-from ctr_trainer.publication.spool import Delivered, NeedsBase, read_delivered, write_delivered
+from ctr_trainer.publication.spool import DeliveryStatus, NeedsBase, read_status, write_status
 
 _log = logging.getLogger(__name__)
+_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _LOOK_SECONDS = 0.2
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.5, 30.0
 _REPEAT_SECONDS = 60.0  # A problem that stays is logged again after so long.
+
+
+class Supervisor:
+    """Starts the process, and starts it again if it ends, after a while that grows.
+
+    Args:
+      start: f() -> `DeliveryProcess`.
+      clock: f() -> seconds.
+    """
+
+    def __init__(self, start, clock=time.monotonic):
+        self._start, self._clock = start, clock
+        self._process, self._start_at, self._wait = None, 0.0, _FIRST_SECONDS
+        self._started = 0.0
+
+    def keep(self):
+        """Looks after the process; to be called now and then."""
+        if self._process is None:
+            if self._clock() >= self._start_at:
+                self._process, self._started = self._start(), self._clock()
+            return
+        ended = self._process.ended()
+        if ended is None:
+            return
+        self._process.stop()
+        if self._clock() - self._started > _MOST_SECONDS:
+            self._wait = _FIRST_SECONDS
+        _log.error("the delivery of the publication has ended: %s\nStarting it again in %.0f s", ended, self._wait)
+        self._process, self._start_at = None, self._clock() + self._wait
+        self._wait = min(2 * self._wait, _MOST_SECONDS)
+
+    def close(self):
+        """Ends the process."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+
+class DeliveryProcess(Child):
+    """`publish --from=SPOOL --to=URL` in a child process, which ends when this process ends, however it ends.
+
+    A context manager: leaving it stops the process. What it has delivered stands in the spool: `read_status`.
+
+    Args:
+      spool: path or URL of the publication that the training writes.
+      to: URL of the target.
+      redis: `RedisFiles` of a cluster.
+      log_file: where its output goes, appended.
+      cores: that it may use; None for those of this process.
+    """
+
+    def __init__(self, spool, to, redis, log_file, cores=None):
+        flags = [f"--{name}={value}" for name, value in dataclasses.asdict(redis).items() if value]
+        command = [sys.executable, "-m", "ctr_trainer", "publish", f"--from={spool}", f"--to={to}"]
+        super().__init__(
+            [*command, *flags, "--exit_with_stdin", f"--log_format={log_lines.installed_form()}"], log_file, cores
+        )
 
 
 def deliver(spool, to, open_target, ended=None):
@@ -52,12 +113,12 @@ def deliver(spool, to, open_target, ended=None):
 
 def _tell(spool, problem):
     """Tells the training, in its spool, why there is no target."""
-    publication, delivered = records.read_publication(spool), read_delivered(spool)
+    publication, delivered = records.read_publication(spool), read_status(spool)
     if publication is None:
         return
     if delivered is None or delivered.holder != publication.holder:
-        delivered = Delivered(publication.holder)
-    write_delivered(spool, dataclasses.replace(delivered, problem=problem))
+        delivered = DeliveryStatus(publication.holder)
+    write_status(spool, dataclasses.replace(delivered, problem=problem))
 
 
 def _deliver_while_records_come(delivery, target, to, ended, said):
@@ -127,7 +188,7 @@ class Delivery:
         if publication is None:
             return None
         if self._delivered is None or self._delivered.holder != publication.holder:
-            self._delivered = Delivered(publication.holder)
+            self._delivered = DeliveryStatus(publication.holder)
         try:
             record = self._next(publication)
             if record is not None:
@@ -139,7 +200,7 @@ class Delivery:
             self._say(dataclasses.replace(self._delivered, problem=str(error), needs_base=needs_base))
             raise
         if record is not None:
-            self._say(Delivered(publication.holder, record.epoch, time.time()))
+            self._say(DeliveryStatus(publication.holder, record.epoch, time.time()))
             # It stays itself: the next tower may be made of its tower.
             records.remove_generations_before(self._spool, record.generation)
             records.remove_before(self._spool, record)
@@ -149,7 +210,7 @@ class Delivery:
         """-> the `Record` after the one that the target has; None if it is not written yet."""
         generation = publication.generation
         names = records.list_records(self._spool, generation)
-        epoch = self._target.delivered(publication.holder)
+        epoch = self._target.newest_epoch(publication.holder)
         if epoch is None:
             base = records.newest_base(names)
             if base is None and names:
@@ -159,7 +220,7 @@ class Delivery:
                 )
             return None if base is None else records.read_record(self._spool, generation, BASE, base)
         if epoch != self._delivered.epoch:
-            self._say(Delivered(publication.holder, epoch, time.time()))
+            self._say(DeliveryStatus(publication.holder, epoch, time.time()))
         if (EPOCH, epoch + 1) in names:
             return records.read_record(self._spool, generation, EPOCH, epoch + 1)
         if any(number > epoch for _, number in names):
@@ -172,4 +233,4 @@ class Delivery:
     def _say(self, delivered):
         if delivered != self._delivered:
             self._delivered = delivered
-            write_delivered(self._spool, delivered)
+            write_status(self._spool, delivered)

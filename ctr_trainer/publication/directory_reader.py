@@ -13,7 +13,7 @@ from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
 from ctr_trainer.publication.mapped_rows import MappedRows, NewerRows
-from ctr_trainer.publication.reader import DenseFiles, Unreadable
+from ctr_trainer.publication.reading import DenseFiles, Unreadable
 from ctr_trainer.publication.records import Publication, Record
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.background import Background
 from ctr_trainer.publication import records
 from ctr_trainer.publication.records import BASE, EPOCH, Publication, Record
-from ctr_trainer.publication.target import refuse_other_model
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
 _log = logging.getLogger(__name__)
@@ -126,15 +125,15 @@ class DirectoryTarget:
             raise
         self._work, self._tidied = Background(f"the compaction of {url}"), -_TIDY_SECONDS
 
-    def delivered(self, holder):
+    def newest_epoch(self, holder):
         if self._current is None or self._current.holder != holder:
             return None
         return self._chain[-1].epoch
 
     def deliver(self, holder: str, record: Record, directory: Path) -> None:
-        begins = self.delivered(holder) is None
+        begins = self.newest_epoch(holder) is None
         if begins and self._current is not None:
-            refuse_other_model(self._url, self._current.model, record.model, records.PUBLICATION)
+            records.refuse_other_model(self._url, self._current.model, record.model, records.PUBLICATION)
         generation = records.newest_generation(self._url) + 1 if begins else self._current.generation
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)

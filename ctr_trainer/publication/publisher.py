@@ -28,7 +28,7 @@ class Publisher:
       spool: `Spool`.
       tower: has `write(directory, values)`.
       to: where the spool is delivered to, as the log calls it.
-      delivery: `DeliveryKeeper`; None if nobody takes the records away.
+      delivery: `Supervisor`; None if nobody takes the records away.
       config: `PublishConfig`.
       clock: f() -> seconds.
     """
@@ -128,7 +128,7 @@ class Publisher:
     def _look(self):
         if self._delivery:
             self._delivery.keep()
-            self._delivered = self._spool.delivered()
+            self._delivered = self._spool.status()
             if self._delivered and self._delivered.needs_base and self._spool.last:
                 _log.warning("publishing all rows anew to %s: %s", self._to, self._delivered.problem)
                 self._spool.begin()

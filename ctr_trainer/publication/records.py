@@ -241,6 +241,15 @@ def write_record(url, record):
     (generation_path(url, record.generation) / f"{record.name}.json").write_json(record.to_dict())
 
 
+def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
+    """Raises UserError if a place has the publication of another model; `marker` is what to delete to replace it."""
+    if there and comes and there != comes:
+        raise UserError(
+            f"{place}: the model {there!r} is published there, and servers read it; this is {comes!r}. Publish it to "
+            f"another place; to replace {there!r}, delete {marker} first"
+        )
+
+
 def check_files(url, record):
     """Reads every file of a record.
 

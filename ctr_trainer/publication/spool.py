@@ -18,7 +18,7 @@ class NeedsBase(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Delivered:
+class DeliveryStatus:
     """The last record that was delivered, and what is wrong since.
 
     Attributes:
@@ -36,20 +36,20 @@ class Delivered:
     needs_base: bool = False
 
 
-def read_delivered(spool):
-    """-> the `Delivered` of a spool; None if no delivery has looked at it yet."""
+def read_status(spool):
+    """-> the `DeliveryStatus` of a spool; None if no delivery has looked at it yet."""
     path = path_of(spool) / _FILE
     if not path.exists():
         return None
     values = path.read_json("end the training and start it again")
     try:
-        return Delivered(**values)
+        return DeliveryStatus(**values)
     except TypeError as error:
         raise UserError(f"{path}: is not of this version of ctr_trainer: {error}") from None
 
 
-def write_delivered(spool, delivered):
-    """Replaces the `Delivered` of a spool."""
+def write_status(spool, delivered):
+    """Replaces the `DeliveryStatus` of a spool."""
     (path_of(spool) / _FILE).write_json(dataclasses.asdict(delivered))
 
 
@@ -134,9 +134,9 @@ class Spool:
         """Has no record written from now on, also by a thread that is about to: its rows may be given back."""
         self._is_closed = True
 
-    def delivered(self):
-        """-> the `Delivered` of this generation; None if no delivery has said anything of it yet."""
-        delivered = read_delivered(self.path)
+    def status(self):
+        """-> the `DeliveryStatus` of this generation; None if no delivery has said anything of it yet."""
+        delivered = read_status(self.path)
         is_own = delivered and self._publication and delivered.holder == self._publication.holder
         return delivered if is_own else None
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication.reader import RowsLost
+from ctr_trainer.publication.reading import RowsLost
 from ctr_trainer.scoring.refusals import NotReady, NotThere
 from ctr_trainer.scoring.served_model import RecordRefused, ServedModel
 

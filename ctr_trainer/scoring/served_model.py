@@ -8,7 +8,8 @@ import time
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication.reader import RowReader, RowsAhead
+from ctr_trainer.publication.places import RowReader
+from ctr_trainer.publication.reading import RowsAhead
 from ctr_trainer.publication.records import Record
 from ctr_trainer.scoring.examples import Examples
 from ctr_trainer.scoring.refusals import NotReady

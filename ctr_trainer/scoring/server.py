@@ -11,7 +11,7 @@ from ctr_trainer.files import durable_file
 from ctr_trainer.flags.servers import ScoreFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import child
-from ctr_trainer.publication.opening import open_reader
+from ctr_trainer.publication.places import open_reader
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.flight_server import FlightScorer
 from ctr_trainer.scoring.http_app import HttpApp

@@ -8,7 +8,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
-from ctr_trainer.publication.opening import open_reader
+from ctr_trainer.publication.places import open_reader
 from tests import small
 
 

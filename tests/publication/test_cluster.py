@@ -15,9 +15,9 @@ from ctr_trainer.publication import cluster_contents, cluster_keys, cluster_rows
 from ctr_trainer.publication.cluster import credentials_of
 from ctr_trainer.publication.cluster_target import GRACE_SECONDS, ClusterTarget
 from ctr_trainer.publication.delivery import Delivery
-from ctr_trainer.publication.opening import open_reader
-from ctr_trainer.publication.reader import RowsAhead, RowsLost
-from ctr_trainer.publication.spool import NeedsBase, read_delivered
+from ctr_trainer.publication.places import open_reader
+from ctr_trainer.publication.reading import RowsAhead, RowsLost
+from ctr_trainer.publication.spool import NeedsBase, read_status
 from ctr_trainer.settings.publish_config import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published, tower_of
@@ -182,7 +182,7 @@ def test_a_full_cluster_says_what_to_do_and_takes_the_epoch_later(url, tmp_path,
         cluster.ask_all("CONFIG", "SET", "maxmemory", "1mb")
         with pytest.raises(UserError, match="the cluster is full .*raise maxmemory"):
             Delivery(tmp_path, target).step()
-        assert "raise maxmemory" in read_delivered(tmp_path).problem
+        assert "raise maxmemory" in read_status(tmp_path).problem
         cluster.ask_all("CONFIG", "SET", "maxmemory", "0")
         deliver_all(tmp_path, target)
     assert_there(url, published)
@@ -279,7 +279,7 @@ def test_rows_that_are_lost_with_a_node_and_its_replica_are_noticed(url, tmp_pat
         published.epoch([5])
         with pytest.raises(NeedsBase, match="rows of base 0 are lost at 127.0.0.1"):
             Delivery(tmp_path, target).step()
-    assert read_delivered(tmp_path).needs_base
+    assert read_status(tmp_path).needs_base
     published = Published(tmp_path, generation=2, holder="b", rows=range(1, 2000))
     with target_of(url) as target:
         deliver_all(tmp_path, target)

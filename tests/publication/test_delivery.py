@@ -10,8 +10,8 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import directory_target, records
 from ctr_trainer.publication.delivery import Delivery, deliver
 from ctr_trainer.publication.directory_target import DirectoryTarget
-from ctr_trainer.publication.opening import open_reader
-from ctr_trainer.publication.spool import NeedsBase, read_delivered
+from ctr_trainer.publication.places import open_reader
+from ctr_trainer.publication.spool import NeedsBase, read_status
 from tests import object_store
 from tests.publication.published import Published, tower_of
 
@@ -52,7 +52,7 @@ def test_epochs_are_delivered_in_order_and_leave_the_spool(tmp_path, target):
     published.epoch([4], [11])
     deliver_all(spool, target)
     assert_there(tmp_path / "target", published)
-    assert read_delivered(spool).epoch == 2
+    assert read_status(spool).epoch == 2
     assert names(spool / "generation-0000000001") == [
         "dense-0000000002",
         "epoch-0000000002",
@@ -109,7 +109,7 @@ def test_another_model_does_not_take_a_place_over(tmp_path, target):
     records.write_record(tmp_path / "b", record)
     with pytest.raises(UserError, match="the model 'deepfm' is published there.*'dcn'.*delete publication.json"):
         deliver_all(tmp_path / "b", target)
-    assert "this is 'dcn'" in read_delivered(tmp_path / "b").problem
+    assert "this is 'dcn'" in read_status(tmp_path / "b").problem
     assert_there(tmp_path / "target", published)
 
 
@@ -122,7 +122,7 @@ def test_why_there_is_no_target_is_told_to_the_training(tmp_path, target):
         return DirectoryTarget(tmp_path / "target")
 
     deliver(tmp_path / "spool", "there", refused, ended)
-    delivered = read_delivered(tmp_path / "spool")
+    delivered = read_status(tmp_path / "spool")
     assert "publishes there now" in delivered.problem
     assert (delivered.holder, delivered.epoch) == ("a", -1)
 
@@ -137,7 +137,7 @@ def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, tar
     first.epoch([2])
     with pytest.raises(NeedsBase, match="another generation since"):
         Delivery(tmp_path / "first", target).step()
-    said = read_delivered(tmp_path / "first")
+    said = read_status(tmp_path / "first")
     assert (said.holder, said.needs_base) == ("a", True)
     assert_there(tmp_path / "target", second, generation=2)
 
@@ -153,10 +153,10 @@ def test_a_damaged_epoch_of_the_spool_is_named_and_not_delivered(tmp_path, targe
     delivery = Delivery(spool, target)
     with pytest.raises(UserError, match="epoch-0000000001"):
         delivery.step()
-    assert "epoch-0000000001" in read_delivered(spool).problem
+    assert "epoch-0000000001" in read_status(spool).problem
     rows.write_bytes(whole)
     assert delivery.step().epoch == 1
-    assert read_delivered(spool).problem == ""
+    assert read_status(spool).problem == ""
 
 
 def test_epochs_become_a_base_when_they_are_as_large_and_readers_go_on(tmp_path, target, monkeypatch):

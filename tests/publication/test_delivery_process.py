@@ -6,9 +6,9 @@ import signal
 import numpy as np
 import pytest
 
-from ctr_trainer.publication.delivery_process import DeliveryProcess
-from ctr_trainer.publication.opening import open_reader
-from ctr_trainer.publication.spool import Delivered, read_delivered
+from ctr_trainer.publication.delivery import DeliveryProcess
+from ctr_trainer.publication.places import open_reader
+from ctr_trainer.publication.spool import DeliveryStatus, read_status
 from ctr_trainer.settings.publish_config import RedisFiles
 from tests.parallel.launch import wait_until
 from tests.publication.published import Published
@@ -33,7 +33,7 @@ def test_a_killed_delivery_says_how_it_ended_and_the_next_one_goes_on(tmp_path):
         assert "ended with status -9" in process.ended() and "delivered base 0" in process.ended()
     published.epoch([2, 30], [3])
     with DeliveryProcess(spool, str(to), RedisFiles(), log) as process:
-        await_delivery(lambda: (read_delivered(spool) or Delivered("")).epoch >= 1, "epoch 1", process)
+        await_delivery(lambda: (read_status(spool) or DeliveryStatus("")).epoch >= 1, "epoch 1", process)
     assert process.ended().startswith("its process ended with status 0")
     reader, keys = open_reader(to), np.arange(40)
     np.testing.assert_array_equal(reader.read("dim3", keys), published.weights(keys))

@@ -5,7 +5,7 @@ import pytest
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
-from ctr_trainer.publication.opening import open_reader
+from ctr_trainer.publication.places import open_reader
 from tests import object_store
 from tests.publication.published import Published, tower_of
 

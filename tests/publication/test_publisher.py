@@ -11,9 +11,9 @@ from ctr_trainer.embedding.table.shared_table import PublishedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
-from ctr_trainer.publication.delivery_process import DeliveryKeeper
+from ctr_trainer.publication.delivery import Supervisor
 from ctr_trainer.publication.publisher import Publisher
-from ctr_trainer.publication.spool import Delivered, Spool, write_delivered
+from ctr_trainer.publication.spool import DeliveryStatus, Spool, write_status
 from ctr_trainer.settings.publish_config import PublishConfig
 from tests import published
 
@@ -130,11 +130,11 @@ def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish
     with caplog.at_level(logging.WARNING):
         _until(lambda: caplog.messages)
     assert "there: 2 records wait for their delivery, the rows there are 10" in caplog.text
-    write_delivered(spool.path, Delivered(_holder(spool), 0))
+    write_status(spool.path, DeliveryStatus(_holder(spool), 0))
     _until(lambda: spool.last.global_step == 5)
     assert (spool.last.epoch, spool.last.rows) == (2, 3)
     assert publisher.age_secs > 0 and "waiting: 2" in publisher.status_line()
-    write_delivered(spool.path, Delivered(_holder(spool), 2))
+    write_status(spool.path, DeliveryStatus(_holder(spool), 2))
     publisher.finish(SECONDS)
     assert publisher.results()["waiting"] == 0
 
@@ -169,7 +169,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
 def test_why_nothing_is_delivered_is_said_at_once_and_not_again_with_each_epoch(store, publish, caplog):
     publisher, spool, _ = publish(Alive())
     _published(publisher, spool, 1)
-    write_delivered(spool.path, Delivered(_holder(spool), -1, problem="another training publishes there"))
+    write_status(spool.path, DeliveryStatus(_holder(spool), -1, problem="another training publishes there"))
     _until(lambda: caplog.messages)
     _published(publisher, spool, 2)
     time.sleep(0.5)
@@ -180,7 +180,7 @@ def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
     publisher, spool, _ = publish(Alive())
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)
-    write_delivered(spool.path, Delivered(_holder(spool), -1, problem="lost", needs_base=True))
+    write_status(spool.path, DeliveryStatus(_holder(spool), -1, problem="lost", needs_base=True))
     publisher.offer(2, _values(2))
     _until(lambda: spool.last is not None and spool.last.generation == 2)
     assert (spool.last.kind, spool.last.rows) == ("base", 3)
@@ -250,7 +250,7 @@ def test_a_delivery_that_ends_is_started_again_and_its_last_words_are_said(caplo
             self.is_stopped = True
 
     started, now = [], [0.0]
-    keeper = DeliveryKeeper(lambda: started.append(Process()) or started[-1], lambda: now[0])
+    keeper = Supervisor(lambda: started.append(Process()) or started[-1], lambda: now[0])
     for _ in range(2):
         keeper.keep()
     assert len(started) == 1

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from ctr_trainer.flags.servers import ScoreFlags
-from ctr_trainer.publication.opening import open_reader
+from ctr_trainer.publication.places import open_reader
 from ctr_trainer.ranks import distributed
 from ctr_trainer.scoring.server import ScoreServer
 from tests.scoring import trained

@@ -13,8 +13,8 @@ import pytest
 from ctr_trainer.publication import cluster_contents, cluster_keys, cluster_rows, records
 from ctr_trainer.publication.cluster_target import ClusterTarget
 from ctr_trainer.publication.delivery import Delivery, deliver
-from ctr_trainer.publication.opening import open_reader
-from ctr_trainer.publication.spool import read_delivered
+from ctr_trainer.publication.places import open_reader
+from ctr_trainer.publication.spool import read_status
 from ctr_trainer.settings.publish_config import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published
@@ -207,11 +207,11 @@ def test_a_delivery_that_found_the_cluster_full_succeeds_once_there_is_room(clus
         _fill(cluster)
         delivering = threads.submit(deliver, spool, cluster.url, to, ended)
         try:
-            until(lambda: "raise maxmemory" in getattr(read_delivered(spool), "problem", ""), "the refusal")
+            until(lambda: "raise maxmemory" in getattr(read_status(spool), "problem", ""), "the refusal")
             assert publications.assert_right(client) == (200, first)
             assert client.ask("/healthz")[0] == 200
             cluster.ask_all("CONFIG", "SET", "maxmemory", "0")
-            until(lambda: read_delivered(spool).epoch == 0, "the delivery")
+            until(lambda: read_status(spool).epoch == 0, "the delivery")
             second = publications.note(1)
             until(lambda: publications.assert_right(client) == (200, second), "the next generation")
         finally:

@@ -14,7 +14,7 @@ from ctr_trainer.estimator import publishing
 from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
-from ctr_trainer.publication.opening import open_reader
+from ctr_trainer.publication.places import open_reader
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
 

@@ -1,13 +1,10 @@
-"""What a server asks of a published model: its rows and its dense tower, of one record at a time."""
+"""What the readers of both kinds of places share: local towers, retries, and errors about rows."""
 
 import contextlib
 import os
 import time
 import zlib
 from collections.abc import Iterator
-from typing import Protocol
-
-import numpy as np
 
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.messages.errors import UserError
@@ -110,72 +107,3 @@ class Unreadable:
             self._found, self._error, self._until = found, error, time.monotonic() + self._wait
             raise
         self._error = None
-
-
-class RowReader(Protocol):
-    """The rows and the tower of a publication; `open_reader` makes one.
-
-    A newer record is got ready while another one is served, and takes its place when the server says so:
-
-        reader = open_reader("models/ctr/publication")
-        tower = load(reader.dense_path())
-        while serving:
-            newer = reader.refresh()
-            if newer is not None:
-                tower_of_newer = load(reader.dense_path(newer))
-                with no_batch_under_way:
-                    reader.advance()
-                    tower = tower_of_newer
-
-    So the rows and the tower are those of `record`.
-
-    `refresh` and `advance` are for one thread, `read` is for another one or several.
-
-    Attributes:
-      record: the `records.Record` that is served; its `tables` have the configurations of the tables.
-      lost: what the place has lost of the served rows, as a sentence; "" if nothing is known to be lost.
-    """
-
-    record: Record
-    lost: str
-
-    def refresh(self) -> Record | None:
-        """Looks for newer records, and gets the newest one ready.
-
-        `record` and what `read` gives stay as they are; a cluster also gives rows of the epoch after that of `record`.
-
-        Returns:
-          the newest record, which `advance` serves; None if `record` is the newest one.
-
-        Raises:
-          RowsLost: the place has lost rows.
-          UserError: the publication cannot be read; says where and why. What is served stays served.
-        """
-
-    def advance(self) -> None:
-        """Serves the record that `refresh` has returned; does nothing if it returned None. Takes microseconds."""
-
-    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U, weights], the weights of the rows; zeros for a key that has none in this record.
-
-        Args:
-          table: its name.
-          keys: int64[U], distinct.
-
-        Raises:
-          RowsAhead: the rows are more than one epoch ahead of `record`; a directory's reader never raises it.
-          RowsLost: the place has lost rows.
-          UserError: there is no such table, or the rows cannot be read in time.
-        """
-
-    def dense_path(self, record: Record | None = None) -> str:
-        """Returns the local directory of the SavedModel of `record`, or of a record that `refresh` has returned.
-
-        It is there until a record with another tower was served for a while.
-        """
-
-    def age_secs(self) -> float:
-        """Returns the seconds since the rows of `record` were taken from the tables or shards; see `Record.time`."""
-
-    def close(self) -> None:
-        """Gives back memory, files and connections."""
