@@ -28,7 +28,7 @@ from ctr_trainer.hooks.ending_hooks import StopHook
 from ctr_trainer.hooks.saving_hooks import PublishHook
 from ctr_trainer.messages.errors import UserError, diverged
 from ctr_trainer.publication import records
-from ctr_trainer.publication.delivery import DeliveryProcess, Supervisor
+from ctr_trainer.publication.delivery import DeliveryProcess, DeliverySupervisor
 from ctr_trainer.publication.publisher import Publisher
 from ctr_trainer.publication.records import BASE, Publication, Record
 from ctr_trainer.publication.spool import DIRECTORY, Spool
@@ -176,7 +176,7 @@ def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
     log = os.path.join(local_directory(job.model_dir), _LOG)
     cores = distributed.service_cores(1, steps_wait=False)  # On all cores it costs the demo 19%, so 5 to 14%.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)
-    publisher = Publisher(spool, tower, publish.to, Supervisor(process), publish)
+    publisher = Publisher(spool, tower, publish.to, DeliverySupervisor(process), publish)
     grace_secs = job.config.grace_secs
     hook = PublishHook(publisher, tower.variables, publish.secs, lambda: stop.is_asked, grace_secs, training.clock)
     return Publishing(publisher, tower, hook)

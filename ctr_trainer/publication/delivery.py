@@ -22,7 +22,7 @@ _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.5, 30.0
 _REPEAT_SECONDS = 60.0  # A problem that stays is logged again after so long.
 
 
-class Supervisor:
+class DeliverySupervisor:
     """Starts the process, and starts it again if it ends, after a while that grows.
 
     Args:
@@ -59,7 +59,7 @@ class Supervisor:
 
 
 class DeliveryProcess(Child):
-    """`publish --from=SPOOL --to=URL` in a child process, which ends when this process ends, however it ends.
+    """`publish --input=SPOOL --to=URL` in a child process, which ends when this process ends, however it ends.
 
     A context manager: leaving it stops the process. What it has delivered stands in the spool: `read_status`.
 
@@ -73,10 +73,8 @@ class DeliveryProcess(Child):
 
     def __init__(self, spool, to, redis, log_file, cores=None):
         flags = [f"--{name}={value}" for name, value in dataclasses.asdict(redis).items() if value]
-        command = [sys.executable, "-m", "ctr_trainer", "publish", f"--from={spool}", f"--to={to}"]
-        super().__init__(
-            [*command, *flags, "--exit_with_stdin", f"--log_format={log_lines.installed_form()}"], log_file, cores
-        )
+        command = [sys.executable, "-m", "ctr_trainer", "publish", f"--input={spool}", f"--to={to}"]
+        super().__init__([*command, *flags, f"--log_format={log_lines.installed_form()}"], log_file, cores)
 
 
 def deliver(spool, to, open_target, ended=None):

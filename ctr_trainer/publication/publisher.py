@@ -28,7 +28,7 @@ class Publisher:
       spool: `Spool`.
       tower: has `write(directory, values)`.
       to: where the spool is delivered to, as the log calls it.
-      delivery: `Supervisor`; None if nobody takes the records away.
+      delivery: `DeliverySupervisor`; None if nobody takes the records away.
       config: `PublishConfig`.
       clock: f() -> seconds.
     """

@@ -11,7 +11,7 @@ from ctr_trainer.embedding.table.shared_table import PublishedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
-from ctr_trainer.publication.delivery import Supervisor
+from ctr_trainer.publication.delivery import DeliverySupervisor
 from ctr_trainer.publication.publisher import Publisher
 from ctr_trainer.publication.spool import DeliveryStatus, Spool, write_status
 from ctr_trainer.settings.publish_config import PublishConfig
@@ -157,7 +157,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
     tower.is_full = True
     _push(store, 3, 6, 1)
     publisher.offer(2, _values(2))
-    _until(lambda: publisher.failures)
+    _until(lambda: caplog.messages)  # Failures are counted before they are logged.
     assert "there: not published: [Errno 28] No space left on device" in caplog.text
     assert "the training goes on" in caplog.text
     assert published.state(spool.path)[1].global_step == 1
@@ -250,7 +250,7 @@ def test_a_delivery_that_ends_is_started_again_and_its_last_words_are_said(caplo
             self.is_stopped = True
 
     started, now = [], [0.0]
-    keeper = Supervisor(lambda: started.append(Process()) or started[-1], lambda: now[0])
+    keeper = DeliverySupervisor(lambda: started.append(Process()) or started[-1], lambda: now[0])
     for _ in range(2):
         keeper.keep()
     assert len(started) == 1
