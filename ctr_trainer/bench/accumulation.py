@@ -2,19 +2,218 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ctr_trainer.bench import accumulation_table, chart, report
-from ctr_trainer.bench.accumulation_table import EXAMPLES, STEP_TITLES, AccumulationSetting
+from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
-from ctr_trainer.bench.jobs import Job, run_rounds
-from ctr_trainer.bench.report import write_report
+from ctr_trainer.bench.jobs import Job, Rounds, Runs, run_rounds
+from ctr_trainer.bench.report import Figure, cell, figure, format_table, gains, write_report
+from ctr_trainer.bench.settings import ONE_ROUND
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags, ListedExperiment
 from ctr_trainer.messages.errors import UserError
 
+EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
+# The titles of the tables, by what their rows have as many of.
+STEP_TITLES = {EXAMPLES: "Equal examples", STEPS: "Equal optimizer steps"}
+_CHANGES = {EXAMPLES: "equal examples", STEPS: "equal steps: larger batches", FEWER_STEPS: "fewer steps"}
+_BEST = "best_auc"
+_OF_RUN = ("learning_rate", "training_auc", "accuracy", "auc", "logloss", "copc")
+# The heading, figure and format of each column.
+_COLUMNS = (
+    ("learning rate", "learning_rate", "g"),
+    ("seconds", "seconds", ",.1f"),
+    ("with evaluations", "seconds_with_evaluations", ",.1f"),
+    ("examples/s", "together", ",.0f"),
+    ("over the row above", "gain_percent", "+.0f"),
+    ("training AUC", "training_auc", ".4f"),
+    ("accuracy", "accuracy", ".4f"),
+    ("validation AUC", "auc", ".4f"),
+    ("best in the run", _BEST, ".4f"),
+    ("log loss", "logloss", ".4f"),
+    ("COPC", "copc", ".3f"),
+)
+_NOTES = (
+    "Seconds are for all examples of a row at its examples/s, without and with the run's evaluations. Over the row "
+    "above: by how many percent the examples/s are more. The batch size is that of all workers in an optimizer step. "
+    "Training AUC is of the training examples, each as it came.",
+    "--scale_lr=linear_batches and sqrt_batches let the learning rates grow with the batches of a step.",
+    "*: its best AUC is the best so far, of this row and those above it.",
+)
+_ABOUT_CHANGES = (
+    "Equal examples = larger batches + fewer steps. Larger batches: as many steps as one batch a step makes, each of K "
+    "batches. Fewer steps: a K-th of these, against all of them."
+)
 SUMMARY = "time and AUC for each of --accumulation_steps=1,2,4,8, at equal examples or equal optimizer steps"
 _DEFAULT_BATCHES = (1, 2, 4, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class AccumulationSetting:
+    """The setting that one row measures.
+
+    Attributes:
+      batches: number of batches of each worker in an optimizer step.
+      steps: number of optimizer steps whose speed is measured.
+      warmup: number of optimizer steps before them.
+      batch_examples: number of examples in one batch of all workers.
+    """
+
+    batches: int
+    steps: int
+    warmup: int
+    batch_examples: int
+
+    @property
+    def optimizer_steps(self) -> int:
+        return self.steps + self.warmup
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of all workers in an optimizer step."""
+        return self.batches * self.batch_examples
+
+    @property
+    def examples(self) -> int:
+        """Examples of all workers in all steps."""
+        return self.optimizer_steps * self.batches * self.batch_examples
+
+    @property
+    def name(self) -> str:
+        return f"{self.batches} batch{'es' * (self.batches > 1)} a step, {self.optimizer_steps:,} steps"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The figures of a setting.
+
+    Attributes:
+      setting: the setting.
+      figures: the figures, see `summarize`.
+      gain_percent: by how many percent its examples/s exceed the examples/s of the previous row; None for the first.
+      evaluations: for each round, the `step` and the `auc` of each evaluation.
+      best_so_far: whether the median of its best AUC exceeds the medians of all previous rows.
+    """
+
+    setting: AccumulationSetting
+    figures: dict[str, Figure]
+    gain_percent: Figure | None
+    evaluations: list[list[dict[str, Any]]]
+    best_so_far: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the row for JSON."""
+        return {
+            "accumulation_steps": self.setting.batches,
+            "batch_size": self.setting.batch_size,
+            "optimizer_steps": self.setting.optimizer_steps,
+            "examples": self.setting.examples,
+            **{name: value.to_dict() for name, value in self.figures.items()},
+            "gain_percent": self.gain_percent and self.gain_percent.to_dict(),
+            "best_so_far": self.best_so_far,
+            "evaluations": self.evaluations,
+        }
+
+
+def table_rows(settings: Sequence[AccumulationSetting], runs: Runs) -> list[Row]:
+    """Returns the rows of the settings whose jobs did not fail; `runs` has their results by the setting's name."""
+    found: list[Row] = []
+    best = -1.0
+    for setting in settings:
+        if setting.name in runs:
+            rounds = runs[setting.name]
+            figures = summarize(rounds, setting.examples)
+            median = figures[_BEST].median
+            found.append(
+                Row(
+                    setting,
+                    figures,
+                    gain_percent=gains(found[-1].figures["together"] if found else None, figures["together"]),
+                    evaluations=[ranks[0]["evaluations"] for ranks in rounds],
+                    best_so_far=median > best,
+                )
+            )
+            best = max(best, median)
+    return found
+
+
+def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
+    """Returns the figures of a row.
+
+    Args:
+      rounds: results of the ranks in each round.
+      examples: number of examples that a run trains on.
+
+    Returns:
+      dict of `together` (examples/s), `seconds` for all examples at that rate, `seconds_with_evaluations`,
+      `learning_rate`, `training_auc`, and on the validation data the `best_auc` of all evaluations and `auc`,
+      `accuracy`, `logloss` and `copc` of the last one.
+    """
+    rates = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
+    firsts = [ranks[0] for ranks in rounds]
+    return {
+        "seconds": figure(examples / rate for rate in rates),
+        "seconds_with_evaluations": figure(
+            examples / rate + first["evaluation_seconds"] for rate, first in zip(rates, firsts, strict=True)
+        ),
+        "together": figure(rates),
+        _BEST: figure(max(each["auc"] for each in first["evaluations"]) for first in firsts),
+        **{name: figure(first[name] for first in firsts) for name in _OF_RUN},
+    }
+
+
+def auc_changes(aucs: Mapping[str, Mapping[int, Figure]]) -> dict[int, dict[str, Figure]]:
+    """Returns the changes of the validation AUC compared with one batch a step in the same round.
+
+    Args:
+      aucs: by what is equal, dict of batches a step -> AUC.
+
+    Returns:
+      dict of batches a step -> dict of what is equal -> change; if both are known, also the change by `fewer_steps`.
+    """
+    found: dict[int, dict[str, Figure]] = {}
+    for equal, own in aucs.items():
+        for batches in sorted(own if 1 in own else ()):
+            if batches > 1:
+                found.setdefault(batches, {})[equal] = _difference(own[batches], own[1])
+    for changes in found.values():
+        if EXAMPLES in changes and STEPS in changes:
+            changes[FEWER_STEPS] = _difference(changes[EXAMPLES], changes[STEPS])
+    return found
+
+
+def _difference(first: Figure, second: Figure) -> Figure:
+    return figure(a - b for a, b in zip(first.values, second.values, strict=True))
+
+
+def report_lines(
+    tables: Mapping[str, Sequence[Row]], changes: Mapping[int, Mapping[str, Figure]], rounds: int
+) -> list[str]:
+    """Returns the lines of the report: the tables, then the changes of the AUC if there were several rounds."""
+    text: list[str] = []
+    for equal, own in tables.items():
+        headings = ["batches a step", "batch size", "steps", "examples", *(heading for heading, *_ in _COLUMNS)]
+        text += ["", f"{STEP_TITLES[equal]}:", *format_table(headings, [_cells(row) for row in own])]
+    text += ["", *_NOTES]
+    if rounds == 1:
+        return [*text, ONE_ROUND]
+    names = [name for name in _CHANGES if any(name in own for own in changes.values())]
+    cells = [[str(k), *(cell(own.get(name), "+.4f") for name in names)] for k, own in changes.items()]
+    if cells:
+        text += ["", "Change of the validation AUC against one batch a step, in the same round:"]
+        text += format_table(["batches a step", *(_CHANGES[name] for name in names)], cells)
+    return [*text, _ABOUT_CHANGES] if FEWER_STEPS in names else text
+
+
+def _cells(row: Row) -> list[str]:
+    setting, figures = row.setting, {**row.figures, "gain_percent": row.gain_percent}
+    numbers = (setting.batch_size, setting.optimizer_steps, setting.examples)
+    cells = [str(setting.batches), *(f"{number:,}" for number in numbers)]
+    for _, name, form in _COLUMNS:
+        text = cell(figures[name], form)
+        cells.append(text + (" *" if row.best_so_far else "  ") if name == _BEST else text)
+    return cells
 
 
 def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, listed: ListedExperiment) -> None:
@@ -34,8 +233,8 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
     experiment = with_data(dataclasses.replace(bench, rows=rows), experiment)
     jobs = [job(setting, experiment, workers, flags.evaluations) for setting in measured]
     runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
-    tables = {equal: accumulation_table.rows(own, runs) for equal, own in chosen.items()}
-    changes = accumulation_table.auc_changes(
+    tables = {equal: table_rows(own, runs) for equal, own in chosen.items()}
+    changes = auc_changes(
         {equal: {row.setting.batches: row.figures["auc"] for row in own} for equal, own in tables.items()}
     )
     results = {
@@ -44,15 +243,13 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
         "workers": workers,
         "rounds": bench.rounds,
         "equal": {equal: [row.to_dict() for row in own] for equal, own in tables.items()},
-        "auc_change": {
-            batches: {name: value.to_dict() for name, value in own.items()} for batches, own in changes.items()
-        },
+        "auc_change": {k: {name: value.to_dict() for name, value in own.items()} for k, own in changes.items()},
         "failed": failed,
     }
     lines = [
         f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; --scale_lr={experiment.train.scale_lr}; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all runs in turn",
-        *accumulation_table.lines(tables, changes, bench.rounds),
+        *report_lines(tables, changes, bench.rounds),
         *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
     points = {row.setting.name: (row.figures["seconds"], row.figures["auc"]) for own in tables.values() for row in own}

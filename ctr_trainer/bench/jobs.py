@@ -20,13 +20,6 @@ from ctr_trainer.processes.hardware import usable_cores
 
 # The guess for one worker on one core: its start and 200 short steps, if nothing else runs.
 _SECONDS = 12.0
-# With Horovod's default pace a search takes at least 1,200 steps; with this pace it takes 135.
-_PACE = {
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
-    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8",
-}
-AUTOTUNE_LEAST_STEPS = 60  # With fewer steps, a search writes no rows.
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")
 
@@ -130,16 +123,6 @@ class Progress:
 
     def _say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-
-
-def autotune_flags(log: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns the flags of `train` with which Horovod searches for its best settings and writes them to a log."""
-    return ("--autotune", f"--autotune_log={log}")
-
-
-def autotune_pace() -> tuple[tuple[str, str], ...]:
-    """Returns the environment variables of a fast search, (name, value) each; what the user has set stays."""
-    return tuple((name, os.environ.get(name, value)) for name, value in _PACE.items())
 
 
 @dataclasses.dataclass(frozen=True)

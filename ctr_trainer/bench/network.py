@@ -5,32 +5,45 @@ import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
-from ctr_trainer.bench import chart, namespaces, network_columns, report, ssh
-from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
-from ctr_trainer.bench.jobs import (
+from ctr_trainer.bench import chart, namespaces, network_columns, network_job, report
+from ctr_trainer.bench.job_flags import (
     AUTOTUNE_LEAST_STEPS,
+    autotune_flags,
+    autotune_pace,
+    described,
+    equal_examples,
+    job_flags,
+)
+from ctr_trainer.bench.jobs import (
     Job,
     Runnable,
     Runs,
-    autotune_flags,
-    autotune_pace,
     require_horovodrun,
     run_rounds,
 )
 from ctr_trainer.bench.network_columns import Column
 from ctr_trainer.bench.network_job import NetworkJob
-from ctr_trainer.bench.reference_networks import CONVOLUTION, PARAMS, describe, networks, without_divisor
-from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, write_report
+from ctr_trainer.bench.reference_networks import (
+    CONVOLUTION,
+    CONVOLUTION_TEXT,
+    ONE_MACHINE,
+    PARAMS,
+    REFERENCE_TEXT,
+    describe,
+    networks,
+    reference_percent,
+    without_divisor,
+)
+from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, format_table, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.bench import BenchFlags, NetworkFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
 
 SUMMARY = "one job over --machines=4 with --gbit=2.5,5 between them, built on this machine (root)"
-ALONE, ONE_MACHINE = "one worker", "one machine"
+ALONE = "one worker"
 SEARCHING, TUNED = "searching", "tuned"
 AUTOTUNE = "autotune"
 _ACCUMULATION_STEPS = 5
@@ -50,27 +63,6 @@ _MEANINGS = {
 }
 _DEFAULT_GBIT = ("2.5", "5")
 
-# Reference times for equal data, in percent of the time of one GPU: by (tower, machines, Gbit/s, way), and of several
-# GPUs in one machine by (tower, GPUs).
-REFERENCE = {
-    ("resnet50", 4, 2.5, "plain"): 99,
-    ("resnet50", 4, 5.0, "plain"): 49,
-    ("vgg16", 4, 2.5, "plain"): 345,
-    ("vgg16", 4, 5.0, "plain"): 173,
-    ("vgg16", 4, 5.0, "fp16"): 87,
-}
-REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
-_REFERENCE_TEXT = (
-    "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Our resnet50 and vgg16 have the "
-    "parameters, over the divisor, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to "
-    "160 times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine "
-    "computes.",
-    "Horovod's autotune took the first at 5 Gbit/s from 49% to 61%.",
-)
-_CONVOLUTION_TEXT = (
-    "conv has the parameters of ResNet-50, over the divisor, in convolutions that compute as much with each of them."
-)
-
 
 def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
     """Measures and reports."""
@@ -83,11 +75,11 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         )
     if CONVOLUTION in towers and experiment.model.model_params:
         raise UserError(f"--dense_params={CONVOLUTION} is a model of its own: leave out --model_params")
-    namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
+    namespaces.require_privileges({**namespaces.PACKAGES, **network_job.SSH_PACKAGES})
     require_horovodrun()
     host, cores = report.describe(), sorted(os.sched_getaffinity(0))
     with namespaces.machines(flags.machines, cores) as machines, tempfile.TemporaryDirectory() as directory:
-        with ssh.daemons(machines, directory) as programs:
+        with network_job.ssh_daemons(machines, directory) as programs:
             logs = {
                 (tower, _place(gbit)): pathlib.Path(directory, f"{tower}-{gbit:g}.csv")
                 for tower in towers
@@ -107,19 +99,26 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
     columns = {tower: _columns(tower, runs, speeds, ways, bench, experiment) for tower in towers}
     trained = described(experiment, describe(names, experiment.model.model))
-    lines = _lines(
-        trained=trained,
-        found=found,
-        columns=columns,
-        tuned=tuned,
-        ways=ways,
-        failed=failed,
-        bench=bench,
-        experiment=experiment,
-        scale=scale,
-        flags=flags,
-        host=host,
-    )
+    notes = [
+        *(f"  {way}: {_MEANINGS[way]}" for way in ways),
+        *(
+            f"{tower}, {place}: Horovod was fastest with {autotune.format_row(row)}"
+            for (tower, place), row in tuned.items()
+        ),
+    ]
+    lines = [
+        f"{trained}; {flags.machines} machines with a core each; {bench.steps} steps a run; "
+        f"{bench.rounds} round{'s' * (bench.rounds > 1)}, all jobs in turn",
+        *_tables(found, columns, flags.machines),
+        "",
+        *notes,
+        *_about(found, bench, experiment, scale),
+    ]
+    if flags.machines > host["cores"]:
+        lines.append(
+            f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them."
+        )
+    lines += [f"{name} failed: {error}" for name, error in failed.items()]
     results = {
         "experiment": trained,
         "machines": flags.machines,
@@ -138,7 +137,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
             for tower, own in columns.items()
         },
         "autotune": {" ".join(key): row for key, row in tuned.items()},
-        "exchange_ms": _exchange_ms(runs),
+        "exchange_ms": network_columns.exchange_ms(runs),
         "failed": failed,
     }
     charts = {f"network_{tower}.png": functools.partial(_draw, tower=tower, rows=found[tower]) for tower in towers}
@@ -232,39 +231,12 @@ def _best_rows(logs: Mapping[tuple[str, str], pathlib.Path]) -> dict[tuple[str, 
     return found
 
 
-def _exchange_ms(runs: Runs) -> dict[str, dict[str, Any]]:
-    """Returns the milliseconds of rank 0's step, of its `exchange` and of its `dense_sync`, by job, for JSON."""
-    found = {}
-    for name, rounds in runs.items():
-        phases = [ranks[0]["phases"] for ranks in rounds]
-        found[name] = {
-            "step": figure(1000 * each["step_seconds"] for each in phases).to_dict(),
-            **{
-                phase: figure(1000 * each["seconds"].get(phase, 0.0) for each in phases).to_dict()
-                for phase in ("exchange", "dense_sync")
-            },
-        }
-    return found
-
-
-def _lines(
-    *,
-    trained: str,
+def _tables(
     found: Mapping[str, Mapping[str, Mapping[str, Figure | None]]],
     columns: Mapping[str, Mapping[tuple[str, str], Column]],
-    tuned: Mapping[tuple[str, str], dict[str, float]],
-    ways: Sequence[str],
-    failed: Mapping[str, str],
-    bench: BenchFlags,
-    experiment: Experiment,
-    scale: float,
-    flags: NetworkFlags,
-    host: Mapping[str, Any],
+    machines: int,
 ) -> list[str]:
-    lines = [
-        f"{trained}; {flags.machines} machines with a core each; {bench.steps} steps a run; "
-        f"{bench.rounds} round{'s' * (bench.rounds > 1)}, all jobs in turn",
-    ]
+    lines = []
     for tower, own in columns.items():
         lines += ["", f"{tower}, medians:", *network_columns.table(own)]
     lines += ["", "Time for equal data, percent of one worker's; median (range)."]
@@ -273,41 +245,24 @@ def _lines(
         table = []
         for place, row in rows.items():
             cells = (cell(row.get(way), ".0f") for way in shown)
-            table.append([place, *cells, _reference(tower, place, flags.machines)])
+            table.append([place, *cells, reference_percent(tower, place, machines)])
         lines += ["", f"{tower}:", *format_table(["", *shown, "reference"], table)]
-    lines += ["", *(f"  {way}: {_MEANINGS[way]}" for way in ways)]
-    lines += [
-        f"{tower}, {place}: Horovod was fastest with {autotune.format_row(row)}"
-        for (tower, place), row in tuned.items()
-    ]
-    lines += [
+    return lines
+
+
+def _about(towers: Collection[str], bench: BenchFlags, experiment: Experiment, scale: float) -> list[str]:
+    lines = [
         f"Total time is for the {(bench.steps + bench.trace_steps) * experiment.train.accumulation_steps} batches "
         "of one worker, shared among all. Receiving and sending are a machine's, the mean of all; of jobs on one "
         "machine, what passes its loopback.",
     ]
-    if any(tower in PARAMS for tower in found):
-        lines += _REFERENCE_TEXT
-    if CONVOLUTION in found:
-        lines.append(_CONVOLUTION_TEXT)
-    if any(tower in PARAMS or tower == CONVOLUTION for tower in found):
+    if any(tower in PARAMS for tower in towers):
+        lines += REFERENCE_TEXT
+    if CONVOLUTION in towers:
+        lines.append(CONVOLUTION_TEXT)
+    if any(tower in PARAMS or tower == CONVOLUTION for tower in towers):
         lines.append(f"Parameters are divided by {scale:g}.")
-    if bench.rounds == 1:
-        lines.append(ONE_ROUND)
-    if flags.machines > host["cores"]:
-        lines.append(
-            f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them."
-        )
-    return lines + [f"{name} failed: {error}" for name, error in failed.items()]
-
-
-def _reference(tower: str, place: str, machines: int) -> str:
-    known: dict[str, int | None]
-    if place == ONE_MACHINE:
-        known = {"plain": REFERENCE_ONE_MACHINE.get((tower, machines))}
-    else:
-        gbit = float(place.split()[0])
-        known = {way: REFERENCE.get((tower, machines, gbit, way)) for way in WAYS}
-    return ", ".join(f"{way} {percent}" for way, percent in known.items() if percent is not None) or "-"
+    return [*lines, ONE_ROUND] if bench.rounds == 1 else lines
 
 
 def _draw(path: str, tower: str, rows: Mapping[str, Mapping[str, Figure | None]]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import scaling
-from ctr_trainer.bench.jobs import Ranks, Rounds
+from ctr_trainer.bench.jobs import Ranks, Rounds, Runs
 from ctr_trainer.bench.report import Figure, cell, figure, format_table
 from ctr_trainer.bench.scaling import megabytes
 from ctr_trainer.measuring.phases import STEP_TITLES
@@ -112,6 +112,21 @@ def time_percent(rounds: Rounds | None, alone: Rounds | None) -> Figure | None:
 def rate(ranks: Ranks) -> float:
     """Returns the examples/s of all ranks together."""
     return sum(rank["examples_per_sec"] for rank in ranks)
+
+
+def exchange_ms(runs: Runs) -> dict[str, dict[str, Any]]:
+    """Returns the milliseconds of rank 0's step, of its `exchange` and of its `dense_sync`, by job, for JSON."""
+    found = {}
+    for name, rounds in runs.items():
+        phases = [ranks[0]["phases"] for ranks in rounds]
+        found[name] = {
+            "step": figure(1000 * each["step_seconds"] for each in phases).to_dict(),
+            **{
+                phase: figure(1000 * each["seconds"].get(phase, 0.0) for each in phases).to_dict()
+                for phase in ("exchange", "dense_sync")
+            },
+        }
+    return found
 
 
 def table(columns: Mapping[tuple[str, str], Column]) -> list[str]:

@@ -5,13 +5,35 @@ from collections.abc import Sequence
 
 from ctr_trainer.messages.errors import UserError
 
-MODEL = "ctr_trainer.bench.convolution:model_fn"
+MODEL = "ctr_trainer.bench.models:model_fn"
 SIDE = 3  # Width and height of a kernel.
 BLOCKS = 2  # Number of residual blocks in a stage.
 PARAMS = {"resnet50": 25_600_000, "vgg16": 138_000_000}
 CONVOLUTION = "conv"  # Convolutions with as many parameters as ResNet-50.
 _MODEL = "model"  # The experiment's own network.
 _ENDS = 64  # Width of the first and of the last layer.
+ONE_MACHINE = "one machine"
+
+# Reference times for equal data, in percent of the time of one GPU: by (tower, machines, Gbit/s, way), and of several
+# GPUs in one machine by (tower, GPUs).
+_REFERENCE = {
+    ("resnet50", 4, 2.5, "plain"): 99,
+    ("resnet50", 4, 5.0, "plain"): 49,
+    ("vgg16", 4, 2.5, "plain"): 345,
+    ("vgg16", 4, 5.0, "plain"): 173,
+    ("vgg16", 4, 5.0, "fp16"): 87,
+}
+_REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
+REFERENCE_TEXT = (
+    "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Our resnet50 and vgg16 have the "
+    "parameters, over the divisor, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to "
+    "160 times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine "
+    "computes.",
+    "Horovod's autotune took the first at 5 Gbit/s from 49% to 61%.",
+)
+CONVOLUTION_TEXT = (
+    "conv has the parameters of ResNet-50, over the divisor, in convolutions that compute as much with each of them."
+)
 
 
 def parameters(channels: int) -> int:
@@ -103,3 +125,12 @@ def hidden_units(params: float) -> tuple[int, ...]:
     if h < 1:
         raise UserError(f"--dense_params: {params:g} parameters are too few for a tower; lower the divisor")
     return (_ENDS, h, h, _ENDS)
+
+
+def reference_percent(tower: str, place: str, machines: int) -> str:
+    """Returns the reference times of a tower at a place (ONE_MACHINE, or a speed such as `5 Gbit`); `-` for none."""
+    if place == ONE_MACHINE:
+        percent = _REFERENCE_ONE_MACHINE.get((tower, machines))
+        return "-" if percent is None else f"plain {percent}"
+    key = (tower, machines, float(place.split()[0]))
+    return ", ".join(f"{way} {percent}" for (*other, way), percent in _REFERENCE.items() if tuple(other) == key) or "-"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import chart, report, scaling
-from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
-from ctr_trainer.bench.jobs import Job, Rounds, autotune_flags, autotune_pace, run_rounds, scratch
+from ctr_trainer.bench.job_flags import autotune_flags, autotune_pace, described, equal_examples, job_flags, with_data
+from ctr_trainer.bench.jobs import Job, Rounds, run_rounds, scratch
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.files import outputs
@@ -175,10 +175,11 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
     failures = [f"{name} failed: {error}" for name, error in failed.items()]
     text = lines(rows, [*notes, *failures], bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}
+    points = {name: (row["together"], row["auc"]) for name, row in rows.items()}
     charts = {
         "settings.png": lambda path: chart.draw_bars(path, f"{workers} workers", "examples/s together", rates),
         "settings_auc.png": lambda path: chart.draw_points(
-            path, "What speed costs", "examples/s together", "AUC", _points(rows)
+            path, "What speed costs", "examples/s together", "AUC", points
         ),
     }
     write_report(bench.output, "settings", host, text, results, charts)
@@ -235,16 +236,8 @@ def _tuned(
     If the search fails, it returns [] and adds the error to `failed`; else it adds a line to `notes`.
     """
     log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
-    search = _job(
-        Variant(
-            "autotune search",
-            (*autotune_flags(log), "--eval_data=", "--deterministic=false"),
-            autotune_pace(),
-        ),
-        bench,
-        experiment,
-        workers,
-    )
+    flags = (*autotune_flags(log), "--eval_data=", "--deterministic=false")
+    search = _job(Variant("autotune search", flags, autotune_pace()), bench, experiment, workers)
     try:
         with scratch(bench.output) as directory:
             search.run(os.path.join(directory, "autotune"), bench.job_timeout)
@@ -295,7 +288,3 @@ def lines(
 
 def _median(value: Figure | None, unit: float, form: str) -> str:
     return cell(value and value.median / unit, form)
-
-
-def _points(rows: Mapping[str, Mapping[str, Figure | None]]) -> dict[str, tuple[Figure | None, Figure | None]]:
-    return {name: (row["together"], row["auc"]) for name, row in rows.items()}

@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ctr_trainer.bench import calibration, chart, report
+from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.capacity import Prediction, Setup, predict
-from ctr_trainer.bench.costs import Costs, read_costs
+from ctr_trainer.bench.costs import Costs, lone_worker, measure_costs, read_costs
 from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
@@ -45,7 +45,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: SimulateFlags, network
             )
     else:
         with scratch(bench.output) as directory:
-            costs = calibration.measure(
+            costs = measure_costs(
                 flags=job_flags(experiment),
                 batch_size=batch_size,
                 optimizer=experiment.run.embedding.optimizer.name,
@@ -115,7 +115,7 @@ def _check(bench: BenchFlags, experiment: Experiment, costs: Costs, setup: MakeS
         flags, name = job_flags(experiment), f"{workers} workers"
         if workers > 1 or shares <= 1:
             return Job(name, workers, flags, bench.steps, bench.trace_steps, shares)
-        return calibration.lone_worker(flags, min(os.sched_getaffinity(0)), bench.steps, bench.trace_steps, name)
+        return lone_worker(flags, min(os.sched_getaffinity(0)), bench.steps, bench.trace_steps, name)
 
     jobs = {workers: job(workers) for workers in sizes}
     runs, failed = run_rounds(list(jobs.values()), bench.rounds, bench.output, bench.job_timeout)

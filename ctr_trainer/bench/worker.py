@@ -62,7 +62,7 @@ def _measure(
     Returns:
       dict, see `result`, with `evaluation_seconds` and `learning_rate`.
     """
-    from ctr_trainer.bench.device_towers import gpus_of, in_towers
+    from ctr_trainer.bench.models import gpus_of, in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.model_selection import EvaluationHistory

@@ -14,7 +14,7 @@ import flatbuffers.number_types
 import flatbuffers.table
 import pyarrow as pa
 
-from ctr_trainer.scoring.refusals import RequestRefused, TooLarge
+from ctr_trainer.scoring.raw_inputs import RequestRefused, TooLarge
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 # The bytes of names and metadata of a schema, and how many of each; flatbuffers may refer to one part many times.

@@ -7,11 +7,14 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from ctr_trainer.scoring.examples import Examples
-from ctr_trainer.scoring.refusals import NotReady, QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.scoring.raw_inputs import NotReady, QueueFull, RequestRefused, TookTooLong
 
 _log = logging.getLogger(__name__)
+# Called for each request that was answered: f(transport, HTTP status, seconds).
+NoteRequest = Callable[[str, int, float], None]
 _CLOSE_SECONDS = 30
 # How many of the largest requests may wait, by their values.
 _MOST_LARGE_REQUESTS = 16

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +10,9 @@ import pyarrow.compute as pc
 
 from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.scoring import raw_inputs
-from ctr_trainer.scoring.raw_inputs import NUMBER, RawFeature, RawInputs
-from ctr_trainer.scoring.refusals import RequestRefused, TooLarge
+from ctr_trainer.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge
+
+SIGNATURE = "serving_default"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,29 @@ class Examples:
     inputs: RawInputs
     count: int
     columns: dict
+
+    @classmethod
+    def of_json(cls, inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple["Examples", bool]:
+        """Returns the examples of the body of a request for predictions, and whether they came in the row form.
+
+        Raises:
+          RequestRefused: the body has neither form, or see `of_instances`.
+        """
+        # Each value but the first follows a comma or a bracket; an empty object takes thirty times its two characters.
+        most = 2 * limits.max_values
+        if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
+            raise TooLarge(f"the body has over {most} commas and brackets (max_values): send fewer examples at a time")
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RequestRefused(f"the body is no JSON: {error}") from None
+        if not isinstance(found, dict) or ("instances" in found) == ("inputs" in found):
+            raise RequestRefused('the body is not {"instances": [...]} or {"inputs": {...}}, one of the two')
+        if found.get("signature_name", SIGNATURE) != SIGNATURE:
+            raise RequestRefused(f'"signature_name": there is {SIGNATURE!r} alone')
+        if "instances" in found:
+            return cls.of_instances(inputs, found["instances"], limits), True
+        return cls.of_columns(inputs, found["inputs"], limits), False
 
     @classmethod
     def of_instances(cls, inputs, instances, limits):

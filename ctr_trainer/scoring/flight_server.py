@@ -34,18 +34,10 @@ from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.log_lines import Seldom
 from ctr_trainer.scoring.arrow_messages import ArrowMessages
-from ctr_trainer.scoring.batcher import Batcher
+from ctr_trainer.scoring.batcher import Batcher, NoteRequest
 from ctr_trainer.scoring.examples import Examples
 from ctr_trainer.scoring.live_model import LiveModel
-from ctr_trainer.scoring.metrics import ScoreMetrics
-from ctr_trainer.scoring.refusals import (
-    NotReady,
-    NotThere,
-    QueueFull,
-    RequestRefused,
-    TookTooLong,
-    WrongToken,
-)
+from ctr_trainer.scoring.raw_inputs import NotReady, NotThere, QueueFull, RequestRefused, TookTooLong, WrongToken
 from ctr_trainer.scoring.served_model import Scored
 
 _log = logging.getLogger(__name__)
@@ -93,7 +85,7 @@ class FlightScorer:
       host, port: to listen on; port 0 picks one.
       live: `LiveModel`.
       batcher: `Batcher`.
-      metrics: `ScoreMetrics`.
+      note_request: f(transport, status, seconds), called for each answer.
       limits: `ScoreLimits`.
       security: `ServerSecurity`.
 
@@ -110,11 +102,11 @@ class FlightScorer:
         port: int,
         live: LiveModel,
         batcher: Batcher,
-        metrics: ScoreMetrics,
+        note_request: NoteRequest,
         limits: ScoreLimits,
         security: ServerSecurity,
     ) -> None:
-        self._live, self._batcher, self._metrics, self._limits = live, batcher, metrics, limits
+        self._live, self._batcher, self._note_request, self._limits = live, batcher, note_request, limits
         self._token, self._seldom = security.token, Seldom(_log)
         self._streams: dict[grpc.ServicerContext, float] = {}
         self._lock = threading.Lock()
@@ -214,7 +206,7 @@ class FlightScorer:
                 raise
             finally:
                 if status:
-                    self._metrics.note_request("flight", status, time.perf_counter() - began)
+                    self._note_request("flight", status, time.perf_counter() - began)
             answer = pa.record_batch({each: _array(values) for each, values in sorted(scored.outputs.items())})
             if not has_begun:
                 yield _message(answer.schema.serialize())

@@ -27,17 +27,14 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import token_refusal
 from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.log_lines import Seldom
-from ctr_trainer.scoring.batcher import Batcher
-from ctr_trainer.scoring.examples import Examples
+from ctr_trainer.scoring.batcher import Batcher, NoteRequest
+from ctr_trainer.scoring.examples import SIGNATURE, Examples
 from ctr_trainer.scoring.live_model import LiveModel
-from ctr_trainer.scoring.metrics import CONTENT_TYPE, ScoreMetrics
-from ctr_trainer.scoring.raw_inputs import shown
-from ctr_trainer.scoring.refusals import (
+from ctr_trainer.scoring.raw_inputs import (
     HungUp,
     NotThere,
     PredictionFailed,
@@ -45,7 +42,6 @@ from ctr_trainer.scoring.refusals import (
     RequestRefused,
     TookTooLong,
     TooLarge,
-    WrongHost,
     WrongToken,
 )
 
@@ -53,7 +49,7 @@ _log = logging.getLogger(__name__)
 # How many bodies of the largest size may be held at a time.
 _MOST_LARGE_BODIES = 16
 _PREDICT = ":predict"
-_SIGNATURE = "serving_default"
+_FIGURES_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpApp:
@@ -62,11 +58,10 @@ class HttpApp:
     Args:
       live: `LiveModel`.
       batcher: `Batcher`.
-      metrics: `ScoreMetrics`.
+      note_request: f(transport, status, seconds), called for each answer to `:predict`.
+      figures: f() -> the figures of the server for Prometheus.
       limits: `ScoreLimits`.
       token: that requests about the model have to bring, or None.
-      hosts: the names of this server that a request may give in its header `Host`; none for any. Without a token, a
-        page of another site that a browser shows could else read predictions by a name that leads to this machine.
 
     Attributes:
       asgi: what an ASGI server runs.
@@ -76,27 +71,32 @@ class HttpApp:
         self,
         live: LiveModel,
         batcher: Batcher,
-        metrics: ScoreMetrics,
+        note_request: NoteRequest,
+        figures: Callable[[], bytes],
         limits: ScoreLimits,
         token: str | None = None,
-        hosts: tuple[str, ...] = (),
     ) -> None:
-        self._live, self._batcher, self._metrics, self._limits, self._token = live, batcher, metrics, limits, token
+        self._live, self._batcher, self._note_request, self._limits, self._token = (
+            live,
+            batcher,
+            note_request,
+            limits,
+            token,
+        )
         self._held_bytes, self._seldom = 0, Seldom(_log)
         page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         model = "/v1/models/{name:path}"
-        app = Starlette(
+        self.asgi = Starlette(
             routes=[
                 Route("/", lambda request: HTMLResponse(page)),
                 Route("/healthz", self._health),
-                Route("/metrics", lambda request: Response(metrics.text(), media_type=CONTENT_TYPE)),
+                Route("/metrics", lambda request: Response(figures(), media_type=_FIGURES_TYPE)),
                 Route("/v1/models", self._models),
                 Route(model, self._about, methods=["GET"]),
                 Route(model, self._predict, methods=["POST"]),
             ],
-            exception_handlers={RequestRefused: _refused, 404: _no_route, 405: _no_route},
+            exception_handlers={RequestRefused: refused, 404: _no_route, 405: _no_route},
         )
-        self.asgi = _OfHosts(app, hosts) if hosts else app
 
     async def _health(self, request):
         wrong = self._live.what_is_wrong()
@@ -132,7 +132,7 @@ class HttpApp:
             status = error.status
             raise
         finally:
-            self._metrics.note_request("http", status, time.perf_counter() - began)
+            self._note_request("http", status, time.perf_counter() - began)
 
     async def _predictions(self, request, began):
         self._check_token(request)
@@ -141,7 +141,7 @@ class HttpApp:
             raise NotThere(f"{request.url.path}: predictions are at /v1/models/NAME{_PREDICT}")
         model = self._live.named(name.removesuffix(_PREDICT))
         with self._holding() as note:
-            examples, of_rows = self._examples(model, _json(await self._body(request, note), self._limits))
+            examples, of_rows = Examples.of_json(model.inputs, await self._body(request, note), self._limits)
         future = asyncio.wrap_future(self._batcher.submit(examples))
         try:
             scored = await asyncio.wait_for(future, self._limits.timeout_secs)
@@ -158,16 +158,6 @@ class HttpApp:
             media_type="application/json",
             headers={**_headers(scored.freshness), "Server-Timing": timing},
         )
-
-    def _examples(self, model, body):
-        """-> (`Examples`, whether they came in the row form)."""
-        if not isinstance(body, dict) or ("instances" in body) == ("inputs" in body):
-            raise RequestRefused('the body is not {"instances": [...]} or {"inputs": {...}}, one of the two')
-        if body.get("signature_name", _SIGNATURE) != _SIGNATURE:
-            raise RequestRefused(f'"signature_name": there is {_SIGNATURE!r} alone')
-        if "instances" in body:
-            return Examples.of_instances(model.inputs, body["instances"], self._limits), True
-        return Examples.of_columns(model.inputs, body["inputs"], self._limits), False
 
     @contextlib.contextmanager
     def _holding(self) -> Iterator[Callable[[int], None]]:
@@ -212,26 +202,7 @@ class HttpApp:
             raise WrongToken(refusal.replace("give --token_file", "send it as `Authorization: Bearer TOKEN`"))
 
 
-class _OfHosts:
-    """An ASGI application that answers requests to some hosts only."""
-
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        host = request.headers.get("host", "")
-        if host and host.rpartition(":")[0].lower() not in self._hosts and host.lower() not in self._hosts:
-            error = WrongHost(
-                f"this server is {' or '.join(self._hosts)}, not {shown(host)}: send one of these as `Host`, or start "
-                "the server with a token (--token_file)"
-            )
-            await (await _refused(request, error))(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-async def _refused(request: Request, error: RequestRefused) -> JSONResponse:
+async def refused(request: Request, error: RequestRefused) -> JSONResponse:
     text = str(error).encode(errors="backslashreplace").decode()
     return JSONResponse({"error": text}, error.status, headers=error.headers)
 
@@ -239,17 +210,6 @@ async def _refused(request: Request, error: RequestRefused) -> JSONResponse:
 async def _no_route(request, error):
     text = f"{request.method} {request.url.path}: predictions are at POST /v1/models/NAME{_PREDICT}"
     return JSONResponse({"error": text}, error.status_code)
-
-
-def _json(body: bytes, limits: ScoreLimits) -> object:
-    # Each value but the first follows a comma or a bracket; an empty object takes thirty times its two characters.
-    most = 2 * limits.max_values
-    if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
-        raise TooLarge(f"the body has over {most} commas and brackets (max_values): send fewer examples at a time")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestRefused(f"the body is no JSON: {error}") from None
 
 
 def _headers(freshness):
@@ -309,7 +269,7 @@ def _metadata(name, model):
     now = model.freshness
     return {
         "model_spec": {"name": name, "signature_name": "", "version": str(now.epoch)},
-        "metadata": {"signature_def": {"signature_def": {_SIGNATURE: signature}}},
+        "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
         "features": features,
         "outputs": list(model.outputs),
         "freshness": dataclasses.asdict(now),

@@ -6,7 +6,7 @@ import time
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.reading import RowsLost
-from ctr_trainer.scoring.refusals import NotReady, NotThere
+from ctr_trainer.scoring.raw_inputs import NotReady, NotThere
 from ctr_trainer.scoring.served_model import RecordRefused, ServedModel
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from ctr_trainer.publication.places import RowReader
 from ctr_trainer.publication.reading import RowsAhead
 from ctr_trainer.publication.records import Record
 from ctr_trainer.scoring.examples import Examples
-from ctr_trainer.scoring.refusals import NotReady
+from ctr_trainer.scoring.raw_inputs import NotReady
 from ctr_trainer.scoring.tower import Tower, look_up
 
 _SECONDS = 60

@@ -3,8 +3,14 @@
 import contextlib
 import logging
 import os
+import resource
 import socket
 import ssl
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import ServerSecurity, is_loopback
 from ctr_trainer.files import durable_file
@@ -14,13 +20,88 @@ from ctr_trainer.processes import child
 from ctr_trainer.publication.places import open_reader
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.flight_server import FlightScorer
-from ctr_trainer.scoring.http_app import HttpApp
-from ctr_trainer.scoring.http_server import HttpServer, http_config, raise_descriptor_limit
+from ctr_trainer.scoring.http_app import HttpApp, refused
+from ctr_trainer.scoring.http_server import HttpServer, http_config
 from ctr_trainer.scoring.live_model import LiveModel
-from ctr_trainer.scoring.metrics import ScoreMetrics
+from ctr_trainer.scoring.raw_inputs import WrongHost, shown
 
+_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 _log = logging.getLogger(__name__)
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+class ScoreMetrics:
+    """Counts, durations and what is served.
+
+    | metric | labels | what |
+    |---|---|---|
+    | `ctr_score_requests_total` | transport, status | requests answered; the status is HTTP's |
+    | `ctr_score_request_seconds` | transport | histogram from the request's last byte to its answer |
+    | `ctr_score_wait_seconds` | | histogram of how long the first request of a batch waited |
+    | `ctr_score_part_seconds` | part | histogram of a batch's `keys`, `rows` and `tower` |
+    | `ctr_score_batch_examples` | | histogram of the examples of a batch |
+    | `ctr_score_keys_total` | | distinct keys whose rows were read |
+    | `ctr_score_refreshes_total` | outcome | looks for a newer record: `newer`, `none`, `refused`, `failed` |
+    | `ctr_score_waiting_examples` | | examples that wait now |
+    | `ctr_score_generation`, `ctr_score_epoch`, `ctr_score_global_step` | | what is served; none until it is loaded |
+    | `ctr_score_age_seconds` | | since its rows were taken from the training |
+    | `ctr_score_row_cache_keys_total` | found | keys looked up in the cache of a cluster's hot rows: `yes`, `no` |
+
+    Args:
+      now: f() -> dict of what is now: metric without `ctr_score_` -> (help, number).
+      cached: f() -> (keys looked up in the cache of rows, keys found there).
+    """
+
+    def __init__(self, now, cached):
+        self._now, self._cached = now, cached
+        self._registry = CollectorRegistry()
+        self._requests = self._counter("requests", "Requests answered", "transport", "status")
+        self._request_seconds = self._histogram("request_seconds", "Time of a request", _SECONDS, "transport")
+        self._wait_seconds = self._histogram("wait_seconds", "Wait of a batch's first request", _SECONDS)
+        self._part_seconds = self._histogram("part_seconds", "Time of the parts of a batch", _SECONDS, "part")
+        self._batch_examples = self._histogram("batch_examples", "Examples of a batch", _EXAMPLES)
+        self._keys = self._counter("keys", "Distinct keys whose rows were read")
+        self._refreshes = self._counter("refreshes", "Looks for a newer record", "outcome")
+        self._registry.register(self)
+
+    def note_request(self, transport, status, seconds):
+        """Counts one request that was answered."""
+        self._requests.labels(transport, str(status)).inc()
+        self._request_seconds.labels(transport).observe(seconds)
+
+    def note_batch(self, scored, examples, waited):
+        """Counts one batch; see `Batcher`."""
+        self._wait_seconds.observe(waited)
+        self._batch_examples.observe(examples)
+        self._keys.inc(scored.distinct_keys)
+        for part, seconds in scored.seconds.items():
+            self._part_seconds.labels(part).observe(seconds)
+
+    def note_refresh(self, outcome):
+        """Counts one look for a newer record."""
+        self._refreshes.labels(outcome).inc()
+
+    def collect(self):
+        """Yields what others count, read when Prometheus asks."""
+        for name, (text, value) in self._now().items():
+            yield GaugeMetricFamily(f"ctr_score_{name}", text, value=value)
+
+        lookups, hits = self._cached()
+        found = CounterMetricFamily("ctr_score_row_cache_keys", "Keys looked up in the cache of rows", labels=["found"])
+        found.add_metric(["yes"], hits)
+        found.add_metric(["no"], lookups - hits)
+        yield found
+
+    def text(self):
+        """-> bytes of all figures in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name, text, *labels):
+        return Counter(f"ctr_score_{name}", text, labels, registry=self._registry)
+
+    def _histogram(self, name, text, buckets, *labels):
+        return Histogram(f"ctr_score_{name}", text, labels, buckets=buckets, registry=self._registry)
 
 
 class ScoreServer:
@@ -60,12 +141,26 @@ class ScoreServer:
             self._flight = None
             if flags.flight_port >= 0:
                 self._flight = FlightScorer(
-                    flags.bind, flags.flight_port, self._live, self._batcher, self._metrics, flags.limits, security
+                    flags.bind,
+                    flags.flight_port,
+                    self._live,
+                    self._batcher,
+                    self._metrics.note_request,
+                    flags.limits,
+                    security,
                 )
                 stack.callback(self._flight.stop, flags.stop_secs)
-            hosts = _LOOPBACK if is_loopback(flags.bind) and security.token is None else ()
-            app = HttpApp(self._live, self._batcher, self._metrics, flags.limits, security.token, hosts)
-            self._http = HttpServer(http_config(app.asgi, flags.stop_secs, _secure(flags)))
+            app: ASGIApp = HttpApp(
+                self._live,
+                self._batcher,
+                self._metrics.note_request,
+                self._metrics.text,
+                flags.limits,
+                security.token,
+            ).asgi
+            if is_loopback(flags.bind) and security.token is None:
+                app = _OfHosts(app, _LOOPBACK)
+            self._http = HttpServer(http_config(app, flags.stop_secs, _secure(flags)))
             self._listening = listening
             self._closing = stack.pop_all()
         self.port = listening.getsockname()[1]
@@ -109,6 +204,29 @@ class ScoreServer:
         return figures
 
 
+class _OfHosts:
+    """An ASGI application that answers only the requests whose header `Host` names one of some hosts.
+
+    Without a token, a page of another site that a browser shows could otherwise read predictions, by a name that leads
+    to this machine.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        host = request.headers.get("host", "")
+        if host and host.rpartition(":")[0].lower() not in self._hosts and host.lower() not in self._hosts:
+            error = WrongHost(
+                f"this server is {' or '.join(self._hosts)}, not {shown(host)}: send one of these as `Host`, or start "
+                "the server with a token (--token_file)"
+            )
+            await (await refused(request, error))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 def serve(flags):
     """Serves until SIGTERM or SIGINT; call it on the main thread.
 
@@ -118,7 +236,7 @@ def serve(flags):
     Raises:
       UserError: see `ScoreServer`.
     """
-    raise_descriptor_limit()
+    _raise_descriptor_limit()
     server = ScoreServer(
         flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
     )
@@ -132,6 +250,13 @@ def serve(flags):
             durable_file.write_text(flags.port_file, f"{flags.bind}:{server.port}")
         server.run()
         _log.info("scoring server on port %d has ended", server.port)
+
+
+def _raise_descriptor_limit() -> None:
+    """Lets this process have as many descriptors as its hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _listen(host, port):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ctr_trainer import cli, flags
-from ctr_trainer.bench import accumulation, accumulation_table, worker
-from ctr_trainer.bench.accumulation_table import AccumulationSetting
+from ctr_trainer.bench import accumulation, worker
+from ctr_trainer.bench.accumulation import AccumulationSetting
 from ctr_trainer.bench.job_flags import job_flags
 from ctr_trainer.bench.report import Figure
 from ctr_trainer.commands import bench
@@ -68,7 +68,7 @@ def test_evaluations_are_evenly_spaced_and_no_more_than_asked_for_but_one_a_step
 
 def test_the_time_is_of_all_examples_at_the_rate_of_all_workers_and_the_best_auc_of_all_evaluations():
     rounds = [_round(0.70, 0.60, (150.0, 50.0), (0.65, 0.72)), _round(0.71, 0.62, (60.0, 40.0), (0.6, 0.7))]
-    found = accumulation_table.summarize(rounds, 1000)
+    found = accumulation.summarize(rounds, 1000)
     assert found["together"].values == (200.0, 100.0)
     assert found["seconds"].values == (5.0, 10.0)
     assert found["seconds_with_evaluations"].values == (7.0, 12.0)
@@ -81,7 +81,7 @@ def test_the_time_is_of_all_examples_at_the_rate_of_all_workers_and_the_best_auc
 def test_the_change_at_equal_examples_is_that_by_larger_batches_and_that_by_fewer_steps():
     one = Figure((0.80, 0.81))
     aucs = {"examples": {1: one, 4: Figure((0.77, 0.79))}, "steps": {1: one, 4: Figure((0.79, 0.82))}}
-    (four,) = accumulation_table.auc_changes(aucs).values()
+    (four,) = accumulation.auc_changes(aucs).values()
     assert four["examples"].values == pytest.approx((-0.03, -0.02))
     assert four["steps"].values == pytest.approx((-0.01, 0.01))
     assert four["fewer_steps"].values == pytest.approx((-0.02, -0.03))
@@ -89,8 +89,8 @@ def test_the_change_at_equal_examples_is_that_by_larger_batches_and_that_by_fewe
 
 def test_changes_are_of_what_was_measured():
     two = Figure((0.7,))
-    assert accumulation_table.auc_changes({"examples": {2: two}}) == {}  # One batch a step has failed.
-    alone = accumulation_table.auc_changes({"steps": {1: two, 2: Figure((0.75,))}})
+    assert accumulation.auc_changes({"examples": {2: two}}) == {}  # One batch a step has failed.
+    alone = accumulation.auc_changes({"steps": {1: two, 2: Figure((0.75,))}})
     assert list(alone) == [2] and list(alone[2]) == ["steps"]
 
 
@@ -98,9 +98,9 @@ def test_rows_say_whether_they_are_the_best_so_far_and_leave_out_what_failed():
     own = [AccumulationSetting(batches, 8, 2, 100) for batches in (1, 2, 4, 8)]
     aucs = {1: 0.70, 4: 0.69, 8: 0.71}
     runs = {each.name: [_round(aucs[each.batches])] for each in own if each.batches in aucs}
-    found = accumulation_table.rows(own, runs)
+    found = accumulation.table_rows(own, runs)
     assert [(row.setting.batches, row.best_so_far) for row in found] == [(1, True), (4, False), (8, True)]
-    heading, one, four, eight = accumulation_table.lines({"steps": found}, {}, 1)[2:6]
+    heading, one, four, eight = accumulation.report_lines({"steps": found}, {}, 1)[2:6]
     assert heading.split("  ")[0] == "batches a step" and heading.endswith("best in the run  log loss   COPC")
     assert one.split() == ("1 100 10 1,000 0.05 10.0 12.0 100 - 0.6000 0.9000 0.7000 0.7000 * 0.5000 1.100".split())
     assert four.split() == "4 400 10 4,000 0.05 40.0 42.0 100 +0 0.6000 0.9000 0.6900 0.6900 0.5000 1.100".split()
@@ -110,13 +110,13 @@ def test_rows_say_whether_they_are_the_best_so_far_and_leave_out_what_failed():
 def test_changes_are_shown_of_several_rounds_only():
     larger, fewer = Figure((0.0, 0.1)), Figure((-0.03, -0.12))
     changes = {4: {"examples": Figure((-0.03, -0.02)), "steps": larger, "fewer_steps": fewer}}
-    *_, heading, four, _ = accumulation_table.lines({}, changes, 2)
+    *_, heading, four, _ = accumulation.report_lines({}, changes, 2)
     assert [part.strip() for part in heading.split("  ") if part.strip()] == [
         *("batches a step", "equal examples", "equal steps: larger batches", "fewer steps")
     ]
     ranges = "(-0.0300--0.0200)", "(+0.0000-+0.1000)", "(-0.1200--0.0300)"
     assert four.split() == ["4", "-0.0250", ranges[0], "+0.0500", ranges[1], "-0.0750", ranges[2]]
-    assert not any("larger batches" in line for line in accumulation_table.lines({}, changes, 1))
+    assert not any("larger batches" in line for line in accumulation.report_lines({}, changes, 1))
 
 
 def test_the_rate_of_a_worker_is_without_its_evaluations():

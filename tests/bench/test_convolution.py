@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.bench import convolution, reference_networks, workload
+from ctr_trainer.bench import models, reference_networks, workload
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import find_model
@@ -21,9 +21,9 @@ def _features(examples):
 
 
 def _build(channels, examples=8, train_op_fn=lambda loss, features: tf.no_op()):
-    params = convolution.Params(train_op_fn=train_op_fn, channels=channels)
+    params = models.Params(train_op_fn=train_op_fn, channels=channels)
     labels = tf.constant(np.arange(examples) % 2, tf.float32)
-    return convolution.model_fn(_features(examples), labels, ModeKeys.TRAIN, params)
+    return models.model_fn(_features(examples), labels, ModeKeys.TRAIN, params)
 
 
 @pytest.mark.parametrize("channels", [1, 5])
@@ -74,6 +74,6 @@ def test_training_steps_move_every_variable_and_lower_the_loss():
 
 def test_it_is_found_by_its_name_as_a_users_own_model_is():
     found = find_model(reference_networks.MODEL)
-    assert found.model_fn is convolution.model_fn and found.params_class is convolution.Params
+    assert found.model_fn is models.model_fn and found.params_class is models.Params
     with pytest.raises(UserError, match="^channels=0: must be at least 1"):
-        convolution.Params(channels=0)
+        models.Params(channels=0)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.bench import methods
-from ctr_trainer.bench.device_towers import gpus_of, in_towers
+from ctr_trainer.bench.models import gpus_of, in_towers
 from ctr_trainer.bench.report import Figure
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig

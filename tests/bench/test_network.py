@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import convolution, namespaces, network, network_columns, reference_networks, scaling, ssh
+from ctr_trainer.bench import models, namespaces, network, network_columns, network_job, reference_networks, scaling
 from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob
@@ -96,7 +96,7 @@ def test_without_one_worker_there_is_no_percent():
 def test_the_convolutions_have_the_parameters_of_resnet50_over_the_scale():
     found = reference_networks.networks(("conv", "1000000"), 10.0)
     model, channels = found["conv"]
-    assert model == f"--model={convolution.__name__}:model_fn"
+    assert model == f"--model={models.__name__}:model_fn"
     assert reference_networks.parameters(int(channels.rpartition("=")[2])) == pytest.approx(2_560_000, rel=0.05)
     assert found["1000000"] == (f"--hidden_units={','.join(map(str, reference_networks.hidden_units(100_000)))}",)
     assert reference_networks.networks((), 10.0) == {"model": ()}
@@ -191,7 +191,7 @@ def test_hosts_run_one_worker_each_by_horovodrun_on_the_first(tmp_path):
 def can_make_machines():
     """Skips where this machine cannot make others: what is refused then, and how, the tests above tell."""
     try:
-        namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
+        namespaces.require_privileges({**namespaces.PACKAGES, **network_job.SSH_PACKAGES})
         with namespaces.machines(2, [0]):
             pass
     except UserError as error:
@@ -216,7 +216,7 @@ def test_nothing_is_left_where_the_kernel_refuses(can_make_machines):
 
 def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothing(can_make_machines, tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    with namespaces.machines(2, cores) as found, ssh.daemons(found, tmp_path) as programs:
+    with namespaces.machines(2, cores) as found, network_job.ssh_daemons(found, tmp_path) as programs:
         login = [programs / "ssh", found[1].name, "ip -4 -brief address; hostname; taskset -cp $$"]
         shown = subprocess.run(found[0].command(login), capture_output=True, text=True, timeout=60, check=True).stdout
         assert found[1].address in shown and "\nhost-2\n" in shown
@@ -241,15 +241,15 @@ def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothi
 
 def test_the_directory_of_the_daemons_stays_while_another_bench_uses_it(tmp_path):
     empty = tmp_path / "sshd"
-    with ssh.in_use(empty):
+    with network_job.directory_in_use(empty):
         assert empty.is_dir()
     assert not empty.exists()
-    first, second = ssh.in_use(empty), ssh.in_use(empty)
+    first, second = network_job.directory_in_use(empty), network_job.directory_in_use(empty)
     with first:
         second.__enter__()
     assert empty.is_dir()
     second.__exit__(None, None, None)
-    with ssh.in_use(empty):
+    with network_job.directory_in_use(empty):
         pass
     assert empty.is_dir()  # It was there before.
 
@@ -261,7 +261,7 @@ def test_what_stands_on_standard_input_stays_for_others(can_make_machines, tmp_p
     try:
         with open(typed) as file:
             os.dup2(file.fileno(), 0)
-        with namespaces.machines(2, [0]) as found, ssh.daemons(found, tmp_path / "keys"):
+        with namespaces.machines(2, [0]) as found, network_job.ssh_daemons(found, tmp_path / "keys"):
             assert os.read(0, 10) == b"kept"
     finally:
         os.dup2(before, 0)

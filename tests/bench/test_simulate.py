@@ -6,7 +6,8 @@ import os
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import calibration, service_costs, simulate
+from ctr_trainer.bench import costs as costs_module
+from ctr_trainer.bench import service_costs, simulate
 from ctr_trainer.messages.errors import UserError
 from tests.bench.test_capacity import BASE
 
@@ -61,11 +62,11 @@ def test_the_costs_of_two_cores_are_those_of_one_worker_beside_those_of_two_and_
 
     names = ("push_seconds", "request_seconds", "shard_push_seconds", "shard_pull_seconds", "shard_request_seconds")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(calibration.Job, "run", run)
-    monkeypatch.setattr(calibration, "_probe", probe)
+    monkeypatch.setattr(costs_module.Job, "run", run)
+    monkeypatch.setattr(costs_module, "_probe", probe)
     monkeypatch.setattr(service_costs, "lock_seconds", lambda dims, optimizer, rows: 0.004)
     monkeypatch.setattr(service_costs, "measure", lambda *arguments: dict.fromkeys(names, 0.001))
-    costs = calibration.measure((), 64, "adagrad", 9, 3, tmp_path, 60)
+    costs = costs_module.measure_costs((), 64, "adagrad", 9, 3, tmp_path, 60)
     assert (costs.step_seconds, costs.host_seconds) == pytest.approx((0.03, 0.07))
     assert costs.crowding == pytest.approx(0.12 / 0.10)
     assert costs.sharing == pytest.approx(2.5 / 2)

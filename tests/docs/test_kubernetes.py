@@ -19,7 +19,7 @@ import yaml
 from horovod.runner.util import remote
 
 from ctr_trainer import __version__, cli, flags
-from ctr_trainer.bench import ssh
+from ctr_trainer.bench import network_job
 from ctr_trainer.commands import serve, train
 from tests.parallel import launch
 
@@ -250,7 +250,7 @@ def sshd(tmp_path):
     command = ["/usr/sbin/sshd", "-De", "-f", DOCKERFILE.parent / "sshd_config", *options]
     with contextlib.ExitStack() as stack:
         if os.getuid() == 0:
-            stack.enter_context(ssh.in_use(pathlib.Path("/run/sshd")))
+            stack.enter_context(network_job.directory_in_use(pathlib.Path("/run/sshd")))
         with open(tmp_path / "log", "w") as log:
             process = subprocess.Popen(command, stderr=log)
         stack.callback(process.wait, 60)

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ctr_trainer.bench import namespaces, ssh
+from ctr_trainer.bench import namespaces, network_job
 from ctr_trainer.messages.errors import UserError
 from tests.parallel import launch
 
@@ -57,9 +57,9 @@ def hosts(tmp_path_factory):
     shared = tmp_path_factory.mktemp("shared")
     with contextlib.ExitStack() as stack:
         try:
-            namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
+            namespaces.require_privileges({**namespaces.PACKAGES, **network_job.SSH_PACKAGES})
             machines = stack.enter_context(namespaces.machines(2, sorted(os.sched_getaffinity(0))))
         except UserError as error:
             pytest.skip(str(error))
-        programs = stack.enter_context(ssh.daemons(machines, tmp_path_factory.mktemp("ssh")))
+        programs = stack.enter_context(network_job.ssh_daemons(machines, tmp_path_factory.mktemp("ssh")))
         yield Hosts(machines, programs, shared)

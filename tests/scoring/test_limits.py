@@ -14,12 +14,11 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.flags.servers import ScoreLimits
-from ctr_trainer.scoring import http_protocol, http_server
+from ctr_trainer.scoring import http_server
 from ctr_trainer.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.examples import Examples
-from ctr_trainer.scoring.raw_inputs import NUMBER, TEXTS, RawFeature, RawInputs
-from ctr_trainer.scoring.refusals import QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.scoring.raw_inputs import NUMBER, TEXTS, QueueFull, RawFeature, RawInputs, RequestRefused, TookTooLong
 from ctr_trainer.scoring.served_model import Freshness, Scored
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
@@ -97,8 +96,8 @@ def test_a_head_that_is_too_long_is_answered_with_its_status(server, path, heade
 
 @pytest.mark.parametrize("start", ["GET /healthz HTTP/1.1\r\nA: ", _PREDICT + "Content-Length: 10\r\n\r\n{"])
 def test_a_request_that_never_ends_is_answered_408(publication, monkeypatch, start):
-    monkeypatch.setattr(http_protocol, "_HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(http_protocol, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.2)
     with running(publication) as server, _connected(server.port) as connection:
         connection.sendall(start.encode())
         assert _read_all(connection).startswith(b"HTTP/1.1 408 ")
