@@ -254,13 +254,12 @@ def test_adult_converts_with_both_spellings_of_its_labels(real_data, tmp_path):
         assert info.statistics["age"]["mean"] == pytest.approx(np.mean([int(line.split(", ")[0]) for line in lines]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "time"])
-def test_movielens_parts_equal_the_parts_of_the_peers_measurements(real_data, tmp_path, kind):
+def test_movielens_parts_equal_the_parts_of_the_peers_measurements(movielens, tmp_path, kind):
     spec = FeatureSpec.load(CONFIGS / "movielens.toml")
     split = "random:0.8,0.1,0.1" if kind == "random" else "time:0.8,0.1,0.1:timestamp"
-    parts = run("movielens", real_data / "movielens", tmp_path / "out", spec, split=split)["parts"]
-    lines = (real_data / "movielens" / "ratings.dat").read_text().splitlines()
+    parts = run("movielens", movielens, tmp_path / "out", spec, split=split)["parts"]
+    lines = (movielens / "ratings.dat").read_text().splitlines()
     ratings = np.array([line.split("::") for line in lines], np.int64)
     n = len(ratings)
     order = np.random.default_rng(2026).permutation(n) if kind == "random" else np.argsort(ratings[:, 3], kind="stable")

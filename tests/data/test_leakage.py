@@ -108,11 +108,11 @@ def test_real_logs_make_no_column_suspicious(tmp_path, caplog, real_data, name):
     assert "away" not in caplog.text and not warnings(caplog)
 
 
-def test_movielens_makes_no_column_suspicious(tmp_path, caplog, real_data):
+def test_movielens_makes_no_column_suspicious(tmp_path, caplog, movielens):
     from tests.data.make import CONFIGS
 
     spec = FeatureSpec.load(CONFIGS / "movielens.toml")
-    convert("movielens", real_data / "movielens", tmp_path / "out", spec, progress=False)
+    convert("movielens", movielens, tmp_path / "out", spec, progress=False)
     assert not warnings(caplog)
 
 

@@ -59,12 +59,11 @@ def test_a_rating_without_a_time_is_named(spec, tmp_path):
     assert run("movielens", tmp_path, tmp_path / "out", spec, max_bad_rows=1)["bad_rows"] == 1
 
 
-@pytest.mark.slow
-def test_the_histories_of_the_real_data_equal_a_plain_count(real_data, spec, tmp_path):
+def test_the_histories_of_the_real_data_equal_a_plain_count(movielens, spec, tmp_path):
     """A history has, of 200 ratings, the newest 20 that the user rated 4 or better in an earlier second."""
-    run("movielens", real_data / "movielens", tmp_path / "out", spec)
+    run("movielens", movielens, tmp_path / "out", spec)
     table = read(tmp_path / "out")
-    lines = (real_data / "movielens" / "ratings.dat").read_text().splitlines()
+    lines = (movielens / "ratings.dat").read_text().splitlines()
     ratings = np.array([line.split("::") for line in lines], np.int64)
     user, movie, rating, time = ratings.T
     for row in np.random.default_rng(0).integers(0, len(ratings), 200):

@@ -85,7 +85,7 @@ class _Run:
         self.files = files if files[0]["since"] is None else self.files + files
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(_CHANGES, min_size=1, max_size=25))
 def test_base_and_deltas_equal_a_full_snapshot(run):
     with tempfile.TemporaryDirectory() as directory:
@@ -106,7 +106,7 @@ def test_base_and_deltas_equal_a_full_snapshot(run):
             np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(_CHANGES, min_size=1, max_size=15), st.lists(_CHANGES, min_size=1, max_size=15))
 def test_a_restored_store_goes_on_with_the_chain(before, after):
     with tempfile.TemporaryDirectory() as directory:
