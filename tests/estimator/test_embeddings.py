@@ -17,7 +17,6 @@ from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
 from ctr_trainer.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.ranks import distributed
 
 
 class Remote(Guard):
@@ -46,11 +45,6 @@ class Tensor:
     """Stands for an embedding input: something with a name that a feed_dict takes as a key."""
 
     name = "rows:0"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def horovod():
-    distributed.init()
 
 
 @pytest.fixture

@@ -179,7 +179,6 @@ def _padded(bag, place):
 
 
 def test_200_losses_equal_those_with_variables_in_the_graph(tmp_path):
-    distributed.init()
     data = small.make(tmp_path, rows=2000)
     ours = _ours(data, tmp_path / "model")
     expected = _in_graph(data, ours.initial)

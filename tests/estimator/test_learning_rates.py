@@ -7,22 +7,19 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import Estimator, EvalSpec, RunConfig
+from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
 from tests import small
 from tests.checkpoints import values
+from tests.estimator import deepfm
 
 RATE, STEPS = 0.1, 20  # 320 rows in batches of 16.
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    distributed.init()
     return small.make(tmp_path_factory.mktemp("learning_rates"), rows=16 * STEPS)
 
 
@@ -58,14 +55,9 @@ class Rates(tf.compat.v1.train.SessionRunHook):
 def _train(
     data, model_dir, hooks=(), epochs=1, max_steps=None, evaluation=None, save_every=0, batch_size=16, **settings
 ):
-    settings = {"schedule": Schedule("linear"), **settings}
-    params = ModelParams(TrainOp("adagrad", RATE, 0.3, **settings), hidden_units=(8,))
-    config = RunConfig(threads=1, save_checkpoints_steps=save_every, summary_steps=0, log_steps=1)
-    estimator = Estimator(deepfm.model_fn, model_dir, params, config)
-
-    def input_fn(position):
-        return BatchReader(data, batch_size, position=position, epochs=epochs)
-
+    train_op = TrainOp("adagrad", RATE, 0.3, **{"schedule": Schedule("linear"), **settings})
+    estimator = deepfm.estimator(model_dir, train_op, save_checkpoints_steps=save_every, summary_steps=0, log_steps=1)
+    input_fn = deepfm.batches(data, batch_size, epochs=epochs)
     estimator.train(input_fn, hooks, max_steps=max_steps, evaluation=evaluation)
     return estimator
 
@@ -151,8 +143,7 @@ def test_rates_by_epoch_are_refused_for_an_input_without_epochs(data, tmp_path):
         def __init__(self, reader):
             self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
 
-    params = ModelParams(TrainOp("adagrad", RATE, 0.3, schedule=IN_EPOCHS), hidden_units=(8,))
-    estimator = Estimator(deepfm.model_fn, tmp_path, params, RunConfig(threads=1))
+    estimator = deepfm.estimator(tmp_path, TrainOp("adagrad", RATE, 0.3, schedule=IN_EPOCHS))
     with pytest.raises(UserError, match="count in steps, --lr_unit=step"):
         estimator.train(lambda: Unknown(BatchReader(data, 16)))
 
@@ -207,9 +198,7 @@ def test_without_an_end_that_is_known_rates_stay_and_the_log_says_so(data, tmp_p
 
         steps = None
 
-    params = ModelParams(TrainOp("adagrad", RATE, 0.3), hidden_units=(8,))
-    estimator = Estimator(deepfm.model_fn, tmp_path, params, RunConfig(threads=1, summary_steps=0))
-    rates = Rates()
+    estimator, rates = deepfm.estimator(tmp_path, summary_steps=0), Rates()
     with caplog.at_level(logging.INFO):
         estimator.train(lambda: Endless(data, 16, epochs=1), [rates])
     assert list(rates.by_step.values()) == pytest.approx([1.0] * STEPS)

@@ -6,19 +6,16 @@ import pytest
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.spec import TableLimits
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed
 from tests import small
 from tests.constant import CONSTANT
+from tests.estimator import deepfm
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    distributed.init()
     return small.make(tmp_path_factory.mktemp("limited"), rows=600)
 
 
@@ -41,10 +38,8 @@ def _keys_after(data, model_dir, max_steps, **limits):
         return reader
 
     embedding = EmbeddingConfig(optimizer="sgd", sync_steps=5)
-    config = RunConfig(threads=1, save_checkpoints_steps=10, summary_steps=0, embedding=embedding)
-    estimator = Estimator(
-        deepfm.model_fn, model_dir, ModelParams(TrainOp("sgd", 0.1, 0.5, **CONSTANT), hidden_units=(4,)), config
-    )
+    config = dict(save_checkpoints_steps=10, summary_steps=0, embedding=embedding)
+    estimator = deepfm.estimator(model_dir, TrainOp("sgd", 0.1, 0.5, **CONSTANT), (4,), **config)
     estimator.train(input_fn, max_steps=max_steps)
     saved = estimator.latest_checkpoint()
     return {key for _, keys, _ in snapshot.iterate(saved.path, saved.tables) for key in keys.tolist()}

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 X = np.array([[1, 2], [3, 4]], np.float32)
@@ -21,7 +20,6 @@ class _Features(dict):
 
 def _train(feeds, scaled, optimizer="adagrad"):
     """-> (w after each step, the gradient of the row in each step, the loss's scale at the end)."""
-    distributed.init()
     with tf.Graph().as_default():
         if scaled:
             notes().scales_loss = True

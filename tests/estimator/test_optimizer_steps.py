@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
 from tests import small
 from tests.constant import CONSTANT
+from tests.estimator import deepfm
 from tests.row_optimizers import row_optimizer
 
 tf1 = tf.compat.v1
@@ -25,7 +23,6 @@ ROWS = 1003  # 32 batches of 32, the last of 11
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    distributed.init()
     return small.make(tmp_path_factory.mktemp("steps"), rows=ROWS)
 
 
@@ -45,17 +42,10 @@ def _train(
     """-> (result, dense variables, rows by key, the checkpoint)."""
     train_op = TrainOp(optimizer, *rates, accumulation_steps=micro_batches, **{**CONSTANT, **settings})
     embedding = EmbeddingConfig(optimizer=row_optimizer(optimizer, initial_accumulator=0.01), learning_rate=rates[1])
-    config = RunConfig(threads=1, prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
-    estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8, 4)), config)
-    witness = _Witness()
-
-    def input_fn(position):
-        return BatchReader(data, batch_size, shuffle=False, position=position)
-
-    def one_epoch(position):
-        return BatchReader(data, batch_size, shuffle=False, position=position, epochs=1)
-
-    result = estimator.train(input_fn if max_steps else one_epoch, hooks=[witness], max_steps=max_steps)
+    config = dict(prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
+    estimator = deepfm.estimator(model_dir, train_op, (8, 4), **config)
+    input_fn, witness = deepfm.batches(data, batch_size, shuffle=False, epochs=None if max_steps else 1), _Witness()
+    result = estimator.train(input_fn, hooks=[witness], max_steps=max_steps)
     checkpoint = estimator.latest_checkpoint()
     rows = {}
     for _, keys, values in snapshot.iterate(checkpoint.path, checkpoint.tables):
@@ -121,14 +111,13 @@ def test_a_run_of_micro_batches_goes_on_where_it_stopped(data, tmp_path, whole):
 def test_the_schedule_is_logged_and_is_of_dense_variables_and_rows(data, tmp_path, caplog):
     settings = dict(schedule=Schedule("linear", warmup_steps=2, decay_steps=10), embedding_lr_schedule="same")
     with caplog.at_level(logging.INFO):
-        _train(data, tmp_path / "a", 32, 1, max_steps=1, **settings)
-    assert "current lr: 0.025000" in [record.getMessage() for record in caplog.records]
-    plain = _train(data, tmp_path / "b", 32, 1, max_steps=1)
-    half = _train(data, tmp_path / "c", 32, 1, max_steps=1, **settings)
-    constant = _train(data, tmp_path / "d", 32, 1, max_steps=1, **{**settings, "embedding_lr_schedule": "constant"})
-    moved = [
-        {key: row[4] for key, row in run[2].items()} for run in (plain, half, constant)
-    ]  # linear weights start at 0
+        half = _train(data, tmp_path / "half", 32, 1, max_steps=1, **settings)
+    assert "current lr: 0.025000" in caplog.messages
+    plain = _train(data, tmp_path / "plain", 32, 1, max_steps=1)
+    settings["embedding_lr_schedule"] = "constant"
+    constant = _train(data, tmp_path / "constant", 32, 1, max_steps=1, **settings)
+    # Linear weights start at 0.
+    moved = [{key: row[4] for key, row in run[2].items()} for run in (plain, half, constant)]
     for key, value in moved[0].items():
         assert moved[1][key] == pytest.approx(value / 2, abs=1e-7)
         assert moved[2][key] == pytest.approx(value, abs=1e-7)

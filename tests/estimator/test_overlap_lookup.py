@@ -3,21 +3,17 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed
 from tests import small
 from tests.checkpoints import values
 from tests.constant import CONSTANT
+from tests.estimator import deepfm
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    distributed.init()
     return small.make(tmp_path_factory.mktemp("overlap_lookup") / "train", rows=640)
 
 
@@ -26,9 +22,8 @@ def _train(data, model_dir, max_steps, overlap=True, save_every=0, accumulation_
     # Steps so small that a row's gradients hardly depend on the steps before.
     embedding = EmbeddingConfig(overlap_lookup=overlap, optimizer="sgd", stddev=0.1)
     train_op = TrainOp("sgd", 1e-3, 1e-3, accumulation_steps=accumulation_steps, **CONSTANT)
-    config = RunConfig(threads=1, save_checkpoints_steps=save_every, embedding=embedding)
-    estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8,)), config)
-    estimator.train(lambda position: BatchReader(data, 32, position=position), max_steps=max_steps)
+    estimator = deepfm.estimator(model_dir, train_op, save_checkpoints_steps=save_every, embedding=embedding)
+    estimator.train(deepfm.batches(data), max_steps=max_steps)
     return values(estimator.latest_checkpoint())
 
 

@@ -4,7 +4,6 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EstimatorSpec, RunConfig, own_loop
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.ranks import distributed
 from tests import small
 
 tf1 = tf.compat.v1
@@ -31,7 +30,6 @@ def _train(data, model_dir, epochs, restores=True):
 
 
 def test_a_session_that_does_not_restore_the_dense_variables_of_the_rows_is_refused(tmp_path):
-    distributed.init()
     data = small.make(tmp_path, rows=64)
     _train(data, tmp_path / "model", epochs=1)
     with pytest.raises(UserError, match=r"dense variables of step 0, and the rows of .*model are of step 4: open it"):

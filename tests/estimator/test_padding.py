@@ -15,7 +15,6 @@ tf1 = tf.compat.v1
 
 @pytest.fixture(autouse=True)
 def graph():
-    distributed.init()
     with tf.Graph().as_default():
         yield
 

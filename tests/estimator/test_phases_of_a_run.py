@@ -7,15 +7,13 @@ import re
 import pytest
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import Estimator, EvalSpec, RunConfig
+from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.measuring.phases import PHASES, TRAINING
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed
 from ctr_trainer.report.tables import format_phases
 from tests import small
 from tests.constant import CONSTANT
+from tests.estimator import deepfm
 
 STEPS, SKIPPED = 24, 4
 
@@ -23,21 +21,17 @@ STEPS, SKIPPED = 24, 4
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """-> (result, the log's messages, the events of its trace)."""
-    distributed.init()
     directory, said = tmp_path_factory.mktemp("run"), []
     data = small.make(directory / "data", rows=320)
-    config = RunConfig(threads=1, log_steps=8, phase_steps=SKIPPED, profile_steps=(6, 9), save_checkpoints_steps=12)
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,))
-    estimator = Estimator(deepfm.model_fn, directory / "model", params, config)
+    config = dict(log_steps=8, phase_steps=SKIPPED, profile_steps=(6, 9), save_checkpoints_steps=12)
+    estimator = deepfm.estimator(directory / "model", TrainOp("adagrad", 0.1, 0.3, **CONSTANT), **config)
     spec = EvalSpec(lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=8)
     handler, root = logging.Handler(), logging.getLogger()
     handler.emit, level = lambda record: said.append(record.getMessage()), root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
-        result = estimator.train(
-            lambda position: BatchReader(data, 16, position=position), max_steps=STEPS, evaluation=spec
-        )
+        result = estimator.train(deepfm.batches(data, 16), max_steps=STEPS, evaluation=spec)
     finally:
         root.removeHandler(handler)
         root.setLevel(level)

@@ -10,15 +10,12 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import Estimator, RunConfig
-from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
 from ctr_trainer.publication import records
-from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.publish_config import PublishConfig
 from tests import published, small
+from tests.estimator import deepfm
 
 tf1 = tf.compat.v1
 TABLE = "dim4"
@@ -34,19 +31,13 @@ class Slowly(tf1.train.SessionRunHook):
         self._event.wait(self._seconds)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def horovod():
-    distributed.init()
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("published"), rows=300)
 
 
 def _estimator(path, to, **settings):
-    config = RunConfig(threads=1, publish=PublishConfig(to=str(to), **settings))
-    return Estimator(deepfm.model_fn, path, ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,)), config)
+    return deepfm.estimator(path, publish=PublishConfig(to=str(to), **settings))
 
 
 def test_the_target_has_in_the_end_what_the_checkpoint_has(data, tmp_path, caplog):

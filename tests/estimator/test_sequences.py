@@ -9,7 +9,6 @@ from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, Run
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.ranks import distributed
 from tests.constant import CONSTANT
 
 tf1 = tf.compat.v1
@@ -64,7 +63,6 @@ class Fetch(tf1.train.SessionRunHook):
 
 def _train(model_dir, loss_of, batches, names=(), spec=SPEC, labels=(1, 0), stddev=0.5):
     """Trains with plain SGD at the rate 1 on `loss_of(features, labels)`. -> what `names` were at each step"""
-    distributed.init()
 
     def model_fn(features, labels, mode, params):
         loss, predictions = loss_of(features, labels)

@@ -10,38 +10,38 @@ import tensorflow as tf
 
 from ctr_trainer import flags
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import Estimator, EvalSpec, MetricsConfig, RunConfig, TrainSpec, train_and_evaluate
+from ctr_trainer.estimator import (
+    Estimator,
+    EstimatorSpec,
+    EvalSpec,
+    MetricsConfig,
+    RunConfig,
+    TrainSpec,
+    train_and_evaluate,
+)
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed
 from tests import small
 from tests.checkpoints import values
 from tests.constant import CONSTANT
+from tests.estimator import deepfm
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    distributed.init()
     directory = tmp_path_factory.mktemp("train_and_evaluate")
     return small.make(directory / "train", rows=320), small.make(directory / "test", rows=200, seed=1)
 
 
 def _estimator(model_dir, accumulation_steps=1, **config):
     train_op = TrainOp("adagrad", 0.1, 0.3, accumulation_steps=accumulation_steps, **CONSTANT)
-    params = ModelParams(train_op, hidden_units=(8,))
-    return Estimator(deepfm.model_fn, model_dir, params, RunConfig(threads=1, **config))
+    return deepfm.estimator(model_dir, train_op, **config)
 
 
 def _train(data, model_dir, max_steps, eval_spec=None, epochs=None, batch_size=32, **config):
-    estimator = _estimator(model_dir, **config)
-
-    def input_fn(position):
-        return BatchReader(data[0], batch_size, position=position, epochs=epochs)
-
+    estimator, input_fn = _estimator(model_dir, **config), deepfm.batches(data[0], batch_size, epochs=epochs)
     return estimator, estimator.train(input_fn, max_steps=max_steps, evaluation=eval_spec)
 
 
@@ -179,8 +179,6 @@ def test_a_tf_data_dataset_is_evaluated_from_its_beginning_each_time(tmp_path):
     tf1 = tf.compat.v1
 
     def model_fn(features, labels, mode, params):
-        from ctr_trainer.estimator import EstimatorSpec
-
         w = tf1.get_variable("w", [2], initializer=tf1.zeros_initializer())
         logits = tf.reduce_sum(features["x"] * w, 1)
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -206,8 +204,6 @@ def test_a_tf_data_dataset_is_evaluated_from_its_beginning_each_time(tmp_path):
 
 def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(tmp_path):
     def model_fn(features, labels, mode, params):
-        from ctr_trainer.estimator import EstimatorSpec
-
         bias = tf.compat.v1.get_variable("bias", [], initializer=tf.compat.v1.zeros_initializer())
         shared = tf.reduce_sum(features["linear"], [1, 2]) + bias
         logits = {name: shared * (1.0 if name == "clicked" else -1.0) for name in ("clicked", "bought")}

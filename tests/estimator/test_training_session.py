@@ -11,14 +11,8 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, retention
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
-
-
-@pytest.fixture(autouse=True)
-def _horovod():
-    distributed.init()
 
 
 def _model_fn(features, labels, mode, params):

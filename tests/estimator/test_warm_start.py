@@ -11,22 +11,17 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import Estimator, RunConfig
-from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.warm_start import CheckpointRows
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from tests import small
+from tests.estimator import deepfm
 
 TABLE = "dim4"
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    distributed.init()
     return small.make(tmp_path_factory.mktemp("warm"), rows=300)
 
 
@@ -39,8 +34,8 @@ def other(data, tmp_path_factory):
 
 
 def _estimator(path, warm_start="", optimizer="adagrad", hidden=(8,)):
-    config = RunConfig(threads=1, warm_start=str(warm_start), embedding=EmbeddingConfig(optimizer=optimizer))
-    return Estimator(deepfm.model_fn, path, ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=hidden), config)
+    embedding = EmbeddingConfig(optimizer=optimizer)
+    return deepfm.estimator(path, hidden_units=hidden, warm_start=str(warm_start), embedding=embedding)
 
 
 def _train(path, data, steps=1, dim=None, **settings):
