@@ -5,11 +5,13 @@ import threading
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data import row_order
 from ctr_trainer.data.convert import convert
-from ctr_trainer.data.reader import BatchReader, open_dataset
+from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
@@ -315,3 +317,19 @@ def test_a_position_says_how_far_all_workers_are_and_how_many_there_were(path):
     assert after(7) == (pytest.approx(1 + 20 / ROWS), 2)
     assert progress(None) is None
     assert progress({"offset": 7}) is None  # Of a reader of somebody's own.
+
+
+def test_a_flipped_byte_is_named_with_its_file_and_row_group(tmp_path):
+    data = make_rows(tmp_path, 50)
+    name = open_dataset(data).files[1]["name"]
+    with pq.ParquetFile(data / name) as file:
+        names = file.schema_arrow.names
+        column = file.metadata.row_group(2).column(names.index("x"))
+    content = bytearray((data / name).read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    (data / name).write_bytes(content)
+    pq.read_table(data / name)  # the values are others, and nothing tells so without the checksums
+    with pytest.raises(UserError, match=f"{name}: row group 2 cannot be read: .*; convert the data again"):
+        list(BatchReader(data, 8, epochs=1))
+    with pytest.raises(UserError, match=f"{name}: cannot be read after row 0: "):
+        convert("parquet", data / name, tmp_path / "out", SPEC.without_labels(), progress=False)

@@ -1,11 +1,16 @@
+"""One checkpoint in a model directory: when it exists, what it holds, and what removes it."""
+
 import json
 import os
 
 import pytest
 
+from ctr_trainer import cli
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
+from ctr_trainer.files.lease import FileLease
 from ctr_trainer.messages.errors import UserError
+from tests import small
 
 
 def _save(model_dir, step, content=b"weights"):
@@ -76,3 +81,24 @@ def test_what_a_killed_process_has_left_of_checkpoints_goes_and_nothing_else_doe
         os.makedirs(path, exist_ok=True)
     retention.remove_unfinished(tmp_path)
     assert [path for path in (*kept, *left) if os.path.exists(path)] == kept
+
+
+def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this_job(tmp_path, monkeypatch, capsys):
+    data, model, taken = small.make(tmp_path / "data", rows=200), tmp_path / "model", []
+    extend = retention.extend
+
+    def extended(path, files, base):
+        if checkpoints.step_of(path) == 4:
+            taken.append(path)  # Another job takes the lock after rows and variables were captured.
+        return extend(path, files, base)
+
+    def check(lock):
+        if taken:
+            raise UserError("another process has taken the lock")
+
+    monkeypatch.setattr(retention, "extend", extended)
+    monkeypatch.setattr(FileLease, "check", check)
+    given = [f"--train_data={data}", f"--model_dir={model}", "--hidden_units=8", "--batch_size=16"]
+    assert cli.main(["train", *given, "--save_checkpoints_steps=2", "--max_steps=8"]) == 1
+    assert taken and "another process has taken the lock" in capsys.readouterr().err
+    assert [each.step for each in checkpoints.list_checkpoints(model)][-1] == 2

@@ -1,4 +1,4 @@
-"""Ranks that end: real processes, which meet at the server that horovodrun runs for them."""
+"""Ranks that end, as real processes: what they say, and that an abort in one thread leaves another time to say it."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ import time
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
 
+from ctr_trainer.ranks import stop_signals
 from ctr_trainer.ranks.last_words import TRACEBACKS
 
 _RANK = """
@@ -189,3 +190,30 @@ def test_ranks_that_are_stopped_together_say_so_once(tmp_path, port):
         rank.process.terminate()
     lines = [line for rank in ranks for line in rank.end()[1]]
     assert lines == [f"error: stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand. {GOING_ON}"]
+
+
+ABORTS = """
+import ctypes, os, sys, threading, time
+from ctr_trainer.ranks import stop_signals
+stop_signals.delay_abort()
+threading.Thread(target=ctypes.CDLL(None).abort, daemon=True).start()
+time.sleep(1)
+print("the last words", flush=True)
+if "ends" in sys.argv:
+    os._exit(75)
+time.sleep(60)
+"""
+
+
+def test_another_thread_speaks_and_ends_the_process(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", ABORTS, "ends"], capture_output=True, text=True, timeout=30, cwd=tmp_path
+    )
+    assert (done.stdout, done.returncode) == ("the last words\n", 75), done.stderr
+
+
+def test_the_abort_comes_all_the_same(tmp_path):
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("the last words\n", -signal.SIGABRT), done.stderr
+    assert time.monotonic() - before > stop_signals.ABORT_SECONDS - 0.5

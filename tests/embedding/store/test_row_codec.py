@@ -1,7 +1,14 @@
+"""Rows in a message: their codecs, half precision, and rows at any byte, which are checked by their bits."""
+
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.store import row_codec
+from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS, PLAIN, find_codec
+from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.setting import declared
@@ -51,3 +58,101 @@ def test_the_plain_codec_copies_nothing():
 def test_bytes_of_a_row_of_17_floats():
     sizes = {name: codec.encode(np.zeros((1, 17), np.float32)).nbytes for name, codec in CODECS.items()}
     assert sizes == {"none": 17 * 4, "fp16": (1 + 17) * 2}
+
+
+def test_a_row_is_scaled_by_its_own_power_of_two():
+    # 3 * 2**-20 is 0.75 * 2**-18: times 2**32 it is 12288, within [2**13, 2**14).
+    packed = row_codec.pack(np.float32([[3 * 2.0**-20, -(2.0**-20)]]))
+    assert packed.dtype == np.float16
+    assert packed.tolist() == [[-32, 12288, -4096]]
+
+
+def test_values_of_few_bits_come_back_as_they_were_at_any_scale():
+    rows = np.float32([[1, -2, 0], [3e4 * 2**20, 1.5, 0], [2.0**-100, 0, 0], [2.0**126, 2.0**100, 1], [0, 0, 0]])
+    rows[1, 0], rows[3, 2] = 2.0**30, 0
+    np.testing.assert_array_equal(row_codec.unpack(row_codec.pack(rows)), rows)
+
+
+def test_the_error_is_within_the_bound():
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((1000, 8)) * 10.0 ** rng.integers(-30, 30, (1000, 8))).astype(np.float32)
+    error = np.abs(row_codec.unpack(row_codec.pack(rows)) - rows)
+    assert (error <= 2.0**-11 * np.abs(rows) + 2.0**-38 * np.abs(rows).max(axis=1, keepdims=True)).all()
+
+
+@pytest.mark.parametrize("power", [np.nan, np.inf, -np.inf, 0.5, 115, -127])
+def test_a_damaged_power_makes_the_row_not_finite(power):
+    packed = row_codec.pack(np.ones((2, 2), np.float32))
+    packed[1, 0] = power
+    np.testing.assert_array_equal(np.isfinite(row_codec.unpack(packed)).all(axis=1), [True, False])
+
+
+def test_no_rows():
+    assert row_codec.unpack(row_codec.pack(np.empty((0, 3), np.float32))).shape == (0, 3)
+
+
+def test_values_are_rounded_to_the_nearest_float16_and_ties_to_even():
+    # Of a row whose largest value is in [2**13, 2**14), so that its power is 0.
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 2**32, 100_000, dtype=np.uint32)
+    ties = (bits & np.uint32(0xFFFFE000)) | np.uint32(0x1000)
+    values = np.concatenate([bits, ties]).view(np.float32)
+    values = values[np.abs(values) < 2**14][:, None]  # Not NaN either, and with the subnormal.
+    rows = np.concatenate([np.full_like(values, 2**13), values], axis=1)
+    packed = row_codec.pack(rows)
+    np.testing.assert_array_equal(packed[:, 0], 0)
+    np.testing.assert_array_equal(packed[:, 2].view(np.uint16), rows[:, 1].astype(np.float16).view(np.uint16))
+    np.testing.assert_array_equal(row_codec.unpack(packed)[:, 1], packed[:, 2].astype(np.float32))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_damaged_value_comes_out_not_finite(value):
+    packed = row_codec.pack(np.ones((1, 3), np.float32))
+    packed[0, 2] = value
+    np.testing.assert_array_equal(np.isfinite(row_codec.unpack(packed)), [[True, False, True]])
+
+
+CONFIG = TableConfig("t", (2, 1), (0.0, 0.0), "sgd")
+
+
+def _at_an_odd_byte(rows):
+    raw = np.zeros(rows.nbytes + 1, np.uint8)
+    out = raw[1:].view(rows.dtype).reshape(rows.shape)
+    out[:] = rows
+    assert not out.flags.aligned
+    return out
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, -np.nan])
+@pytest.mark.parametrize("row", [0, 2047, 2999])
+def test_the_first_row_that_is_not_finite_is_found_wherever_it_lies(bad, row):
+    rows = np.full((3000, 3), np.finfo(np.float32).max)
+    assert row_kernels.first_not_finite(rows) == -1
+    rows[row:, 2] = bad
+    assert row_kernels.first_not_finite(_at_an_odd_byte(rows)) == row
+
+
+def test_of_no_rows_none_is_not_finite():
+    assert row_kernels.first_not_finite(np.empty((0, 3), np.float32)) == -1
+
+
+def test_deltas_at_an_odd_byte_are_added_as_others_are():
+    store = LocalStore()
+    store.create_table(CONFIG)
+    keys, deltas = np.array([5, 7]), np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    store.sync("t", keys, _at_an_odd_byte(deltas), "a", 0, np.zeros(2, np.uint32))
+    newer = store.sync("t", keys, _at_an_odd_byte(deltas), "b", 0, np.zeros(2, np.uint32))
+    assert newer.rows.tolist() == [[2, 4, 6], [8, 10, 12]]
+    store.push("t", keys, _at_an_odd_byte(deltas), "c", 0)
+    assert store.pull("t", keys).tolist() == [[3, 6, 9], [12, 15, 18]]
+    store.put("t", keys, _at_an_odd_byte(deltas), "c", 1)
+    assert store.pull("t", keys).tolist() == deltas.tolist()
+
+
+def test_an_index_too_large_for_the_cores_cache_gives_slots_in_the_order_of_the_keys():
+    rng, index = np.random.default_rng(0), Index()
+    keys = rng.permutation(np.arange(1, 400_001)) * np.int64(-7046029254386353131)
+    for first in range(0, len(keys), 50_000):
+        part = keys[max(first - 25_000, 0) : first + 50_000]  # Some are there, some are new.
+        np.testing.assert_array_equal(index.find_or_add(part), np.arange(max(first - 25_000, 0), first + 50_000))
+    np.testing.assert_array_equal(index.find_or_add(np.append(keys[:9], 0)), [*range(9), -1])

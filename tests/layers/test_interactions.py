@@ -1,0 +1,149 @@
+"""Layers that combine the vectors of features: pairs, CIN, attention between fields, cross layers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import softmax
+
+from ctr_trainer.layers.bilinear import bilinear
+from ctr_trainer.layers.cin import cin, outer
+from ctr_trainer.layers.cross import cross
+from ctr_trainer.layers.ffm import ffm
+from ctr_trainer.layers.interacting import interacting
+from ctr_trainer.layers.pairs import pair_dots, pair_products
+from tests.layers.run import assert_equal, run, vectors
+
+PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+
+
+def test_dots_of_three_vectors():
+    # <(1,2),(3,4)>, <(1,2),(5,6)>, <(3,4),(5,6)>; the gradient of 1, 2 and 3 times them
+    output, _, (gradient,) = run(pair_dots, [[[1, 2], [3, 4], [5, 6]]])
+    np.testing.assert_allclose(output, [[11, 17, 39]])
+    np.testing.assert_allclose(gradient, [[[3 + 10, 4 + 12], [1 + 15, 2 + 18], [2 + 9, 4 + 12]]])
+
+
+def test_products_of_three_vectors():
+    output, _, _ = run(pair_products, [[[1, 2], [3, 4], [5, 6]]], [[[10, 1], [20, 2], [30, 3]]])
+    np.testing.assert_allclose(output, [[[20, 4], [30, 6], [90, 12]]])
+
+
+@pytest.mark.parametrize("fields", [2, 3, 6])
+def test_gradients_are_those_of_automatic_differentiation(fields):
+    rows, columns = np.triu_indices(fields, 1)
+
+    def plain_products(left, right):
+        return tf.gather(left, rows, axis=1) * tf.gather(right, columns, axis=1)
+
+    def plain_dots(e):
+        return tf.reduce_sum(plain_products(e, e), 2)
+
+    left, right = vectors(5, fields, 3), vectors(5, fields, 3, seed=2)
+    assert_equal(pair_products, plain_products, left, right)
+    assert_equal(pair_dots, plain_dots, left)
+
+
+def test_field_aware_vectors_of_three_fields():
+    # v_01 . v_10 + v_02 . v_20 + v_12 . v_21 with v_ij = 10 i + j, one float each; v_ii takes no part
+    v = np.array([[[0, 1, 2], [10, 11, 12], [20, 21, 22]]])[..., None]
+    output, _, (gradient,) = run(ffm, v)
+    np.testing.assert_allclose(output, [[1 * 10 + 2 * 20 + 12 * 21]])
+    np.testing.assert_allclose(gradient[0, :, :, 0], [[0, 10, 20], [1, 0, 21], [2, 12, 0]])
+
+
+def test_field_aware_gradients_are_those_of_automatic_differentiation():
+    def plain(v):
+        pairs = [tf.reduce_sum(v[:, i, j] * v[:, j, i], 1, keepdims=True) for i, j in PAIRS]
+        return tf.add_n(pairs)
+
+    assert_equal(ffm, plain, vectors(3, 4, 4, 2))
+
+
+@pytest.mark.parametrize("kind", ["all", "each", "interaction"])
+def test_bilinear_interactions_are_v_i_w_times_v_j(kind):
+    e = vectors(5, 4, 3)
+    output, variables, _ = run(lambda x: bilinear(x, kind), e)
+    matrices = {
+        "all": lambda i, j: variables["bilinear/kernel"],
+        "each": lambda i, j: variables["bilinear/kernel"][i],
+        "interaction": lambda i, j: variables[f"bilinear/kernel_{i}"].reshape(3, 3 - i, 3)[:, j - i - 1],
+    }
+    expected = [(e[:, i] @ matrices[kind](i, j)) * e[:, j] for i, j in PAIRS]
+    np.testing.assert_allclose(output, np.concatenate(expected, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_each_layers_maps_weigh_the_products_of_its_inputs_with_the_embeddings():
+    e = vectors(3, 4, 2)
+    output, variables, _ = run(lambda x: cin(x, (5, 6)), e)
+    first = np.einsum("bid,bjd,ijh->bhd", e, e, variables["cin/kernel_0"].reshape(4, 4, 5))
+    second = np.einsum("bid,bjd,ijh->bhd", first, e, variables["cin/kernel_1"].reshape(5, 4, 6))
+    expected = np.concatenate([first.sum(2), second.sum(2)], 1)
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_outer_products_gradients_are_those_of_automatic_differentiation():
+    assert_equal(outer, lambda a, b: a[:, :, None] * b[:, None, :], vectors(5, 4), vectors(5, 3, seed=2))
+
+
+def test_each_field_is_mixed_from_all_by_similarity_in_each_head():
+    e = vectors(5, 4, 3)
+    output, variables, _ = run(lambda x: interacting(x, heads=2, head_dim=2, name="layer"), e)
+    query, key, value, residual = (e @ variables[f"layer/{name}"] for name in ("query", "key", "value", "residual"))
+    heads = []
+    for columns in (slice(0, 2), slice(2, 4)):
+        weights = softmax(np.einsum("bmd,bkd->bmk", query[..., columns], key[..., columns]), axis=2)
+        heads.append(weights @ value[..., columns])
+    expected = np.maximum(np.concatenate(heads, 2) + residual, 0)
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_of_the_fields_means_nothing():
+    e = vectors(2, 4, 3)
+    layer = lambda x: interacting(x, heads=1, head_dim=2, name="layer")  # noqa: E731
+    there, back = run(layer, e)[0], run(layer, e[:, ::-1])[0]
+    np.testing.assert_allclose(back[:, ::-1], there, rtol=1e-5, atol=1e-6)
+
+
+X = vectors(5, 4)
+
+
+def test_a_full_layer_by_hand():
+    output, variables, _ = run(lambda x: cross(x, 1), [[1, 2]])
+    (a, b), (c, d) = variables["cross/layer_0/w/kernel"]
+    e, f = variables["cross/layer_0/w/bias"]
+    np.testing.assert_allclose(output, [[1 * (a + 2 * c + e) + 1, 2 * (b + 2 * d + f) + 2]], rtol=1e-5)
+
+
+def _full(x, variables, layers):
+    first = x
+    for layer in layers:
+        x = first * (x @ variables[f"{layer}/kernel"] + variables[f"{layer}/bias"]) + x
+    return x
+
+
+def test_full_layers():
+    output, variables, _ = run(lambda x: cross(x, 2), X)
+    expected = _full(X, variables, ["cross/layer_0/w", "cross/layer_1/w"])
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_low_rank_layers():
+    output, variables, _ = run(lambda x: cross(x, 2, rank=2), X)
+    x = X
+    for layer in ("cross/layer_0", "cross/layer_1"):
+        x = X * (x @ variables[f"{layer}/v"] @ variables[f"{layer}/u/kernel"] + variables[f"{layer}/u/bias"]) + x
+    assert variables["cross/layer_0/v"].shape == (4, 2)
+    np.testing.assert_allclose(output, x, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gate_mixes_experts_with_a_non_linearity():
+    output, variables, _ = run(lambda x: cross(x, 1, rank=2, experts=3), X)
+    v, c, u, bias, gate_kernel, gate_bias = (
+        variables[f"cross/layer_0/{name}"] for name in ("v", "c", "u/kernel", "u/bias", "gate/kernel", "gate/bias")
+    )
+    gates = softmax(X @ gate_kernel + gate_bias, axis=1)
+    mixed = sum(
+        gates[:, i : i + 1] * (np.tanh(np.tanh(X @ v[:, 2 * i : 2 * i + 2]) @ c[i]) @ u[2 * i : 2 * i + 2])
+        for i in range(3)
+    )
+    np.testing.assert_allclose(output, X * (mixed + bias) + X, rtol=1e-4, atol=1e-4)
