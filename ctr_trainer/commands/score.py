@@ -16,19 +16,19 @@ EXAMPLES = (
 
 
 def run(flags: ScoreFlags) -> None:
-    """Serves. All temporary files lie in one directory, which the next process removes if this one is killed."""
+    """Serves with one directory for all temporary files, which the next process removes if this one is killed."""
     from ctr_trainer.files.temporary import temporary_directory
     from ctr_trainer.messages.errors import UserError
 
     require(flags, "model")
     try:
-        import starlette  # noqa: F401, asked for before TensorFlow is loaded
+        import starlette  # noqa: F401, checked before the slow import of TensorFlow
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
 
     with temporary_directory(flags.cache_dir or None) as place:
-        before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow writes files, too, as it traces functions.
+        before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow writes files as well when it traces functions.
         try:
             _serve(dataclasses.replace(flags, cache_dir=place))
         finally:
@@ -38,7 +38,12 @@ def run(flags: ScoreFlags) -> None:
 def _serve(flags: ScoreFlags) -> None:
     import tensorflow as tf
 
+    from ctr_trainer.messages.errors import UserError
     from ctr_trainer.scoring.server import serve
+    from ctr_trainer.settings.setting import SettingError
 
     tf.get_logger().setLevel("ERROR")  # Its warnings are about TensorFlow 1 names, which are used on purpose.
-    serve(flags)
+    try:
+        serve(flags)
+    except SettingError as error:
+        raise UserError(error.by_flags) from None

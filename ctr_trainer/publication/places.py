@@ -74,10 +74,14 @@ class RowReader(Protocol):
     Attributes:
       record: the `records.Record` that is served; its `tables` have the configurations of the tables.
       lost: what the place has lost of the served rows, as a sentence; "" if nothing is known to be lost.
+      lookups: number of keys that were looked up in a cache of rows.
+      hits: number of these keys that were found there.
     """
 
     record: Record
     lost: str
+    lookups: int
+    hits: int
 
     def refresh(self) -> Record | None:
         """Looks for newer records, and gets the newest one ready.

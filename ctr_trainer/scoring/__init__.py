@@ -1,1 +1,1 @@
-"""The scoring server: raw values in, predictions out, of the newest rows and tower that a training has published."""
+"""The scoring server: it predicts from raw values with the newest rows and dense tower that a training published."""

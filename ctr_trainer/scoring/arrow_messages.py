@@ -1,4 +1,4 @@
-"""Record batches from untrusted Arrow IPC messages: what they take is bounded before anything is allocated.
+"""Record batches from untrusted Arrow IPC messages, whose sizes are checked before anything is allocated.
 
 pyarrow decompresses a batch as it reads it, and a few bytes of zstd can become gigabytes. The metadata of a message
 says how many values there are, and each compressed buffer begins with its length, so both are checked first.
@@ -17,10 +17,10 @@ import pyarrow as pa
 from ctr_trainer.scoring.raw_inputs import RequestRefused, TooLarge
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
-# The bytes of names and metadata of a schema, and how many of each; flatbuffers may refer to one part many times.
+# Limits of a schema: bytes and number of names and metadata, and depth. A flatbuffer may refer to one part many times.
 _MOST_SCHEMA_BYTES, _MOST_FIELDS, _MOST_DEPTH = 1 << 20, 10_000, 8
 _CONTINUATION = b"\xff\xff\xff\xff"
-# Places of fields in the tables of Arrow's Message.fbs and Schema.fbs.
+# Offsets of fields in the tables of Arrow's Message.fbs and Schema.fbs.
 _HEADER_TYPE, _HEADER = 6, 8
 _SCHEMA_FIELDS, _SCHEMA_METADATA = 6, 8
 _FIELD_NAME, _FIELD_CHILDREN, _FIELD_METADATA = 4, 14, 16
@@ -29,11 +29,11 @@ _DICTIONARY_ID, _DICTIONARY_DATA, _DICTIONARY_IS_DELTA = 4, 6, 8
 
 
 class ArrowMessages:
-    """Reads the messages of one stream: a schema, dictionaries, record batches.
+    """Reads the messages of one stream: a schema, dictionaries and record batches.
 
     Args:
-      most_bytes: bytes that a batch, or all dictionaries together, may have once they are decompressed.
-      most_values: values that a batch, or all dictionaries together, may have in all columns.
+      most_bytes: limit of the decompressed bytes of a batch, and of all dictionaries together.
+      most_values: limit of the values in all columns of a batch, and of all dictionaries together.
     """
 
     def __init__(self, most_bytes: int, most_values: int) -> None:
@@ -42,13 +42,14 @@ class ArrowMessages:
         self._dictionaries: dict[int, list[tuple[bytes, int, int]]] = {}
 
     def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
-        """Returns the batch of a message; None if it is a schema or a dictionary.
+        """Returns the batch of a message; None if the message is a schema or a dictionary.
 
         Args:
-          header, body: of the message, a flatbuffer and its buffers.
+          header: the flatbuffer of the message.
+          body: the buffers of the message.
 
         Raises:
-          RequestRefused: this is no such message, or it is too large.
+          RequestRefused: the message is malformed or too large.
         """
         try:
             return self._read(header, body)
@@ -70,7 +71,7 @@ class ArrowMessages:
             self._keep(table, header, body)
             return None
         if kind != _BATCH:
-            raise ValueError(f"a message has the type {kind}, which is none of a stream of batches")
+            raise ValueError(f"a message has the type {kind}, which a stream of batches does not have")
         self._check("a batch", *_sizes(table, body))
         kept = [framed for parts in self._dictionaries.values() for framed, _, _ in parts]
         with pa.ipc.open_stream(b"".join([self._schema, *kept, _framed(header, body)])) as stream:
@@ -87,7 +88,8 @@ class ArrowMessages:
         others = [part for each, parts in self._dictionaries.items() if each != number for part in parts]
         count, size = _sizes(data, body)
         parts = [*before, (_framed(header, body), count, size)]
-        self._check("the dictionaries", *(sum(part[i] for part in [*others, *parts]) for i in (1, 2)))
+        counts, sizes = zip(*((count, size) for _, count, size in [*others, *parts]), strict=True)
+        self._check("the dictionaries", sum(counts), sum(sizes))
         self._dictionaries[number] = parts
 
     def _check(self, what: str, values: int, size: int) -> None:
@@ -95,19 +97,19 @@ class ArrowMessages:
             raise TooLarge(
                 f"{what} decoded: {size} bytes, over {self._most_bytes} (max_body_bytes): send less at a time"
             )
-        # A list has a value of its own, and one for each of its texts.
+        # A list counts as one value, in addition to its texts.
         if values > 2 * self._most_values:
             raise TooLarge(f"{what}: {values} values, over {self._most_values} (max_values): send less at a time")
 
 
 def _framed(header: bytes, body: bytes) -> bytes:
-    """Returns a message as it stands in a stream: length, header padded to 8 bytes, body."""
+    """Returns a message in the form of a stream: length, header padded to 8 bytes, body."""
     padding = bytes(-len(header) % 8)
     return b"".join([_CONTINUATION, struct.pack("<i", len(header) + len(padding)), header, padding, body])
 
 
 def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
-    """Returns how many values a RecordBatch announces, and how many bytes its buffers have once decompressed."""
+    """Returns the number of values that a RecordBatch announces, and the decompressed bytes of its buffers."""
     values = _number(table, _LENGTH, "Int64")
     for place in _structs(table, _NODES):
         length, nulls = struct.unpack_from("<qq", table.Bytes, place)
@@ -120,7 +122,7 @@ def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
         offset, length = struct.unpack_from("<qq", table.Bytes, place)
         if offset < 0 or length < 0 or offset + length > len(body):
             raise ValueError("a buffer lies outside the body")
-        # The writer's buffers lie one after the other; buffers that overlap would be decompressed more than once.
+        # A writer's buffers do not overlap; buffers that overlap would be decompressed more than once.
         least += length
         decoded = struct.unpack_from("<q", body, offset)[0] if is_compressed and length else -1
         if decoded < -1:
@@ -132,7 +134,7 @@ def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
 
 
 def _check_schema(schema: flatbuffers.table.Table) -> None:
-    """Refuses a schema that would take much memory: pyarrow makes an object of each field and text."""
+    """Refuses a schema that would take much memory, as pyarrow makes an object of each field and text."""
     left = [_MOST_FIELDS, _MOST_SCHEMA_BYTES]
 
     def take(count: int, size: int) -> None:
@@ -167,7 +169,7 @@ def _child(table: flatbuffers.table.Table, field: int) -> flatbuffers.table.Tabl
 
 
 def _structs(table: flatbuffers.table.Table, field: int) -> range:
-    """Returns the places of a vector's structs of 16 bytes."""
+    """Returns the offsets of a vector's structs of 16 bytes."""
     place = table.Offset(field)
     if not place:
         return range(0)

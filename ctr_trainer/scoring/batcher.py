@@ -9,14 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 
+from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.scoring.examples import Examples
-from ctr_trainer.scoring.raw_inputs import NotReady, QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.scoring.raw_inputs import NotReady, QueueFull, RawInputs, RequestRefused, TookTooLong
+from ctr_trainer.scoring.served_model import Scored
 
 _log = logging.getLogger(__name__)
 # Called for each request that was answered: f(transport, HTTP status, seconds).
 NoteRequest = Callable[[str, int, float], None]
 _CLOSE_SECONDS = 30
-# How many of the largest requests may wait, by their values.
+# The values that may wait, in requests of the largest size.
 _MOST_LARGE_REQUESTS = 16
 
 
@@ -25,27 +27,32 @@ class _Waiting:
     examples: Examples
     arrived: float
     deadline: float
-    future: concurrent.futures.Future
+    future: "concurrent.futures.Future[Scored]"
 
     @property
     def values(self) -> int:
-        """How many values the request has."""
+        """The number of values of the request."""
         return self.examples.count * sum(self.examples.widths)
 
 
 class Batcher:
-    """A queue of examples, and threads that score as many of them at a time as a batch may have.
+    """A queue of examples, and threads that score batches of them.
 
-    A batch takes whole requests, in their order. If one request fails a batch, each of its requests is scored alone.
-    A request that nobody waits for any more, because its time is over or its future was cancelled, is not scored.
+    A batch has whole requests, in their order. If a batch fails, each of its requests is scored alone. A request is not
+    scored if nobody waits for it any more, because its time is over or its future was cancelled.
 
     Args:
-      score: f(`Examples`) -> `Scored`.
-      limits: `ScoreLimits`.
-      on_batch: f(`Scored`, number of examples, seconds that the first request waited), called after each batch.
+      score: the function that scores a batch.
+      limits: the limits of batches and of the queue.
+      on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
     """
 
-    def __init__(self, score, limits, on_batch=lambda scored, examples, waited: None):
+    def __init__(
+        self,
+        score: Callable[[Examples], Scored],
+        limits: ScoreLimits,
+        on_batch: Callable[[Scored, int, float], None] = lambda scored, examples, waited: None,
+    ) -> None:
         self._score, self._limits, self._on_batch = score, limits, on_batch
         self._most_values = _MOST_LARGE_REQUESTS * limits.max_values
         self._queue: collections.deque[_Waiting] = collections.deque()
@@ -59,25 +66,22 @@ class Batcher:
             thread.start()
 
     @property
-    def waiting(self):
-        """Number of examples that wait."""
+    def waiting(self) -> int:
+        """The number of examples that wait."""
         return self._examples
 
-    def submit(self, examples):
-        """Adds the examples of a request.
-
-        Returns:
-          the Future of their `Scored`. If it is cancelled before its batch begins, nothing is scored.
+    def submit(self, examples: Examples) -> "concurrent.futures.Future[Scored]":
+        """Adds the examples of a request. If the future is cancelled before its batch begins, nothing is scored.
 
         Raises:
           QueueFull: too many examples wait.
-          NotReady: the server ends.
+          NotReady: the server is shutting down.
         """
         now = time.monotonic()
         waiting = _Waiting(examples, now, now + self._limits.timeout_secs, concurrent.futures.Future())
         with self._changed:
             if self._closed:
-                raise NotReady("the server ends: send the request to another one")
+                raise NotReady("the server is shutting down: send the request to another one")
             if self._is_full(waiting):
                 self._drop_late()
             if self._is_full(waiting):
@@ -86,33 +90,32 @@ class Batcher:
                     f"{self._most_values} values: send the request again later, or to another server"
                 )
             self._queue.append(waiting)
-            self._examples += examples.count
-            self._values += waiting.values
+            self._count(waiting, 1)
             self._changed.notify()
         return waiting.future
 
-    def close(self):
-        """Scores what waits, then ends the threads."""
+    def close(self) -> None:
+        """Scores the requests that wait, then ends the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(_CLOSE_SECONDS)
             if thread.is_alive():
-                _log.warning("a batch under way did not end within %d s: it is cut off", _CLOSE_SECONDS)
+                _log.warning("a batch did not end within %d s: it is cut off", _CLOSE_SECONDS)
 
-    def _run(self):
+    def _run(self) -> None:
         while (batch := self._take()) is not None:
             for same in _with_same_inputs(batch):
                 self._answer(same)
 
-    def _take(self):
-        """-> the requests of the next batch; None at the end."""
+    def _take(self) -> list[_Waiting] | None:
+        """Returns the requests of the next batch; None at the end."""
         with self._changed:
             while not self._queue:
                 if self._closed:
                     return None
-                self._changed.wait()  # For a request or the end, however long.
+                self._changed.wait()  # For a request or for `close`, however long.
             until = self._queue[0].arrived + self._limits.batch_delay_ms / 1000
             while not self._closed and self._examples < self._limits.max_batch_size:
                 if not self._queue:
@@ -127,7 +130,7 @@ class Batcher:
         return batch
 
     def _first_of_queue(self) -> list[_Waiting]:
-        """Removes the requests of a batch from the queue: as many as its limits of examples and of values allow."""
+        """Takes as many requests from the queue as the limits of examples and values allow for a batch."""
         batch: list[_Waiting] = []
         count = 0
         widths: tuple[int, ...] = ()
@@ -142,7 +145,7 @@ class Batcher:
                 break
             count, widths = joint_count, joint_widths
             batch.append(self._queue.popleft())
-            self._forget(batch[-1])
+            self._count(batch[-1], -1)
         return batch
 
     def _is_full(self, waiting: _Waiting) -> bool:
@@ -153,20 +156,21 @@ class Batcher:
 
     def _drop_late(self) -> None:
         """Removes the requests that nobody waits for any more."""
-        now, kept = time.monotonic(), collections.deque()
+        now = time.monotonic()
+        kept: collections.deque[_Waiting] = collections.deque()
         for each in self._queue:
             if each.future.cancelled():
-                self._forget(each)
+                self._count(each, -1)
             elif now > each.deadline:
-                self._forget(each)
+                self._count(each, -1)
                 _finish(each.future, error=self._too_late())
             else:
                 kept.append(each)
         self._queue = kept
 
-    def _forget(self, waiting: _Waiting) -> None:
-        self._examples -= waiting.examples.count
-        self._values -= waiting.values
+    def _count(self, waiting: _Waiting, sign: int) -> None:
+        self._examples += sign * waiting.examples.count
+        self._values += sign * waiting.values
 
     def _answer(self, batch: list[_Waiting]) -> None:
         taken = [each for each in batch if each.future.set_running_or_notify_cancel()]
@@ -174,7 +178,7 @@ class Batcher:
             self._score_all(taken, time.monotonic() - taken[0].arrived)
 
     def _score_all(self, batch: list[_Waiting], waited: float) -> None:
-        """Scores requests together. Whatever fails is the answer of these requests, and does not end the thread."""
+        """Scores requests together. An error is the answer to these requests, and does not end the thread."""
         late = [each for each in batch if time.monotonic() > each.deadline]
         for each in late:
             _finish(each.future, error=self._too_late())
@@ -204,24 +208,31 @@ class Batcher:
             for each, answer in zip(batch, answers, strict=True):
                 _finish(each.future, answer)
 
-    def _too_late(self):
-        return TookTooLong(f"not scored within {self._limits.timeout_secs:g} s (--timeout_secs)")
+    def _too_late(self) -> TookTooLong:
+        return not_in_time(self._limits)
 
 
-def _finish(future: concurrent.futures.Future, result: object = None, error: Exception | None = None) -> None:
-    """Gives a future its end, unless it was cancelled in between."""
+def not_in_time(limits: ScoreLimits) -> TookTooLong:
+    """Returns the error for a request that was not scored in time."""
+    return TookTooLong(f"not scored within {limits.timeout_secs:g} s (timeout_secs)")
+
+
+def _finish(
+    future: "concurrent.futures.Future[Scored]", result: Scored | None = None, error: Exception | None = None
+) -> None:
+    """Sets the result or the error of a future, unless it was cancelled meanwhile."""
     try:
         if error is not None:
             future.set_exception(error)
-        else:
+        elif result is not None:
             future.set_result(result)
     except concurrent.futures.InvalidStateError:
         pass
 
 
-def _with_same_inputs(batch):
-    """-> list of lists of requests of one batch: those checked against other `RawInputs` are apart."""
-    groups = {}
+def _with_same_inputs(batch: list[_Waiting]) -> list[list[_Waiting]]:
+    """Returns the requests of a batch, grouped by the `RawInputs` that they were checked against."""
+    groups: dict[RawInputs, list[_Waiting]] = {}
     for each in batch:
         groups.setdefault(each.examples.inputs, []).append(each)
     return list(groups.values())

@@ -1,8 +1,11 @@
-"""Examples of a request, and of several requests together."""
+"""The examples of a request, or of several requests together."""
 
 import dataclasses
 import functools
+import itertools
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,21 +16,23 @@ from ctr_trainer.scoring import raw_inputs
 from ctr_trainer.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge
 
 SIGNATURE = "serving_default"
+# float32[B] of numbers, object[B] of bytes, or B lists of bytes.
+Column = np.ndarray | list[list[bytes]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """`count` examples of raw values that were checked.
+    """Examples of raw values that were checked.
 
     Attributes:
-      inputs: the `RawInputs` that they were checked against.
-      count: how many there are.
-      columns: dict of feature name -> float32[B], object[B] of bytes, or list of B lists of bytes.
+      inputs: the features that the values were checked against.
+      count: number of examples.
+      columns: dict of feature name -> values.
     """
 
     inputs: RawInputs
     count: int
-    columns: dict
+    columns: Mapping[str, Column]
 
     @classmethod
     def of_json(cls, inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple["Examples", bool]:
@@ -53,18 +58,13 @@ class Examples:
         return cls.of_columns(inputs, found["inputs"], limits), False
 
     @classmethod
-    def of_instances(cls, inputs, instances, limits):
-        """-> the Examples of the row form: a list with one {feature: value} per example.
+    def of_instances(cls, inputs: RawInputs, instances: object, limits: ScoreLimits) -> "Examples":
+        """Returns the examples of the row form of JSON: a list with one {feature: value} per example.
 
-        A model with one feature takes a list of its values, too.
-
-        Args:
-          inputs: `RawInputs`.
-          instances: from JSON.
-          limits: `ScoreLimits`.
+        For a model with one feature, the list may have the values themselves.
 
         Raises:
-          RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many.
+          RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
         """
         if not isinstance(instances, list) or not instances:
             raise RequestRefused('"instances": expected a list of examples, as [{"feature": value, ...}]')
@@ -80,35 +80,42 @@ class Examples:
         return cls._checked(inputs, columns, len(instances), limits)
 
     @classmethod
-    def of_columns(cls, inputs, columns, limits):
-        """-> the Examples of the column form: {feature: list with one value per example}; see `of_instances`."""
+    def of_columns(cls, inputs: RawInputs, columns: object, limits: ScoreLimits) -> "Examples":
+        """Returns the examples of the column form of JSON: {feature: list with one value per example}.
+
+        Raises:
+          RequestRefused: see `of_instances`; or the lists have different lengths.
+        """
         if not isinstance(columns, dict):
             if len(inputs.features) != 1 or not isinstance(columns, list):
                 raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
             columns = {inputs.features[0].name: columns}
         inputs.check_names(columns, '"inputs"')
-        first = inputs.features[0] if inputs.features else None
+        first = inputs.features[0].name if inputs.features else ""
         for feature in inputs.features:
             values = columns[feature.name]
             if not isinstance(values, list) or not values:
                 raise RequestRefused(
                     f"feature {feature.name!r}: {raw_inputs.shown(values)} is not a list with one value per example"
                 )
-            if len(values) != len(columns[first.name]):
+            if len(values) != len(columns[first]):
                 raise RequestRefused(
-                    f"feature {feature.name!r}: {len(values)} values, and {first.name!r} has "
-                    f"{len(columns[first.name])}: expected one value per example"
+                    f"feature {feature.name!r}: {len(values)} values, and {first!r} has "
+                    f"{len(columns[first])}: expected one value per example"
                 )
-        count = len(columns[first.name]) if first else 0
+        count = len(columns[first]) if inputs.features else 0
         _check_count(count, limits)
         return cls._checked(inputs, columns, count, limits)
 
     @classmethod
-    def of_arrow(cls, inputs, batch, limits):
-        """-> the Examples of a pyarrow RecordBatch with one column per feature; see `of_instances`.
+    def of_arrow(cls, inputs: RawInputs, batch: pa.RecordBatch, limits: ScoreLimits) -> "Examples":
+        """Returns the examples of a RecordBatch with one column per feature.
 
-        A number is of any numeric type; a text a string, binary or integer, plain or as a dictionary; a list a list of
-        these. A null is a missing value.
+        Numbers have any numeric type. Texts are strings, binaries or integers, plain or as a dictionary, and lists are
+        lists of texts. A null is a missing value.
+
+        Raises:
+          RequestRefused: see `of_instances`.
         """
         inputs.check_names(batch.schema.names, "columns")
         _check_count(len(batch), limits)
@@ -116,39 +123,34 @@ class Examples:
         return cls(inputs, len(batch), columns)._within(limits)
 
     @classmethod
-    def missing(cls, inputs, count):
-        """-> Examples whose values are all missing."""
-        empty = {f.name: [None] * count for f in inputs.features}
-        return cls(inputs, count, {f.name: _column(f, empty[f.name], 0) for f in inputs.features})
+    def missing(cls, inputs: RawInputs, count: int) -> "Examples":
+        """Returns examples whose values are all missing."""
+        return cls(inputs, count, {f.name: _column(f, [None] * count, 0) for f in inputs.features})
 
     @classmethod
-    def merged(cls, parts):
-        """-> the Examples of several, one after the other; all have the same `inputs`."""
+    def merged(cls, parts: Sequence["Examples"]) -> "Examples":
+        """Returns the examples of all parts, one part after the other; all parts have the same `inputs`."""
         if len(parts) == 1:
             return parts[0]
-        columns = {}
+        columns: dict[str, Column] = {}
         for feature in parts[0].inputs.features:
-            of_parts = [part.columns[feature.name] for part in parts]
-            joined = [value for column in of_parts for value in column] if feature.is_list else np.concatenate(of_parts)
-            columns[feature.name] = joined
+            values = [part.columns[feature.name] for part in parts]
+            columns[feature.name] = list(itertools.chain(*values)) if feature.is_list else np.concatenate(values)
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
-        """How many values an example has of each feature in `arrays`: of a list as many as the longest one."""
-        return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.features)
+        """The number of values of an example for each feature in `arrays`; for a list the length of the longest one."""
+        return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
 
-    def arrays(self):
-        """-> dict of feature name -> float32[B], string[B] or string[B, N], as `receiver.ExportedFeatures` says."""
-        return {f.name: _padded(self.columns[f.name]) if f.is_list else self.columns[f.name] for f in self.features}
-
-    @property
-    def features(self):
-        """-> the `RawFeature`s."""
-        return self.inputs.features
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns float32[B], string[B] or string[B, N] by the feature's name, the inputs of an exported graph."""
+        return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
 
     @classmethod
-    def _checked(cls, inputs, columns, count, limits):
+    def _checked(
+        cls, inputs: RawInputs, columns: Mapping[str, Sequence[Any]], count: int, limits: ScoreLimits
+    ) -> "Examples":
         made = {f.name: _column(f, columns[f.name], limits.max_list_length) for f in inputs.features}
         return cls(inputs, count, made)._within(limits)
 
@@ -167,27 +169,29 @@ class Examples:
         return self
 
 
-def _column(feature, values, most):
+def _column(feature: RawFeature, values: Sequence[Any], most: int) -> Column:
     if feature.kind == NUMBER:
         return raw_inputs.numbers(feature, values)
     return raw_inputs.lists(feature, values, most) if feature.is_list else raw_inputs.texts(feature, values)
 
 
-def _check_count(count, limits):
+def _check_count(count: int, limits: ScoreLimits) -> None:
     if not 0 < count <= limits.max_examples:
-        raise RequestRefused(f"{count} examples: expected 1 to {limits.max_examples} (--max_examples)")
+        raise RequestRefused(f"{count} examples: expected 1 to {limits.max_examples} (max_examples)")
 
 
-def _padded(rows):
-    """-> object[B, N] of bytes, b"" behind the values of each row."""
-    longest = max(map(len, rows), default=0)
-    out = np.full((len(rows), longest), b"", object)
-    for row, values in zip(out, rows, strict=True):
+def _array(column: Column) -> np.ndarray:
+    """Returns a column as an array; lists become object[B, N] of bytes, with b"" after the values of each list."""
+    if isinstance(column, np.ndarray):
+        return column
+    longest = max(map(len, column), default=0)
+    out = np.full((len(column), longest), b"", object)
+    for row, values in zip(out, column, strict=True):
         row[: len(values)] = values
     return out
 
 
-def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> np.ndarray | list:
+def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> Column:
     column = _decoded(feature, column, limits)
     kind = column.type
     if feature.kind == NUMBER:
@@ -245,8 +249,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(each(kind) for each in is_text)
 
 
-def _texts(feature, values, kind):
-    """-> the values as binary, b"" for null."""
+def _texts(feature: RawFeature, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns the values as binary, b"" for null."""
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     if not (pa.types.is_null(values.type) or _is_text(values.type)):
@@ -254,5 +258,5 @@ def _texts(feature, values, kind):
     return pc.fill_null(values.cast(pa.large_binary()), b"")
 
 
-def _wrong_type(feature, kind):
+def _wrong_type(feature: RawFeature, kind: pa.DataType) -> RequestRefused:
     return RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")

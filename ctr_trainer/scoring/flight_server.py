@@ -1,4 +1,4 @@
-"""The Arrow Flight side: batches of raw values in, batches of predictions out, over one stream.
+"""The server for Arrow Flight: each batch of raw values in a stream is answered with a batch of predictions.
 
 client = pyarrow.flight.connect("grpc://127.0.0.1:8081")
 writer, reader = client.do_exchange(pyarrow.flight.FlightDescriptor.for_path("ctr"))
@@ -11,8 +11,8 @@ with writer:
         answer.app_metadata   # JSON: generation, epoch, global_step, age_secs
     writer.done_writing()
 
-It answers this one call of Flight by grpcio: pyarrow's server takes messages of any size, decompresses them before
-anyone can look at them, knows no limit on connections, and sends tracebacks to clients.
+The server answers only this call of Flight, with grpcio. pyarrow's own server accepts messages of any size and
+decompresses them before they can be checked, has no limit on connections, and sends tracebacks to clients.
 """
 
 import concurrent.futures
@@ -23,6 +23,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import numpy as np
@@ -34,7 +35,7 @@ from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.log_lines import Seldom
 from ctr_trainer.scoring.arrow_messages import ArrowMessages
-from ctr_trainer.scoring.batcher import Batcher, NoteRequest
+from ctr_trainer.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.scoring.examples import Examples
 from ctr_trainer.scoring.live_model import LiveModel
 from ctr_trainer.scoring.raw_inputs import NotReady, NotThere, QueueFull, RequestRefused, TookTooLong, WrongToken
@@ -43,8 +44,8 @@ from ctr_trainer.scoring.served_model import Scored
 _log = logging.getLogger(__name__)
 _SERVICE = "arrow.flight.protocol.FlightService"
 _MOST_STREAMS, _MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 64, 256, 4
-# Beside the batch itself: its metadata and the descriptor of the stream.
-_BESIDE_BODY = 1 << 20
+# Size of a message without its body: the batch's metadata and the stream's descriptor.
+_MOST_METADATA_BYTES = 1 << 20
 _STATUS = {
     NotThere: grpc.StatusCode.NOT_FOUND,
     NotReady: grpc.StatusCode.UNAVAILABLE,
@@ -54,8 +55,8 @@ _STATUS = {
 }
 
 
-def _flight_data() -> type:
-    """Returns the protobuf class of Flight.proto's FlightData, with the fields that are read here."""
+def _flight_data() -> Any:
+    """Returns the protobuf class of Flight.proto's FlightData, with the fields that this server reads."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="ctr_trainer/flight.proto", package="ctr_trainer", syntax="proto3")
     descriptor = file.message_type.add(name="Descriptor")
@@ -82,15 +83,16 @@ class FlightScorer:
     """Answers each batch of `do_exchange` with its predictions, in order.
 
     Args:
-      host, port: to listen on; port 0 picks one.
-      live: `LiveModel`.
-      batcher: `Batcher`.
+      host: address to listen on.
+      port: port to listen on; 0 picks a free one.
+      live: the model.
+      batcher: the queue for the examples of requests.
       note_request: f(transport, status, seconds), called for each answer.
-      limits: `ScoreLimits`.
-      security: `ServerSecurity`.
+      limits: the limits of requests.
+      security: the token and the certificates.
 
     Attributes:
-      port: that it listens on.
+      port: the port on which it listens.
 
     Raises:
       UserError: the port is taken.
@@ -116,7 +118,7 @@ class FlightScorer:
             maximum_concurrent_rpcs=_MOST_STREAMS + 1,
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", limits.max_body_bytes + _BESIDE_BODY),
+                ("grpc.max_receive_message_length", limits.max_body_bytes + _MOST_METADATA_BYTES),
                 ("grpc.max_metadata_size", 16 << 10),
                 ("grpc.absolute_max_metadata_size", 16 << 10),
                 ("grpc.max_concurrent_streams", _MOST_STREAMS),
@@ -141,17 +143,17 @@ class FlightScorer:
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise UserError(f"--flight_port={port}: {error}; is the port taken? Name a free one") from None
+            raise UserError(f"flight_port={port}: {error}; is the port taken? Name a free one") from None
         self._server.start()
 
     def stop(self, seconds: float) -> None:
-        """Takes no more streams, and cuts those off that have not ended after this time."""
+        """Takes no more streams, and cuts off the streams that have not ended after this time."""
         ended = self._server.stop(seconds)
         if not ended.wait(max(seconds - 0.1, 0)) and self._streams:
-            _log.warning("streams of Arrow Flight still under way after %g s are cut off", seconds)
+            _log.warning("streams of Arrow Flight that did not end within %g s are cut off", seconds)
         ended.wait(seconds + 10)
 
-    def _exchange(self, messages: Iterator, context: grpc.ServicerContext) -> Iterator:
+    def _exchange(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         try:
             headers = dict(context.invocation_metadata())
             if refusal := token_refusal(str(headers.get("authorization", "")), self._token):
@@ -161,7 +163,7 @@ class FlightScorer:
         except RequestRefused as error:
             context.abort(_STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))
         except grpc.RpcError:
-            return  # The client has gone.
+            return  # The client has disconnected.
         except Exception as error:
             if not context.is_active():
                 return
@@ -174,17 +176,17 @@ class FlightScorer:
                 self._streams.pop(context, None)
 
     def _enter(self, context: grpc.ServicerContext) -> None:
-        """Notes a stream. If there are too many, the one that has been silent for longest is ended."""
+        """Adds a stream. If there are too many, the stream that has been silent for longest is ended."""
         with self._lock:
             oldest = min(self._streams, key=self._streams.__getitem__) if len(self._streams) >= _MOST_STREAMS else None
             self._streams[context] = time.monotonic()
         if oldest is not None:
             self._seldom.warning(
-                "over %d streams of Arrow Flight: the one that is silent for longest is ended", _MOST_STREAMS
+                "over %d streams of Arrow Flight: the one that has been silent for longest is ended", _MOST_STREAMS
             )
             oldest.cancel()
 
-    def _answers(self, messages: Iterator, context: grpc.ServicerContext) -> Iterator:
+    def _answers(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         name, has_begun = None, False
         arrow = ArrowMessages(self._limits.max_body_bytes, self._limits.max_values)
         for message in messages:
@@ -220,10 +222,10 @@ class FlightScorer:
             return future.result(self._limits.timeout_secs)
         except concurrent.futures.TimeoutError:
             future.cancel()
-            raise TookTooLong(f"not scored within {self._limits.timeout_secs:g} s (--timeout_secs)") from None
+            raise not_in_time(self._limits) from None
 
 
-def _message(serialized: pa.Buffer, app_metadata: bytes = b"") -> object:
+def _message(serialized: pa.Buffer, app_metadata: bytes = b"") -> Any:
     message = pa.ipc.read_message(serialized)
     body = message.body.to_pybytes() if message.body is not None else b""
     return _FlightData(header=message.metadata.to_pybytes(), body=body, app_metadata=app_metadata)

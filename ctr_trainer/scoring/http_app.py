@@ -1,12 +1,12 @@
-"""The HTTP side: TensorFlow Serving's REST form of a prediction, health, figures, and a page to try a request by hand.
+"""The HTTP application: predictions in TensorFlow Serving's REST form, health, metrics, and a page for manual requests.
 
 | request | answer |
 |---|---|
 | `POST /v1/models/NAME:predict` | predictions; row form `instances`, column form `inputs` |
-| `GET /v1/models/NAME` | state and version, which is the epoch |
-| `GET /v1/models/NAME/metadata` | the features to give, the predictions to get, and how fresh they are |
+| `GET /v1/models/NAME` | state and version; the version is the epoch |
+| `GET /v1/models/NAME/metadata` | the features of a request, the names of the predictions, and how fresh they are |
 | `GET /healthz` | 200, or 503 with the reason |
-| `GET /metrics` | figures for Prometheus |
+| `GET /metrics` | metrics for Prometheus |
 | `GET /` | the page |
 
 Source: https://www.tensorflow.org/tfx/serving/api_rest
@@ -20,10 +20,12 @@ import json
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -31,7 +33,7 @@ from starlette.routing import Route
 from ctr_trainer.embedding.service.security import token_refusal
 from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.log_lines import Seldom
-from ctr_trainer.scoring.batcher import Batcher, NoteRequest
+from ctr_trainer.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.scoring.examples import SIGNATURE, Examples
 from ctr_trainer.scoring.live_model import LiveModel
 from ctr_trainer.scoring.raw_inputs import (
@@ -40,13 +42,13 @@ from ctr_trainer.scoring.raw_inputs import (
     PredictionFailed,
     QueueFull,
     RequestRefused,
-    TookTooLong,
     TooLarge,
     WrongToken,
 )
+from ctr_trainer.scoring.served_model import Freshness, ServedModel
 
 _log = logging.getLogger(__name__)
-# How many bodies of the largest size may be held at a time.
+# The size of the bodies that may be held at the same time, in bodies of the largest size.
 _MOST_LARGE_BODIES = 16
 _PREDICT = ":predict"
 _FIGURES_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -56,15 +58,15 @@ class HttpApp:
     """The ASGI application.
 
     Args:
-      live: `LiveModel`.
-      batcher: `Batcher`.
+      live: the model.
+      batcher: the queue for the examples of requests.
       note_request: f(transport, status, seconds), called for each answer to `:predict`.
-      figures: f() -> the figures of the server for Prometheus.
-      limits: `ScoreLimits`.
-      token: that requests about the model have to bring, or None.
+      figures: f() -> the metrics of the server in Prometheus' text format.
+      limits: the limits of requests.
+      token: the token that requests about the model must have, or None.
 
     Attributes:
-      asgi: what an ASGI server runs.
+      asgi: the application that an ASGI server runs.
     """
 
     def __init__(
@@ -98,18 +100,18 @@ class HttpApp:
             exception_handlers={RequestRefused: refused, 404: _no_route, 405: _no_route},
         )
 
-    async def _health(self, request):
+    async def _health(self, request: Request) -> Response:
         wrong = self._live.what_is_wrong()
         now = dataclasses.asdict(self._live.model.freshness) if self._live.is_loaded else {}
         problem = {"problem": self._live.problem} if self._live.problem else {}
         return JSONResponse({"status": wrong or "ok", **problem, **now}, 503 if wrong else 200)
 
-    async def _models(self, request):
-        """The name of the one model, for the page."""
+    async def _models(self, request: Request) -> Response:
+        """Answers the page with the name of the model."""
         self._check_token(request)
         return JSONResponse({"models": [self._live.name] if self._live.is_loaded else []})
 
-    async def _about(self, request):
+    async def _about(self, request: Request) -> Response:
         self._check_token(request)
         name, _, what = request.path_params["name"].partition("/")
         if what not in ("", "metadata"):
@@ -122,7 +124,7 @@ class HttpApp:
         version = {"version": str(now.epoch), "state": "AVAILABLE", "status": status}
         return JSONResponse({"model_version_status": [version]}, headers=_headers(now))
 
-    async def _predict(self, request):
+    async def _predict(self, request: Request) -> Response:
         began, status = time.perf_counter(), 500
         try:
             response = await self._predictions(request, began)
@@ -134,7 +136,7 @@ class HttpApp:
         finally:
             self._note_request("http", status, time.perf_counter() - began)
 
-    async def _predictions(self, request, began):
+    async def _predictions(self, request: Request, began: float) -> Response:
         self._check_token(request)
         name = request.path_params["name"]
         if not name.endswith(_PREDICT):
@@ -146,7 +148,7 @@ class HttpApp:
         try:
             scored = await asyncio.wait_for(future, self._limits.timeout_secs)
         except (TimeoutError, asyncio.TimeoutError):
-            raise TookTooLong(f"not scored within {self._limits.timeout_secs:g} s (--timeout_secs)") from None
+            raise not_in_time(self._limits) from None
         except RequestRefused:
             raise
         except Exception as error:
@@ -161,7 +163,7 @@ class HttpApp:
 
     @contextlib.contextmanager
     def _holding(self) -> Iterator[Callable[[int], None]]:
-        """Yields f(size), which counts bytes of a body that this server holds until the end of the `with`."""
+        """Yields f(size), which counts bytes of a body that the server holds until the end of the block."""
         held = 0
 
         def note(size: int) -> None:
@@ -196,23 +198,26 @@ class HttpApp:
             raise TooLarge(f"the body has over {most} bytes (max_body_bytes): send fewer examples at a time")
         return b"".join(parts)
 
-    def _check_token(self, request):
+    def _check_token(self, request: Request) -> None:
         refusal = token_refusal(request.headers.get("authorization", ""), self._token)
         if refusal:
             raise WrongToken(refusal.replace("give --token_file", "send it as `Authorization: Bearer TOKEN`"))
 
 
-async def refused(request: Request, error: RequestRefused) -> JSONResponse:
+async def refused(request: Request, error: Exception) -> JSONResponse:
+    """Returns the answer to a request that is refused."""
+    assert isinstance(error, RequestRefused)
     text = str(error).encode(errors="backslashreplace").decode()
     return JSONResponse({"error": text}, error.status, headers=error.headers)
 
 
-async def _no_route(request, error):
+async def _no_route(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
     text = f"{request.method} {request.url.path}: predictions are at POST /v1/models/NAME{_PREDICT}"
     return JSONResponse({"error": text}, error.status_code)
 
 
-def _headers(freshness):
+def _headers(freshness: Freshness) -> dict[str, str]:
     return {
         "X-Model-Generation": str(freshness.generation),
         "X-Model-Epoch": str(freshness.epoch),
@@ -221,8 +226,9 @@ def _headers(freshness):
     }
 
 
-def _answer(outputs, of_rows):
-    """-> JSON of the predictions: of one output its values alone, as TensorFlow Serving answers."""
+def _answer(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
+    """Returns the JSON of the predictions: as in TensorFlow Serving, the values alone if there is one output."""
+    found: object
     values = {name: _values(array) for name, array in sorted(outputs.items())}
     if len(values) == 1:
         (found,) = values.values()
@@ -236,21 +242,21 @@ def _answer(outputs, of_rows):
         raise PredictionFailed("a prediction is not a finite number: the model has diverged") from None
 
 
-def _values(array):
+def _values(array: np.ndarray) -> list[Any]:
     if array.dtype != object:
         return array.tolist()
     return np.vectorize(_text, [object])(array).tolist()
 
 
-def _text(value):
+def _text(value: bytes) -> str | dict[str, str]:
     try:
         return value.decode()
     except UnicodeDecodeError:
         return {"b64": base64.b64encode(value).decode()}
 
 
-def _metadata(name, model):
-    """-> the features and predictions; `metadata` has TensorFlow Serving's form, the rest is what the page shows."""
+def _metadata(name: str, model: ServedModel) -> dict[str, Any]:
+    """Returns `metadata` in TensorFlow Serving's form, and in addition what the page shows."""
     features = [
         {
             "name": f.name,
@@ -276,5 +282,5 @@ def _metadata(name, model):
     }
 
 
-def _tensor(dtype, is_list):
+def _tensor(dtype: str, is_list: bool) -> dict[str, Any]:
     return {"dtype": dtype, "tensor_shape": {"dim": [{"size": "-1"}] * (1 + is_list), "unknown_rank": False}}

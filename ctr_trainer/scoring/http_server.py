@@ -1,4 +1,14 @@
-"""The HTTP server process of `score`: uvicorn, with limits on connections and an end that loses no request."""
+"""The HTTP server of `score`: uvicorn, with limits that hold before a client has shown a token, and a clean shutdown.
+
+| limit | beyond it |
+|---|---|
+| `_MOST_URL_BYTES` of a URL | 414 |
+| `_MOST_HEAD_BYTES`, `_MOST_HEADERS` of headers, also those after a body in chunks | 431 |
+| `_HEAD_SECONDS` from a request's first byte to the end of its headers, `_BODY_SECONDS` to the end of its body | 408 |
+| `ConnectionLimits.most` connections | the connection that has been idle for longest is closed; if none is idle, 503 |
+
+httptools buffers a header of any length until it ends; uvicorn limits requests, but not silent connections.
+"""
 
 import asyncio
 import contextlib
@@ -9,9 +19,11 @@ import resource
 import socket
 import struct
 import termios
+from typing import Any
 
 import httptools
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -21,29 +33,29 @@ _MOST_URL_BYTES, _MOST_HEAD_BYTES, _MOST_HEADERS = 8 << 10, 32 << 10, 128
 _HEAD_SECONDS, _BODY_SECONDS = 10.0, 30.0
 # Requests that a client may send before the first of them is answered.
 _MOST_PIPELINED = 16
-# How long a connection stays open for reading after it was refused: a reset could overtake the answer.
+# After a refusal a connection is still read for this long, as a reset could overtake the answer.
 _LINGER_SECONDS, _MOST_LINGERING_BYTES = 2.0, 1 << 20
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
-# How many connections are accepted before those that were accepted are looked at, so that limits hold in between.
+# Number of connections that are accepted at a time; between two such rounds the limits are checked.
 _ACCEPTED_AT_A_TIME = 32
 _MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 1024, 4
-# How long idle connections are still read after the listener has closed: what was sent before that is on its way.
+# Idle connections are still read for this long after the listener has closed, as requests may be on their way.
 _DRAIN_SECONDS, _LOOK_SECONDS = 1.0, 0.05
-# Beyond the idle time of the clients and load balancers in use, which else find a connection closed as they send.
+# Longer than the idle time of common clients and load balancers, which could otherwise send on a closed connection.
 _KEEP_ALIVE_SECONDS = 75
 
 
 class ConnectionLimits(ServerState):
-    """What the connections of a server share.
+    """The state that the connections of a server share.
 
     Args:
-      most: how many connections there may be.
+      most: limit of the number of connections.
 
     Attributes:
-      idle: the connections without a request under way, those that have waited longest first.
+      idle: the connections without a running request, the longest idle first.
       is_ending: whether each answer ends its connection.
-      log: `Seldom`, of what clients do.
+      log: the log of what clients do wrong.
     """
 
     def __init__(self, most: int) -> None:
@@ -55,11 +67,11 @@ class ConnectionLimits(ServerState):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's protocol on httptools, with the limits of this file. Its `server_state` is a `ConnectionLimits`."""
+    """uvicorn's protocol with httptools, and the limits of this module."""
 
     server_state: ConnectionLimits
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As uvicorn does.
         super().connection_made(transport)
         self._is_refused = self._is_in_head = False
         self._url_bytes = self._head_bytes = self._bytes_without_progress = 0
@@ -74,7 +86,7 @@ class HttpConnection(HttpToolsProtocol):
         self.server_state.idle.pop(self, None)
         self._within(None)
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # uvicorn leaves the timer, and all it holds, after a reset.
+        self._unset_keepalive_if_required()  # uvicorn keeps the timer, and all that it refers to, after a reset.
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -89,7 +101,7 @@ class HttpConnection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # Another protocol is never agreed to: the request is answered as it stands.
+            pass  # The server accepts no other protocol, and answers the request as HTTP.
         except httptools.HttpParserError:
             self._refuse(*(self._wrong or (400, "this is no HTTP request")))
         else:
@@ -144,7 +156,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # The client does not read its answer: `close` would wait for it.
+            self.transport.abort()  # The client does not read its answer, and `close` would wait for it.
         super().timeout_keep_alive_handler()
 
     def has_unread_bytes(self) -> bool:
@@ -159,20 +171,18 @@ class HttpConnection(HttpToolsProtocol):
         self.server_state.idle[self] = None
 
     def _make_room(self) -> None:
-        """Closes the connection that has been idle for longest, or refuses this one if all others have requests."""
-        self.server_state.log.warning(
-            "over %d HTTP connections: those that send no request are closed", self.server_state.most
-        )
+        """Closes the connection that has been idle for longest, or refuses this one if no other is idle."""
+        self.server_state.log.warning("over %d HTTP connections: idle ones are closed", self.server_state.most)
         oldest = next(iter(self.server_state.idle))
         if oldest is self:
-            self._refuse(503, f"{self.server_state.most} connections have requests under way: try again later")
+            self._refuse(503, f"all {self.server_state.most} connections have running requests: try again later")
             return
         self.server_state.idle.pop(oldest)
         self.connections.discard(oldest)
         oldest.transport.abort()
 
     def _within(self, seconds: float | None) -> None:
-        """Gives the client this long for what it sends now; None for any time."""
+        """Sets the time within which the client must send the current part; None for no limit."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._took_too_long)
@@ -180,12 +190,12 @@ class HttpConnection(HttpToolsProtocol):
     def _took_too_long(self) -> None:
         self._deadline = None
         if self in self.server_state.idle and not self._is_in_head:
-            self.transport.close()  # A connection that has sent nothing asks for nothing.
+            self.transport.close()  # A connection that has sent nothing needs no answer.
         else:
             self._refuse(408, "the request did not arrive in time")
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answers, unless another answer has begun, and closes the connection once the client had time to read."""
+        """Answers, unless another answer has begun, and closes the connection after the client had time to read."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
@@ -208,49 +218,44 @@ class HttpConnection(HttpToolsProtocol):
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
 
-def http_config(app: object, stop_secs: float, secure: dict) -> uvicorn.Config:
-    """Returns uvicorn's settings.
+class HttpServer(uvicorn.Server):
+    """A uvicorn server that, at its shutdown, answers every request that was sent before its listener closed.
+
+    Each of these answers says `Connection: close`. An idle connection is closed after a second, and only if it has no
+    unread bytes, as the kernel resets a connection that is closed with unread bytes.
 
     Args:
       app: the ASGI application.
-      stop_secs: how long requests under way may take to end.
-      secure: the settings of TLS.
-    """
-    return uvicorn.Config(
-        app,
-        http=HttpConnection,
-        log_config=None,
-        access_log=False,
-        log_level="warning",
-        lifespan="off",
-        ws="none",
-        proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        server_header=False,
-        backlog=_ACCEPTED_AT_A_TIME,
-        timeout_graceful_shutdown=max(round(stop_secs), 1),
-        **secure,
-    )
-
-
-class HttpServer(uvicorn.Server):
-    """A uvicorn server that answers, at its end, every request that was sent before its listener closed.
-
-    Each of these answers says `Connection: close`. A connection on which nothing arrives is closed a second later, and
-    only if no unread byte lies in it: the kernel resets a connection that is closed with unread bytes.
+      stop_secs: longest time that running requests may take at the shutdown.
+      secure: the settings for TLS.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, app: ASGIApp, stop_secs: float, secure: dict[str, Any]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=HttpConnection,
+                log_config=None,
+                access_log=False,
+                log_level="warning",
+                lifespan="off",
+                ws="none",
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                server_header=False,
+                backlog=_ACCEPTED_AT_A_TIME,
+                timeout_graceful_shutdown=max(round(stop_secs), 1),
+                **secure,
+            )
+        )
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = max(min(_MOST_CONNECTIONS, descriptors // _SHARE_OF_DESCRIPTORS), 1)
-        self._limits = ConnectionLimits(most)
-        self.server_state = self._limits
+        self._limits = self.server_state = ConnectionLimits(most)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or []:
-            listening.listen(_BACKLOG)  # asyncio has taken the number of a round for the queue's length.
+            listening.listen(_BACKLOG)  # asyncio has set the queue's length to `backlog`.
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._limits.is_ending = True
@@ -260,9 +265,9 @@ class HttpServer(uvicorn.Server):
             server.close()
         joining = asyncio.gather(*map(self._join, accepted), return_exceptions=True)
         for connection in self._limits.connections - self._limits.idle.keys():
-            connection.shutdown()  # It ends with the answer under way.
+            connection.shutdown()  # It ends after the current answer.
         loop = asyncio.get_running_loop()
-        quiet, latest = loop.time() + _DRAIN_SECONDS, loop.time() + self.config.timeout_graceful_shutdown
+        quiet, latest = loop.time() + _DRAIN_SECONDS, loop.time() + (self.config.timeout_graceful_shutdown or 0)
         while self._limits.connections and loop.time() < latest:
             if loop.time() >= quiet:
                 for connection in list(self._limits.idle):

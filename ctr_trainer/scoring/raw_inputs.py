@@ -1,4 +1,4 @@
-"""The raw values that a model asks for: what kind each feature is, and the check of what a request gives."""
+"""The raw values that a model reads, the check of what a request gives, and why a request is refused."""
 
 import base64
 import binascii
@@ -6,9 +6,12 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 
 NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
@@ -24,34 +27,34 @@ _MOST = float(np.finfo(np.float32).max)
 
 
 class RequestRefused(UserError):
-    """A request that is not answered.
+    """A request that gets no predictions; the message is the answer.
 
     Attributes:
-      status: of HTTP.
-      retry_secs: after how many seconds the same request may succeed; None if it never will.
+      status: the status of HTTP.
+      retry_secs: number of seconds after which the same request may succeed; None if it never will.
     """
 
     status = 400
-    retry_secs = None
+    retry_secs: float | None = None
 
     @property
-    def headers(self):
-        """-> dict of the HTTP headers that go with the status."""
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to the status."""
         return {} if self.retry_secs is None else {"Retry-After": str(math.ceil(self.retry_secs))}
 
 
 class WrongToken(RequestRefused):
-    """There is no token, or a wrong one."""
+    """The request has no token, or a wrong one."""
 
     status = 401
 
     @property
-    def headers(self):
+    def headers(self) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
 
 
 class WrongHost(RequestRefused):
-    """The request was sent to a name that is not the name of this server."""
+    """The request was sent to a host name that this server does not have."""
 
     status = 421
 
@@ -63,7 +66,7 @@ class HungUp(RequestRefused):
 
 
 class NotThere(RequestRefused):
-    """There is no such model."""
+    """This server has no such model, or no such path."""
 
     status = 404
 
@@ -82,7 +85,7 @@ class QueueFull(RequestRefused):
 
 
 class PredictionFailed(RequestRefused):
-    """The model gives no predictions that can be sent."""
+    """The model failed, or its predictions cannot be sent."""
 
     status = 500
 
@@ -103,12 +106,12 @@ class TookTooLong(RequestRefused):
 
 @dataclasses.dataclass(frozen=True)
 class RawFeature:
-    """A feature as a request names it.
+    """A feature of a request.
 
     Attributes:
       name: name of the feature.
       kind: one of `KINDS`.
-      separator: between a text and its weight; None without weights.
+      separator: the text between a value and its weight; None without weights.
     """
 
     name: str
@@ -116,36 +119,31 @@ class RawFeature:
     separator: str | None = None
 
     @property
-    def expected(self):
-        """-> what a value of it is, in words."""
+    def expected(self) -> str:
+        """What a value must be, in words."""
         return _EXPECTED[self.kind].replace("{0}", self.separator or "")
 
     @property
-    def is_list(self):
+    def is_list(self) -> bool:
         """Whether a value is a list."""
         return self.kind in (TEXTS, WEIGHTED)
 
 
 @dataclasses.dataclass(frozen=True)
 class RawInputs:
-    """The features that requests give.
+    """The features of a request.
 
     Attributes:
-      features: `RawFeature`s that the model reads; a request has to give each.
-      ignored: names of features that the spec has and this model does not read; a request may give them.
+      features: the features that the model reads; a request must give each.
+      ignored: names of the features of the spec that this model does not read; a request may give them.
     """
 
     features: tuple[RawFeature, ...]
-    ignored: frozenset
+    ignored: frozenset[str]
 
     @classmethod
-    def of(cls, spec, names):
-        """-> the RawInputs of a tower.
-
-        Args:
-          spec: FeatureSpec.
-          names: of the features that the model reads.
-        """
+    def of(cls, spec: FeatureSpec, names: Collection[str]) -> "RawInputs":
+        """Returns the inputs of a model that reads the features of these names."""
         features = [RawFeature(f.name, NUMBER) for f in spec.dense]
         for f in spec.sparse:
             kind = NUMBER if f.is_bucketised else TEXT
@@ -155,11 +153,11 @@ class RawInputs:
         read = tuple(feature for feature in features if feature.name in names)
         return cls(read, frozenset(f.name for f in features if f.name not in names))
 
-    def check_names(self, names, where):
-        """Checks the names of what was given.
+    def check_names(self, names: Collection[str], where: str) -> None:
+        """Checks the names of the features that were given; `where` begins the message.
 
         Raises:
-          RequestRefused: a feature is unknown, or one is missing; names it.
+          RequestRefused: a feature is unknown or missing; the message names it.
         """
         known = {feature.name for feature in self.features}
         unknown = next((name for name in names if name not in known and name not in self.ignored), None)
@@ -169,12 +167,12 @@ class RawInputs:
         if missing is not None:
             raise RequestRefused(f"{where}: feature {missing.name!r} is missing: expected {missing.expected}")
 
-    def _names(self):
+    def _names(self) -> str:
         return ", ".join(feature.name for feature in self.features) or "no feature"
 
 
 def shown(value: object) -> str:
-    """Returns a value for a message, shortened. JSON can name halves of characters; they are shown by their numbers."""
+    """Returns a value for a message, shortened. JSON can contain halves of characters, which are shown as escapes."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -183,20 +181,15 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def refuse(feature, value, place, expected=None):
-    """-> the RequestRefused of a value of a feature.
-
-    Args:
-      place: number of the example, from 0.
-      expected: in words; None for what the feature's kind expects.
-    """
+def refuse(feature: RawFeature, value: object, place: int, expected: str | None = None) -> RequestRefused:
+    """Returns the error for a value of example number `place`; `expected` replaces what the feature's kind expects."""
     return RequestRefused(
         f"example {place}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}"
     )
 
 
-def numbers(feature, values):
-    """-> float32[B] of a column of JSON numbers, NaN for null.
+def numbers(feature: RawFeature, values: Sequence[Any]) -> np.ndarray:
+    """Returns a column of JSON numbers as float32[B], NaN for null.
 
     Raises:
       RequestRefused: a value is no number of float32.
@@ -207,8 +200,8 @@ def numbers(feature, values):
     return np.array([math.nan if value is None else value for value in values], np.float32)
 
 
-def texts(feature, values):
-    """-> object[B] of bytes of a column of JSON texts, b"" for null.
+def texts(feature: RawFeature, values: Sequence[Any]) -> np.ndarray:
+    """Returns a column of JSON texts as object[B] of bytes, b"" for null.
 
     Raises:
       RequestRefused: a value is no text.
@@ -219,14 +212,11 @@ def texts(feature, values):
     return found
 
 
-def lists(feature, values, most):
-    """-> list of lists of bytes of a column of JSON lists, [] for null.
-
-    Args:
-      most: the most values that a list may have.
+def lists(feature: RawFeature, values: Sequence[Any], most: int) -> list[list[bytes]]:
+    """Returns a column of JSON lists, each of at most `most` values, as lists of bytes; [] for null.
 
     Raises:
-      RequestRefused: a value is no list of texts, or has more values, or a weight is no number.
+      RequestRefused: a value is no list of texts, a list has more values, or a weight is no number.
     """
     found = []
     for place, value in enumerate(values):
@@ -252,7 +242,7 @@ def check_length(feature: RawFeature, length: int, place: int, most: int) -> Non
         )
 
 
-def check_weights(feature, values):
+def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]]) -> None:
     """Checks the weights of a column of lists of bytes, if the feature has weights.
 
     Raises:
@@ -268,14 +258,14 @@ def check_weights(feature, values):
                 raise refuse(feature, each.decode(errors="replace"), place, "a text whose weight is a number")
 
 
-def _fits(value):
+def _fits(value: float) -> bool:
     try:
         return math.isnan(value) or abs(float(value)) <= _MOST
     except OverflowError:
         return False
 
 
-def _bytes(feature, value, whole, place):
+def _bytes(feature: RawFeature, value: object, whole: object, place: int) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
@@ -286,12 +276,8 @@ def _bytes(feature, value, whole, place):
     if type(value) is int:
         return str(value).encode()
     if isinstance(value, dict) and value.keys() == {"b64"}:
-        return _of_base64(feature, value, place)
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise refuse(feature, value, place, "base64") from None
     raise refuse(feature, whole, place)
-
-
-def _of_base64(feature, value, place):
-    try:
-        return base64.b64decode(value["b64"], validate=True)
-    except (binascii.Error, TypeError, ValueError):
-        raise refuse(feature, value, place, "base64") from None

@@ -1,9 +1,10 @@
-"""A model that is served: the newest record of a publication, and the tower that goes with it."""
+"""A served model: the rows and the tower of the newest record of a publication."""
 
 import contextlib
 import dataclasses
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ctr_trainer.publication.places import RowReader
 from ctr_trainer.publication.reading import RowsAhead
 from ctr_trainer.publication.records import Record
 from ctr_trainer.scoring.examples import Examples
-from ctr_trainer.scoring.raw_inputs import NotReady
+from ctr_trainer.scoring.raw_inputs import NotReady, RawInputs
 from ctr_trainer.scoring.tower import Tower, look_up
 
 _SECONDS = 60
@@ -20,15 +21,15 @@ _MOST_TRIES = 3
 
 
 class RecordGate:
-    """Lets any number of batches in, or one change of the record alone. A change that waits holds new batches back."""
+    """Admits either any number of batches or one change of the record. A waiting change holds new batches back."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._condition = threading.Condition()
         self._batches = 0
         self._changing = False
 
     @contextlib.contextmanager
-    def batch(self):
+    def batch(self) -> Iterator[None]:
         """A context manager around one batch."""
         with self._condition:
             self._wait(lambda: not self._changing, "the change to a newer record")
@@ -41,35 +42,37 @@ class RecordGate:
                 self._condition.notify_all()
 
     @contextlib.contextmanager
-    def change(self):
-        """A context manager around a change; for one thread at a time. Waits until no batch is under way."""
+    def change(self) -> Iterator[None]:
+        """A context manager around a change, for one thread at a time. It waits until all batches have ended."""
         with self._condition:
             self._changing = True
         try:
             with self._condition:
-                self._wait(lambda: not self._batches, "the batches under way")
+                self._wait(lambda: not self._batches, "the running batches")
             yield
         finally:
             with self._condition:
                 self._changing = False
                 self._condition.notify_all()
 
-    def _wait(self, is_over, what):
+    def _wait(self, is_over: Callable[[], bool], what: str) -> None:
         if not self._condition.wait_for(is_over, _SECONDS):
             raise TimeoutError(f"{what} did not end within {_SECONDS} s")
 
 
 class RecordRefused(UserError):
-    """A record whose tower cannot be loaded, or whose scores are not finite."""
+    """The tower of a record cannot be loaded, or its predictions are not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Freshness:
-    """Of which record an answer is.
+    """The record from which an answer was computed.
 
     Attributes:
-      generation, epoch, global_step: of the record.
-      age_secs: seconds since the record's rows were taken from the training, as the answer was made.
+      generation: generation of the record.
+      epoch: epoch of the record.
+      global_step: global step of the record.
+      age_secs: seconds between the copy of the rows from the training and the answer.
     """
 
     generation: int
@@ -80,39 +83,39 @@ class Freshness:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """Predictions.
+    """The predictions of a batch.
 
     Attributes:
-      outputs: dict of output -> array[B, ...].
-      freshness: `Freshness`.
-      seconds: dict of what was done -> how long it took: `keys`, `rows`, `tower`.
+      outputs: array[B, ...] by output.
+      freshness: the record from which they were computed.
+      seconds: the duration of each part: `keys`, `rows`, `tower`.
       distinct_keys: number of distinct keys whose rows were read.
     """
 
-    outputs: dict
+    outputs: dict[str, np.ndarray]
     freshness: Freshness
-    seconds: dict
+    seconds: dict[str, float]
     distinct_keys: int = 0
 
-    def part(self, first, count):
-        """-> the Scored of `count` examples from the first one on."""
+    def part(self, first: int, count: int) -> "Scored":
+        """Returns the predictions of `count` examples, beginning with number `first`."""
         outputs = {name: values[first : first + count] for name, values in self.outputs.items()}
         return dataclasses.replace(self, outputs=outputs)
 
 
 class ServedModel:
-    """Scores examples with one record from the first key to the last prediction, and changes to newer records.
+    """Scores each batch with the rows and the tower of one record, and changes to newer records.
 
-    `score` is for any number of threads.
+    Any number of threads may call `score`.
 
     Args:
-      reader: `RowReader`.
+      reader: the reader of the publication, which `close` closes.
 
     Raises:
       UserError: the tower cannot be loaded.
     """
 
-    def __init__(self, reader: RowReader):
+    def __init__(self, reader: RowReader) -> None:
         self._reader = reader
         self._refused: Record | None = None
         self._gate = RecordGate()
@@ -120,18 +123,18 @@ class ServedModel:
         self._tower = _warmed(Tower(reader.dense_path()), reader.record)
 
     @property
-    def name(self):
-        """Of the model."""
+    def name(self) -> str:
+        """The name under which the model was published."""
         return self._reader.record.model
 
     @property
-    def inputs(self):
-        """-> the `RawInputs` that are served now."""
+    def inputs(self) -> RawInputs:
+        """The features that the current model reads."""
         return self._tower.inputs
 
     @property
-    def outputs(self):
-        """-> names of the predictions that are served now."""
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the predictions of the current model."""
         return self._tower.outputs
 
     @property
@@ -140,31 +143,26 @@ class ServedModel:
         return self._tower.typical
 
     @property
-    def spec(self):
-        """-> the FeatureSpec that is served now."""
-        return self._tower.spec
-
-    @property
-    def freshness(self):
-        """-> `Freshness` of what is served now."""
+    def freshness(self) -> Freshness:
+        """The freshness of an answer that would be computed now."""
         record = self._reader.record
         return Freshness(record.generation, record.epoch, record.global_step, self._reader.age_secs())
 
     @property
     def lost(self) -> str:
-        """What the place has lost of the served rows; "" if nothing."""
+        """What the publication has lost of the served rows, as a sentence; "" if nothing."""
         return self._reader.lost
 
     @property
-    def cached(self):
-        """-> (keys looked up in the reader's cache of rows, keys found there), since the start."""
+    def cached(self) -> tuple[int, int]:
+        """The number of keys looked up in the reader's cache of rows since the start, and of those found."""
         return self._reader.lookups, self._reader.hits
 
-    def score(self, examples):
-        """-> `Scored` of `Examples`.
+    def score(self, examples: Examples) -> Scored:
+        """Computes the predictions of examples.
 
         Raises:
-          NotReady: the rows cannot be read now, or the model takes other features since the examples were checked.
+          NotReady: the rows cannot be read now, or the model reads other features than when the examples were checked.
         """
         for _ in range(_MOST_TRIES):
             try:
@@ -187,14 +185,11 @@ class ServedModel:
             raise NotReady(f"the rows are ahead of the record that is served: {error}") from None
 
     def refresh(self) -> bool:
-        """Changes to the newest record, unless that is served, or was refused already.
-
-        Returns:
-          whether the record has changed.
+        """Changes to the newest record, unless it is served or was refused, and returns whether the record changed.
 
         Raises:
-          RecordRefused: the tower of the newest record cannot be used; the record before stays served.
-          UserError: the publication cannot be read; what is served stays served.
+          RecordRefused: the tower of the newest record cannot be used; the previous record stays served.
+          UserError: the publication cannot be read; the current record stays served.
         """
         with self._refreshing:
             newest = self._reader.refresh()
@@ -220,13 +215,13 @@ class ServedModel:
                 before.close()
             return True
 
-    def close(self):
-        """Frees the rows and the tower; no call may be under way."""
+    def close(self) -> None:
+        """Frees the rows and the tower; no other call may be running."""
         self._tower.close()
         self._reader.close()
 
 
-def _score(tower, reader, examples, freshness):
+def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Freshness) -> Scored:
     times = [time.perf_counter()]
     arrays = examples.arrays()
     keys = tower.keys(arrays)
@@ -240,14 +235,14 @@ def _score(tower, reader, examples, freshness):
 
 
 def _warmed(tower: Tower, record: Record) -> Tower:
-    """Returns the tower, after two computations without rows: TensorFlow plans each graph at its first run.
+    """Returns the tower after two computations without rows, as TensorFlow plans each graph when it first runs.
 
     Raises:
-      UserError: the record has no table that the tower reads, or an output has not one finite value per example.
+      UserError: the record lacks a table that the tower reads, or an output has no finite value for an example.
     """
     widths = {name: config.weights for name, config in record.configs().items()}
 
-    def no_rows(table, keys):
+    def no_rows(table: str, keys: np.ndarray) -> np.ndarray:
         if table not in widths:
             raise UserError(
                 f"the tower {record.dense} reads table {table}, and the record of epoch {record.epoch} has "

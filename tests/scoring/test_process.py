@@ -112,7 +112,7 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(server):
 def test_a_publication_that_does_not_come_ends_the_command_by_its_name(tmp_path, capsys):
     status = cli.main(["score", f"--model={tmp_path / 'none'}", "--port=0", "--start_timeout=0.1"])
     said = capsys.readouterr().err
-    assert status == 1 and "there is no publication" in said and "waited 0.1 s, --start_timeout" in said
+    assert status == 1 and "there is no publication" in said and "waited 0.1 s, start_timeout" in said
 
 
 def test_a_port_that_is_taken_and_an_open_door_are_refused(tmp_path, capsys, server):

@@ -266,7 +266,7 @@ def test_waits_for_its_publication_and_says_so(small_model, tmp_path):
 def test_old_rows_are_served_on_but_health_says_so(publication, small_model):
     with running(publication, wait=False, max_age_secs=1e-3) as server:
         with contextlib.closing(Client(server.port)) as client:
-            until(lambda: "above the 0.001 s of --max_age_secs" in client.ask("/healthz")[1]["status"], "the age")
+            until(lambda: "above the 0.001 s of max_age_secs" in client.ask("/healthz")[1]["status"], "the age")
             assert client.ask("/healthz")[0] == 503
             assert client.predict(instances=small_model.instances[:1])[0] == 200
 
@@ -321,7 +321,7 @@ def test_a_request_that_takes_too_long_is_answered_504(publication, small_model)
     with running(publication, **slow) as server, contextlib.closing(Client(server.port)) as client:
         status, answer, _ = client.predict(instances=small_model.instances[:1])
         goes_on.set()
-        assert status == 504 and "not scored within 0.2 s (--timeout_secs)" in answer["error"]
+        assert status == 504 and "not scored within 0.2 s (timeout_secs)" in answer["error"]
         until(lambda: client.predict(instances=small_model.instances[:1])[0] == 200, "the next request")
 
 
