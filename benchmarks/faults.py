@@ -201,8 +201,8 @@ def timed_kills(directory, data, rounds):
 
 
 def _seconds_lost(job):
-    line = next(line for _, line in reversed(job._lines) if " s of training; going on" in line)
-    return float(line.partition(" s of training; going on")[0].rpartition(" ")[2])
+    line = next(line for _, line in reversed(job._lines) if " s of training; resuming" in line)
+    return float(line.partition(" s of training; resuming")[0].rpartition(" ")[2])
 
 
 def random_kills(directory, data, kills, batch_seconds):

@@ -1,4 +1,4 @@
-"""The Estimator: trains a `model_fn`; `TrainedModel` evaluates it, predicts with it and exports it."""
+"""The Estimator trains a `model_fn`; its base class `TrainedModel` evaluates, predicts and exports."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
@@ -25,15 +25,14 @@ from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 
 class Estimator(TrainedModel):
     """Runs a `model_fn` in a `MonitoredTrainingSession`, each rank on its own share of the input.
 
-    `train`, `evaluate` and `predict` are collectives: all ranks call them alike. Its arguments are those of
-    `TrainedModel`.
+    `train`, `evaluate` and `predict` are collectives: all ranks call them with the same arguments. For the arguments of
+    the constructor see `TrainedModel`.
     """
 
     def train(
@@ -50,27 +49,28 @@ class Estimator(TrainedModel):
 
         Args:
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data. It may declare any of the
-            arguments `mode`, `params`, `config`, `position` (where a restarted run resumes its data) and
+            parameters `mode`, `params`, `config`, `position` (where a restarted run resumes its data) and
             `input_context` (`tf.distribute.InputContext`). All ranks must get the same number of batches: for a
             `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens if they do not, and
             `RunConfig.equal_inputs` what happens if they get the same batches.
           hooks: more session hooks.
           steps: how many more steps; exclusive with `max_steps`.
           max_steps: the global step to stop at; a checkpoint of that step ends the call on all ranks.
-          saving_listeners: refused if there are any.
-          evaluation: an `EvalSpec` by which to evaluate during training; see `train_and_evaluate`.
+          saving_listeners: must be empty.
+          evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None for none.
           resume_from: the step of the checkpoint to resume from; later ones are set aside. None for the newest.
 
         Returns:
-          `TrainResult`; None if there was nothing to do. After a lost service, it covers what was trained since the
+          `TrainResult`; None if there was nothing to do. If a lost service was restarted, it covers the steps since the
           checkpoint that all ranks went back to.
 
         Raises:
-          ServiceLost: the embedding service is lost, and may not be restarted (again); names the last checkpoint.
-          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. Only in
-            a program that handles them by `LastWords.run`, as the command line does.
-          UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot continue
-            for another reason: then it names the last checkpoint.
+          ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart;
+            names the last checkpoint.
+          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. This
+            happens only in programs that handle these signals by `LastWords.run`, such as the command line.
+          UserError: there is no checkpoint of the step `resume_from`; or the training diverged or cannot continue for
+            another reason, and the message names the last checkpoint.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
@@ -97,12 +97,12 @@ class Estimator(TrainedModel):
             try:
                 return self._train_with_restarts(job, hooks or (), evaluation)
             finally:
-                tf1.summary.FileWriterCache.clear()  # All events are in their files now.
+                tf1.summary.FileWriterCache.clear()  # Closes the files of the events.
 
     def _train_with_restarts(
         self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None
     ) -> TrainResult | None:
-        """Trains; restarts from the newest checkpoint as often as a lost service may be restarted."""
+        """Trains; if the service is lost, restarts from the newest checkpoint, at most `service_restarts` times."""
         restarts = self.config.embedding.service_restarts
         words = last_words.of_this_process()
         words.model_dir = job.staging.path
@@ -116,8 +116,8 @@ class Estimator(TrainedModel):
                     raise ServiceLost(f"{str(error).rstrip()}. {resumes}") from None
                 restarts -= 1
                 words.take_back()
-                # All ranks are here: `Guard` kept each of them in step until they agreed.
-                _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, resumes)
+                # All ranks are here: `Guard` kept them in step until they agreed.
+                _log.error("%s. Restarting it, %d restarts left. %s", error, restarts, resumes)
                 job = dataclasses.replace(job, checkpoint=self.latest_checkpoint())
 
     def _train(
@@ -125,19 +125,29 @@ class Estimator(TrainedModel):
     ) -> TrainResult | None:
         """Opens the training, restores its checkpoint, runs its steps, saves and closes.
 
-        Each step is one or more `session.run`, around which the hooks act in the order of `step_hook.Order`. Together
-        they read a batch and look up its rows (`InputHook`), run the graph with its exchange of dense gradients, train
-        the rows (`InputHook`), exchange them with the service (`RowSyncHook`), save (`CheckpointHook`), log, and
-        evaluate (`EvaluationHook`).
+        A step consists of one or more calls of `session.run`. Hooks act before and after each call, in the order of
+        `step_hook.Order`:
+
+        | what happens | by |
+        |---|---|
+        | a batch is read, and its rows are looked up | `InputHook` |
+        | the graph runs, and dense gradients are exchanged | `Training.step` |
+        | the rows are trained | `InputHook` |
+        | the rows are exchanged with the service | `RowSyncHook` |
+        | a checkpoint is saved | `CheckpointHook` |
+        | the model is evaluated | `EvaluationHook` |
         """
         if job.last_step is not None and job.start >= job.last_step:
-            return self._nothing_to_do(job, f"it is to stop at step {job.last_step}")
+            self._log_nothing_to_do(job, f"it is to stop at step {job.last_step}")
+            return None
         if evaluation and is_over(self.model_dir, evaluation, job.start):
-            return self._nothing_to_do(job, "it was stopped early there; with a higher patience it goes on")
+            self._log_nothing_to_do(job, "it was stopped early there; with a higher patience it continues")
+            return None
         with open_training(job) as training:
             feed, observation = training.feed, training.observation
             if feed.steps == 0:
-                return self._nothing_to_do(job, "its data have been read to the end of the last epoch")
+                self._log_nothing_to_do(job, "its data have been read to the end of the last epoch")
+                return None
             if notes().plateau:
                 check_plateau(notes().plateau.patience, evaluation)
             if distributed.is_chief():
@@ -171,7 +181,7 @@ class Estimator(TrainedModel):
             results = observed.results()
         return TrainResult(**results, **evaluations.results(), **training.warm_start.results(), **publishing.results())
 
-    def _nothing_to_do(self, job: TrainingJob, why: str) -> None:
+    def _log_nothing_to_do(self, job: TrainingJob, why: str) -> None:
         if distributed.is_chief():
             _log.info("nothing to do: the training in %s is at step %d, and %s", self.model_dir, job.start, why)
 
@@ -187,7 +197,7 @@ def _log_start(training: Training) -> None:
 
 @contextlib.contextmanager
 def _watched_step(training: Training) -> Iterator[None]:
-    """Has the watchdog name what a step waits for, and the other ranks know if this rank's input has ended."""
+    """Tells the watchdog what the block waits for, and the other ranks if this rank's input ends in it."""
     observation = training.observation
     waiting = distributed.watchdog().waiting(f"step {observation.step + 1} and its gradient exchange")
     with waiting, observation.input_ends.noticed():
@@ -198,12 +208,12 @@ def _stopped_text(stop: StopHook, step: int, path: str | None) -> str:
     """Returns the last line of a training that a signal has stopped.
 
     Args:
-      stop: its `StopHook`.
-      step: its last step.
-      path: of the checkpoint of that step.
+      stop: the training's `StopHook`.
+      step: the last step.
+      path: path of that step's checkpoint.
     """
     whom = "" if len(stop.asked) == distributed.size() else f" to rank {', '.join(map(str, stop.asked))}"
     return (
         f"stopped by {last_words.name_of(stop.signal)}{whom} after step {step}; the checkpoint {path} is saved: the "
-        "same command goes on from there"
+        "same command resumes from there"
     )

@@ -1,11 +1,13 @@
-"""The evaluations of a training run, or none."""
+"""Evaluations within a training run."""
 
 import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
@@ -25,24 +27,22 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 
-tf1 = tf.compat.v1
-
 
 class InLoopEvaluation:
-    """The model in its evaluation mode, while another graph trains it; made in the training graph's scope.
+    """A model's evaluation graph, evaluated while another graph trains the model; made in the training graph's scope.
 
-    An evaluation takes the dense variables of rank 0, as a checkpoint does, and reads the rows as they are in the store
-    after all ranks have flushed theirs; keys without a row read zeros and get none. With several workers the flush is
-    one sync more than without the evaluation; a lone worker trains the same to the bit.
+    An evaluation takes the dense variables of rank 0, as a checkpoint does. It reads the rows from the store after all
+    ranks have flushed theirs; keys without a row read zeros and get no row. With several workers each flush is one sync
+    more than without the evaluation; a lone worker trains the same to the bit.
 
     Args:
-      estimator: the `Estimator` in training.
+      estimator: the `Estimator` that trains.
       eval_spec: the `EvalSpec`.
       training: the `Training`.
-      stop: `StopHook` of the training: once a signal asks it to stop, no more batches are evaluated.
+      stop: the training's `StopHook`: after a signal no more batches are evaluated.
 
     Raises:
-      UserError: the model has variables in its evaluation mode that it does not train with.
+      UserError: the evaluation graph has variables that the training graph does not have.
     """
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
@@ -58,8 +58,10 @@ class InLoopEvaluation:
             saved = (trained.features.spec, trained.features.statistics) if trained.fed else None
             inputs = make_input(data, estimator.model_dir, saved)
             self._spec = estimator.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, estimator.params)
-            tables = training.feed.embeddings.rows if training.feed.embeddings else {}
-            configs = {name: rows.config for name, rows in tables.items()}
+            embeddings = training.feed.embeddings
+            configs: dict[str, TableConfig] = (
+                {name: rows.config for name, rows in embeddings.rows.items()} if embeddings else {}
+            )
             self._feed = inputs.connect(training.store, self._config, trained=configs, within_training=True)
             self._steps = eval_spec.steps or inputs.batches_per_epoch
             self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
@@ -67,22 +69,22 @@ class InLoopEvaluation:
             unknown = [v.op.name for v in variables if v.op.name not in sources]
             if unknown:
                 raise UserError(
-                    f"the model_fn makes variables to evaluate that it does not train with ({', '.join(unknown)}): "
-                    "their values cannot be known"
+                    f"the model_fn makes variables for evaluation that it does not make for training "
+                    f"({', '.join(unknown)}), so they have no values: make the same variables in both modes"
                 )
             self._sources = [sources[v.op.name] for v in variables]
             self._fed = [tf1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
             assign = tf.group(*(tf1.assign(v, fed) for v, fed in zip(variables, self._fed, strict=True)))
-            self._values: dict[tf.Tensor, np.ndarray] = {}  # Filled for each session; the scaffold keeps the dict.
+            self._values: dict[tf.Tensor, np.ndarray] = {}  # Each evaluation fills the scaffold's dict.
             self._scaffold = tf1.train.Scaffold(init_op=assign, init_feed_dict=self._values)
 
     @property
     def metric_names(self) -> list[str]:
-        """The names of the metrics that `evaluate` will return."""
+        """The names of the metrics that `evaluate` returns."""
         return self._evaluation.metric_names
 
     def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
-        """Returns the metrics of all ranks; None if the training is to stop by a signal. A collective.
+        """Returns the metrics of all ranks; None if the training is to stop because of a signal. A collective.
 
         Args:
           session: the training session.
@@ -100,7 +102,7 @@ class InLoopEvaluation:
             self._run()
         finally:
             self._feed.close()
-        if distributed.all_sum(np.int32(self._stop.is_asked), "evaluation_stopped"):
+        if distributed.all_sum(np.array(self._stop.is_asked, np.int32), "evaluation_stopped"):
             return None
         results = self._evaluation.results()
         raise_together(self._training.store)
@@ -108,7 +110,7 @@ class InLoopEvaluation:
 
     def _run(self) -> None:
         self._feed.rewind()
-        hooks = [*self._feed.hooks, *self._spec.evaluation_hooks, *self._eval_spec.hooks]
+        hooks = [*self._feed.hooks, *(self._spec.evaluation_hooks or ()), *(self._eval_spec.hooks or ())]
         if distributed.is_chief() and self._steps:
             hooks.append(ProgressHook("evaluating", self._steps))
         steps = self._eval_spec.steps or None
@@ -118,19 +120,19 @@ class InLoopEvaluation:
             with tf1.train.MonitoredSession(creator, hooks) as session:
                 while not (self._stop.is_asked or session.should_stop() or self._evaluation.steps == steps):
                     self._evaluation.step(session)
-                    # The watchdog watches the training step that this evaluation is part of.
+                    # To the watchdog, the evaluation is part of a training step.
                     distributed.watchdog().progress()
 
     def close(self) -> None:
-        """Ends the threads that read the data."""
+        """Stops the threads that read the data."""
         self._feed.close()
 
 
 class NoEvaluations:
-    """A training without evaluations; made in the training graph's scope.
+    """No evaluations.
 
     Attributes:
-      hooks: of the training's session.
+      hooks: hooks for the session of the training.
     """
 
     hooks: list[tf1.train.SessionRunHook] = []
@@ -140,32 +142,32 @@ class NoEvaluations:
         return {}
 
     def close(self) -> None:
-        """Ends the threads that read data, and the summaries."""
+        """Stops the threads that read data, and closes the summaries."""
 
 
 class EvaluatedTraining(NoEvaluations):
-    """A training with evaluations by an `EvalSpec`.
+    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope.
 
     Args:
-      estimator: the `Estimator` in training.
+      estimator: the `Estimator` that trains.
       eval_spec: the `EvalSpec`.
       training: the `Training`.
-      stop: `StopHook` of the training.
+      stop: the training's `StopHook`.
     """
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
         self._in_loop = InLoopEvaluation(estimator, eval_spec, training, stop)
         lowered = notes().plateau
         self._selection = ModelSelection(
-            self._in_loop.evaluate,
-            self._in_loop.metric_names,
-            eval_spec,
-            estimator.model_dir,
-            training.save,
-            training.job.start,
-            lowered.patience if lowered else 0,
+            evaluate=self._in_loop.evaluate,
+            metric_names=self._in_loop.metric_names,
+            eval_spec=eval_spec,
+            model_dir=estimator.model_dir,
+            save=training.save,
+            start=training.job.start,
+            plateau_patience=lowered.patience if lowered else 0,
         )
-        self._clock, self._estimator, self._exporters = training.clock, estimator, eval_spec.exporters
+        self._clock, self._estimator, self._exporters = training.clock, estimator, tuple(eval_spec.exporters or ())
         self._evaluate: ModelSelection | PlateauHook = self._selection
         if lowered:
             self._evaluate = PlateauHook(self._selection, lowered)
@@ -203,7 +205,7 @@ class EvaluatedTraining(NoEvaluations):
 
 
 def _period(eval_spec: EvalSpec, config: RunConfig) -> EverySteps:
-    """Returns when evaluations are due."""
+    """Returns the period of the evaluations."""
     if eval_spec.every_n_epochs:
         length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
         return EveryEpochs(eval_spec.every_n_epochs, length, accumulation_steps, ("eval_epochs", "eval_steps"))

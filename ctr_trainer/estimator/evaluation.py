@@ -1,17 +1,24 @@
-"""One pass over evaluation data."""
+"""The metrics of one pass over evaluation data."""
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.data.batch import Batch
+from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.training_hooks import metric_tensors
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.messages.errors import UserError, did_you_mean
 from ctr_trainer.metrics.click_metrics import Mean, metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.evaluation_config import MetricsConfig
 
 _SLOT = "group"
 _SUSPICIOUS_AUC = 0.999
@@ -19,23 +26,24 @@ _log = logging.getLogger(__name__)
 
 
 class ExampleGroups:
-    """Reads a feature or id column as int64 groups: keys and integers as they are, anything else by its hash.
+    """Reads a feature or id column as int64 groups: keys and integers as they are, other values by their hash.
 
     A missing value is a group of its own.
 
     Args:
       inputs: the `GraphInput`.
-      name: of an id column or a single-valued sparse feature, or of one of the features of a `tf.data.Dataset`.
+      name: name of an id column or a single-valued sparse feature, or of a feature of a `tf.data.Dataset`.
 
     Attributes:
-      fetch: the tensor to run along with the step, or None where the batch itself has the column.
+      fetch: the tensor to fetch with the step; None if the batch itself has the column.
 
     Raises:
-      UserError: there is none of that name; says which there are.
+      UserError: there is no such column; names the columns that there are.
     """
 
-    def __init__(self, inputs, name):
-        self.fetch, self._column = None, None
+    def __init__(self, inputs: GraphInput, name: str) -> None:
+        self.fetch: tf.Tensor | None = None
+        self._column: Callable[[Batch], np.ndarray] | None = None
         if not inputs.fed:
             offered = list(inputs.features) if isinstance(inputs.features, dict) else []
             if name in offered:
@@ -55,21 +63,21 @@ class ExampleGroups:
                 f"there are {', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
             )
 
-    def of(self, batch, fetched):
-        """Returns int64[B].
+    def of(self, batch: Batch | None, fetched: np.ndarray) -> np.ndarray:
+        """Returns int64[B], the group of each example.
 
         Args:
           batch: the `Batch` of the step; None for a `tf.data.Dataset`.
           fetched: the value of `fetch`.
         """
-        values = fetched if self._column is None else self._column(batch)
+        values = fetched if self._column is None or batch is None else self._column(batch)
         if np.issubdtype(values.dtype, np.integer):
             return values.astype(np.int64)
         return keys(_SLOT, pa.array(values))
 
 
 class Evaluation:
-    """Adds up a model's metrics, step by step, then over the ranks.
+    """Accumulates a model's metrics over the steps, then over the ranks.
 
     Args:
       feed: the `Feed` of the data.
@@ -78,9 +86,12 @@ class Evaluation:
 
     Raises:
       UserError: there is no column to group by.
+
+    Attributes:
+      steps: number of evaluated batches.
     """
 
-    def __init__(self, feed, spec, config):
+    def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig) -> None:
         own = spec.eval_metric_ops or {}
         self._groups = ExampleGroups(feed.inputs, config.group_by) if config.group_by else None
         self._fetches = {
@@ -93,19 +104,20 @@ class Evaluation:
         self._config, self._own = config, tuple(own)
         self.reset()
 
-    def reset(self):
-        """Starts anew."""
+    def reset(self) -> None:
+        """Forgets all batches."""
         self._click = EvaluationMetrics(self._labels, self._config.exact_auc, self._groups is not None)
-        self._loss, self._updates = Mean(), dict.fromkeys(self._own, 0.0)
+        self._loss = Mean()
+        self._updates: dict[str, float] = dict.fromkeys(self._own, 0.0)
         self._examples = 0
         self.steps = 0
 
     @property
-    def metric_names(self):
-        """Returns the names of the metrics of `results`."""
+    def metric_names(self) -> list[str]:
+        """The names of the metrics of `results`."""
         return ["loss", *self._click.results(), *self._own]
 
-    def step(self, session):
+    def step(self, session: tf1.Session) -> None:
         """Evaluates one batch."""
         values = session.run(self._fetches)
         batch = self._feed.batch
@@ -120,37 +132,39 @@ class Evaluation:
         self._updates = values["updates"]
         self.steps += 1
 
-    def results(self):
-        """Returns a dict of the metrics of all ranks, and the rows of `reliability` by label. A collective."""
+    def results(self) -> dict[str, Any]:
+        """Returns the metrics of all ranks, and the rows of `reliability` by label. A collective."""
         self._click.merge(distributed.all_sum, distributed.all_gather)
         of_ranks = distributed.all_gather(self._loss.state, "metric.losses").reshape(-1, 2)
         if distributed.is_chief() and len(of_ranks) > 1 and self._loss.state[1] and (of_ranks == of_ranks[0]).all():
             _log.warning(
                 "all %d ranks have evaluated the same examples, so each one counts several times in the number of "
-                "examples: give each rank its share of the data, dataset.shard(size, rank)",
+                "examples: give each rank its share of the data by dataset.shard(size, rank)",
                 len(of_ranks),
             )
         self._loss.state[:] = of_ranks.sum(axis=0)
-        share = np.float64(self._examples if self._labels else self.steps)
+        share = np.array(self._examples if self._labels else self.steps, np.float64)
         total = distributed.all_sum(share, "metric.share")
-        results = {"loss": self._loss.result()}
+        results: dict[str, Any] = {"loss": self._loss.result()}
         if self._labels:
             results.update(examples=int(total), **self._click.results())
         for name, value in self._updates.items():
-            value = distributed.all_sum(np.float64(value) * share, f"metric.{name}")
-            results[name] = float(value / total) if total else float("nan")
+            weighted = distributed.all_sum(np.asarray(value * share), f"metric.{name}")
+            results[name] = float(weighted / total) if total else float("nan")
         if distributed.is_chief():
             _warn_of_leaks(results)
         rows = self._click.reliability()
         return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}
 
 
-def _warn_of_leaks(results: dict[str, float]) -> None:
+def _warn_of_leaks(results: dict[str, Any]) -> None:
     """Logs a warning if an AUC is higher than honest features reach."""
     for name, value in results.items():
         if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC:
             _log.warning(
                 "%s = %.4f: a value above %g usually means that a feature gives the label away. Look for one that "
                 "is known only after the label; docs/inputs.md, 'Columns that give the label away', says how",
-                *(name, value, _SUSPICIOUS_AUC),
+                name,
+                value,
+                _SUSPICIOUS_AUC,
             )

@@ -1,8 +1,8 @@
-"""What exports a model after its evaluations, by the names of `tf.estimator`."""
+"""Exporters that run after evaluations, by the names of `tf.estimator`."""
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ctr_trainer.estimator.model_selection import EvaluationHistory
@@ -16,10 +16,10 @@ Metrics = Mapping[str, Any]
 
 
 class Exporter(Protocol):
-    """What `EvalSpec(exporters=...)` takes.
+    """An element of `EvalSpec.exporters`.
 
     Attributes:
-      name: of its directory, `MODEL_DIR/export/<name>`.
+      name: its directory is `MODEL_DIR/export/<name>`.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Exporter(Protocol):
         eval_result: Metrics,
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports a checkpoint, or does not; called on rank 0. Returns the directory of the SavedModel, or None.
+        """Exports a checkpoint, or not; called on rank 0. Returns the directory of the SavedModel, or None.
 
         Args:
           estimator: the `Estimator`.
-          export_path: the parent of the directory.
-          checkpoint_path: of the checkpoint that was evaluated.
+          export_path: the parent of the SavedModel's directory.
+          checkpoint_path: path of the checkpoint that was evaluated.
           eval_result: the metrics, with `global_step`.
-          is_the_final_export: False after each evaluation, True once more after the training.
+          is_the_final_export: False after each evaluation, True in the last call, after the training.
         """
 
 
@@ -47,11 +47,11 @@ class LatestExporter:
     """Exports the model after each evaluation.
 
     Args:
-      name: of its directory.
+      name: its directory is `MODEL_DIR/export/<name>`.
       serving_input_receiver_fn: see `Estimator.export_saved_model`; None for a model with a feature spec.
       assets_extra: dict of path in `assets.extra` -> file to copy there.
       as_text: not used: a SavedModel is binary.
-      exports_to_keep: newest exports that stay; None keeps all.
+      exports_to_keep: number of newest exports to keep; None keeps all.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ def loss_smaller(best_eval_result: Metrics, current_eval_result: Metrics) -> boo
 
 
 class BestExporter(LatestExporter):
-    """Exports the model after each evaluation that is better than all before.
+    """Exports the model after each evaluation that is better than all earlier ones.
 
-    After a restart it compares with the evaluations that the model directory keeps.
+    After a restart it compares with the evaluations in the model directory.
 
     Args:
       name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep: see `LatestExporter`.
@@ -130,7 +130,8 @@ class BestExporter(LatestExporter):
         exports_to_keep: int | None = 5,
     ) -> None:
         super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
-        self._is_better, self._best = compare_fn, None
+        self._is_better = compare_fn
+        self._best: Metrics | None = None
 
     def _wants(self, estimator: Any, metrics: Metrics, is_final: bool) -> bool:
         if self._best is None:
@@ -140,15 +141,15 @@ class BestExporter(LatestExporter):
         return self._take(metrics)
 
     def _take(self, metrics: Metrics) -> bool:
-        """Returns whether an evaluation is better than all so far, and then remembers it."""
+        """Returns whether an evaluation is better than all earlier ones; if so, remembers it."""
         is_best = self._best is None or self._is_better(self._best, metrics)
         if is_best:
             self._best = metrics
         return is_best
 
 
-def run(exporters: list[Exporter], estimator: Any, path: str, metrics: Metrics, is_final: bool) -> None:
-    """Has each exporter export the checkpoint at `path`, or not; for rank 0."""
+def run(exporters: Iterable[Exporter], estimator: Any, path: str, metrics: Metrics, is_final: bool) -> None:
+    """Calls each exporter with the checkpoint at `path`; for rank 0."""
     for exporter in exporters:
         parent = str(path_of(estimator.model_dir) / _DIRECTORY / exporter.name)
         exporter.export(estimator, parent, path, metrics, is_final)
@@ -161,4 +162,4 @@ def _remove_old(parent: str, keep: int) -> None:
         if directory.discard(path):
             _log.info("removed the export %s", path)
         else:
-            _log.warning("removed the export %s, and left the files there that were added to it", path)
+            _log.warning("removed the export %s, but kept the files that were added to it", path)

@@ -1,68 +1,82 @@
-"""What a model directory holds: its checkpoints as all ranks see them, its features, and the job that has it."""
+"""A model directory: its checkpoints as all ranks see them, its features, and the lock of the job that trains it."""
 
 import contextlib
 import dataclasses
 import logging
 import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator.checkpoint import BEST, RECENT
+from ctr_trainer.estimator.checkpoint import BEST, RECENT, Checkpoint
 from ctr_trainer.estimator.model_selection import EvaluationHistory
+from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import Features
 from ctr_trainer.files import durable_file
+from ctr_trainer.files.path import Path, PathLease
 from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.files.staging import held_directory as held
+from ctr_trainer.files.staging import held_directory
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
-tf1 = tf.compat.v1
 _TENSORFLOW_FILE = "checkpoint"
 _log = logging.getLogger(__name__)
 _FEATURES = "features.json"
-_CURE = "put a copy of this file in its place, or train into another --model_dir"
+TrainedFeatures = tuple[FeatureSpec, Statistics | None]
+Found = TypeVar("Found", bound=Checkpoint | None)
+_CURE = "put a copy of this file in its place, or train into another model_dir"
 
 
-def newest_checkpoint(model_dir, required=False):
-    """Returns rank 0's newest `Checkpoint` that is whole, on every rank; None where there is none. A collective.
+def newest_checkpoint(model_dir: str) -> Checkpoint | None:
+    """Returns the newest `Checkpoint` that is whole, on every rank; None if there is no checkpoint. A collective.
 
-    Rank 0 reads all of its files; it logs each checkpoint that it refuses, and why, and takes the one before.
+    Rank 0 reads all of its files. It logs each checkpoint that it refuses, and why, and takes the previous one.
 
     Raises:
-      UserError: it is required and there is none, or there are some and none is whole.
+      UserError: there are checkpoints, but none is whole.
     """
-    found = _on_every_rank(lambda: checkpoints.newest_whole(model_dir))
-    if found is None and required:
+    return _on_every_rank(lambda: checkpoints.newest_whole(model_dir))
+
+
+def required_checkpoint(model_dir: str) -> Checkpoint:
+    """Returns `newest_checkpoint`; raises UserError if there is none. A collective."""
+    found = newest_checkpoint(model_dir)
+    if found is None:
         raise no_checkpoint(model_dir)
     return found
 
 
-def find_checkpoint(model_dir, which):
+def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
     """Returns a `Checkpoint` on every rank. A collective.
 
     Args:
+      model_dir: the model directory.
       which: `latest`, `best` (of a training with `EvalSpec.best_metric`) or a step.
 
     Raises:
-      UserError: it is none of these, there is no such checkpoint, or it is damaged.
+      UserError: `which` is none of these, there is no such checkpoint, or it is damaged.
     """
     if which == "latest":
-        return newest_checkpoint(model_dir, required=True)
+        return required_checkpoint(model_dir)
     if which == "best":
         return _on_every_rank(lambda: _best(model_dir))
-    if not str(which).isdecimal():
-        raise UserError(f"--checkpoint={which}: expected latest, best or a step")
+    if not which.isdecimal():
+        raise UserError(f"checkpoint={which}: expected latest, best or a step")
     return _on_every_rank(lambda: checkpoints.whole(model_dir, int(which)))
 
 
-def checkpoint_at(path: str) -> checkpoints.Checkpoint:
-    """Returns the `Checkpoint` at a path, this rank's. Not a collective.
+def checkpoint_at(path: str) -> Checkpoint:
+    """Returns the `Checkpoint` at a path. Not a collective.
 
     Args:
-      path: its directory, or what TensorFlow's Saver calls it, as `tf.train.latest_checkpoint(model_dir)` returns it.
+      path: the checkpoint's directory, or its name for TensorFlow's Saver, as
+        `tf.train.latest_checkpoint(model_dir)` returns it.
 
     Raises:
       UserError: there is none, or it is damaged.
@@ -78,43 +92,44 @@ def checkpoint_at(path: str) -> checkpoints.Checkpoint:
     )
 
 
-def checkpoint_at_on_every_rank(path: str) -> checkpoints.Checkpoint:
-    """Returns rank 0's `at(path)` on every rank. A collective."""
+def checkpoint_at_on_every_rank(path: str) -> Checkpoint:
+    """Returns the `checkpoint_at` of rank 0 on every rank. A collective."""
     return _on_every_rank(lambda: checkpoint_at(path))
 
 
-def newest_model_record(model_dir):
-    """Returns what makes the model of the newest checkpoint that says so, see `ModelRecord`; None. Not a collective."""
+def newest_model_record(model_dir: str) -> dict[str, Any] | None:
+    """Returns `Checkpoint.model` of the newest checkpoint that has one, or None. Not a collective."""
     records = [each.model for each in checkpoints.list_checkpoints(model_dir) if each.model]
     return records[-1] if records else None
 
 
-def no_checkpoint(model_dir):
-    """Returns the error that there is none."""
-    return UserError(f"there is no checkpoint in {model_dir}; train first, with this --model_dir")
+def no_checkpoint(model_dir: str) -> UserError:
+    """Returns the error that there is no checkpoint."""
+    return UserError(f"there is no checkpoint in {model_dir}; train first, with this model_dir")
 
 
-def _best(model_dir):
+def _best(model_dir: str) -> Checkpoint:
     best = EvaluationHistory.load(model_dir).best
     if best is None:
-        raise UserError(f"no best checkpoint was kept in {model_dir}: train with --eval_steps and --best_metric")
+        raise UserError(f"no best checkpoint was kept in {model_dir}: train with evaluations and best_metric")
     return checkpoints.whole(model_dir, best["step"], (checkpoints.BEST, checkpoints.RECENT))
 
 
-def _on_every_rank(look):
-    found = look() if distributed.is_chief() else None
+def _on_every_rank(look: Callable[[], Found]) -> Found:
+    found: Checkpoint | None = look() if distributed.is_chief() else None
     values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
-    return checkpoints.Checkpoint(**values) if values else None
+    return cast(Found, Checkpoint(**values) if values else None)  # What rank 0 has found.
 
 
-def resuming_text(checkpoint, model_dir, workers):
-    """Returns what a resumed training logs first: its checkpoint, how far that is, and what has changed since.
+def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
+    """Returns the first line of a resumed training: its checkpoint, the epoch, the best value, and the workers.
 
     Args:
-      checkpoint: the `Checkpoint` that it goes on from.
-      workers: how many there are now.
+      checkpoint: the `Checkpoint` that it resumes from.
+      model_dir: the model directory.
+      workers: number of workers now.
     """
-    said = [f"going on from {checkpoint.path}: step {checkpoint.step}"]
+    said = [f"resuming from {checkpoint.path}: step {checkpoint.step}"]
     known = progress(checkpoint.position)
     if known:
         said.append(f"epoch {known[0]:.1f}")
@@ -126,13 +141,13 @@ def resuming_text(checkpoint, model_dir, workers):
 
 
 def starting_text(length: RunLength, epochs: int | None, accumulation_steps: int, workers: int) -> str:
-    """Returns what a training without a checkpoint says first: that it starts from step 0, and how much it reads.
+    """Returns the first line of a training without a checkpoint: that it starts from step 0, and how much it reads.
 
     Args:
       length: `RunLength` of the training.
-      epochs: number of the epochs that it reads; None if the input does not say.
+      epochs: number of epochs that it reads; None if the input does not say.
       accumulation_steps: batches of an optimizer step.
-      workers: number of the workers.
+      workers: number of workers.
     """
     said, end = [], length.end(accumulation_steps)
     if length.epochs is not None and length.epochs.rows is not None:
@@ -145,21 +160,25 @@ def starting_text(length: RunLength, epochs: int | None, accumulation_steps: int
     return f"starting from step 0: {', '.join(said)}"
 
 
-def resume_text(model_dir):
+def resume_text(model_dir: str) -> str:
     """Returns the sentence that says where the same command resumes. Not a collective."""
     found = checkpoints.latest_checkpoint(model_dir)
     if found is None:
         return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
-    return f"The last checkpoint is {found.path}, of step {found.step}: the same command goes on from it"
+    return f"The last checkpoint is {found.path}, of step {found.step}: the same command resumes from it"
 
 
-def point_tensorflow_to(model_dir, checkpoint):
-    """Has `tf.train.latest_checkpoint(model_dir)` find the dense variables of a `Checkpoint`; of None, nothing.
+def point_tensorflow_to(model_dir: str, checkpoint: Checkpoint | None) -> None:
+    """Makes `tf.train.latest_checkpoint(model_dir)` return the dense variables of a `Checkpoint`.
 
     Does nothing for a model directory in a store, where TensorFlow does not look.
 
+    Args:
+      model_dir: the model directory.
+      checkpoint: the `Checkpoint`; None to have TensorFlow find none.
+
     Raises:
-      UserError: the file is of another program, whose checkpoints would no longer be found; or cannot be written.
+      UserError: TensorFlow's file belongs to another program, or cannot be written.
     """
     if not is_local(model_dir):
         return
@@ -167,56 +186,58 @@ def point_tensorflow_to(model_dir, checkpoint):
     if os.path.lexists(path):
         _refuse_foreign(path)
     if checkpoint is not None:
-        prefix = os.path.relpath(checkpoint.dense_prefix, model_dir)  # So that the directory can be moved.
+        prefix = os.path.relpath(checkpoint.dense_prefix, model_dir)  # Relative: the directory can be moved.
         state = tf1.train.generate_checkpoint_state_proto(os.path.abspath(model_dir), prefix, [prefix])
         durable_file.write_text(path, str(state))
     elif os.path.lexists(path):
         os.remove(path)
 
 
-def tensorflow_directory(checkpoint, model_dir):
-    """Returns the directory by whose file `checkpoint` TensorFlow finds a `Checkpoint` with local dense variables.
+def tensorflow_directory(checkpoint: Checkpoint | None, model_dir: str) -> str:
+    """Returns the directory in which TensorFlow finds a `Checkpoint` with local dense variables.
 
     Args:
-      checkpoint: the `Checkpoint` that `point_to` named last, or None.
-      model_dir: local directory of the model; of one in a store, a directory without the file.
+      checkpoint: the `Checkpoint` of the last `point_tensorflow_to`, or None.
+      model_dir: local directory of the model; for a model in a store, a directory without TensorFlow's file.
     """
     if checkpoint is None or is_local(checkpoint.path):
         return model_dir
+    assert checkpoint.dense_directory is not None  # The dense variables are local, see `Checkpoint.with_local_dense`.
     tf1.train.update_checkpoint_state(checkpoint.dense_directory, checkpoint.dense_prefix)
     return checkpoint.dense_directory
 
 
-def _refuse_foreign(path):
+def _refuse_foreign(path: str) -> None:
     state = tf.train.get_checkpoint_state(os.path.dirname(path))
     own = tuple(os.path.join(os.path.dirname(path), place, "") for place in (RECENT, BEST))
     if state is None or not state.model_checkpoint_path.startswith(own):
         found = f"names {state.model_checkpoint_path}" if state else "is no checkpoint file of TensorFlow"
         raise UserError(
-            f"{path} {found}, so another program trains in this directory: name another --model_dir, or move the file"
+            f"{path} {found}, so another program trains in this directory: name another model_dir, or move the file"
         )
 
 
-def features_path(model_dir):
-    """Returns the file that has them."""
+def features_path(model_dir: str) -> Path:
+    """Returns the file of the feature spec and the statistics."""
     return path_of(model_dir) / _FEATURES
 
 
-def save_features(model_dir, features):
-    """Keeps the feature spec and the dense statistics beside the model, for evaluation and export."""
+def save_features(model_dir: str, features: Features) -> None:
+    """Keeps the feature spec and the statistics in the model directory, for evaluation and export."""
     values = {"spec": features.spec.to_dict(), "statistics": features.statistics}
     features_path(model_dir).write_json(values)
 
 
-def load_features(model_dir):
+def load_features(model_dir: str) -> TrainedFeatures | None:
     """Returns (FeatureSpec, statistics) of the model in `model_dir`, or None.
 
-    Where their file is gone or damaged, those that the newest checkpoint has as well.
+    If their file is missing or damaged, reads the copy in the newest checkpoint.
 
     Raises:
-      UserError: the file is empty, was cut off or altered, and no checkpoint has them.
+      UserError: the file is empty, truncated or altered, and no checkpoint has a copy.
     """
     path = features_path(model_dir)
+    saved: dict[str, Any] | None
     try:
         saved = path.read_json(_CURE)
     except UserError as error:
@@ -233,21 +254,21 @@ def load_features(model_dir):
 
 
 @contextlib.contextmanager
-def one_job(model_dir):
-    """Rank 0 holds the directory within the block; evaluations, predictions and exports do not ask for it.
+def one_job(model_dir: str) -> Iterator[PathLease | None]:
+    """Locks the directory for a training within the block; evaluations, predictions and exports need no lock.
 
     Yields:
-      of rank 0 the lock, whose `check` raises UserError if it was lost; of others None.
+      on rank 0 the lock, whose `check` raises UserError if it was lost; on other ranks None.
 
     Raises:
-      UserError: another job trains there; names its process, its host and since when.
+      UserError: another job trains there; names its process, its host and its start.
     """
 
-    def refusal(holder):
+    def refusal(holder: str) -> str:
         return (
             f"another job ({holder}) trains the model in {model_dir}: wait for its end, end it, or name another "
-            "--model_dir"
+            "model_dir"
         )
 
     with contextlib.ExitStack() as stack:
-        yield stack.enter_context(held(model_dir, refusal)) if distributed.is_chief() else None
+        yield stack.enter_context(held_directory(model_dir, refusal)) if distributed.is_chief() else None

@@ -1,98 +1,114 @@
-"""What makes a model's graph, as its checkpoints keep it, so that it is not read as another model."""
+"""What defines a model's graph. Checkpoints record it, so that they are not read as another model's."""
 
 import dataclasses
 import inspect
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.features.tensors import Features
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import by_flag, by_names_of_now
+from ctr_trainer.settings.run_config import RunConfig
 
 _log = logging.getLogger(__name__)
 _OURS = "ctr_trainer.models."
 _OF_ROWS = ("embedding_optimizer", "embedding_initial_accumulator", "embedding_stddev", "seed")
-# Names in the params of a program of one's own that say how it is trained, and not what its graph is.
+# Names of params that say how a program's own model is trained, and not what its graph is.
 OF_TRAINING = ("learning_rate", "dropout", "batch_size")
+Spell = Callable[[str, Any], str]  # Writes the name and the value of a setting as its user does.
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelRecord:
-    """A model that is to be trained, evaluated, asked or exported.
+    """A model that is to be trained, evaluated, exported or used for predictions.
 
     Attributes:
-      name: what `--model` calls it: a registered name or `my.module:model_fn`. None of a function that no import finds.
+      name: the model's name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
       params: by name, the params that JSON can hold.
-      defaults: by name, what a param is by default, as far as that is known and JSON can hold it.
-      may_change: names of params of which a trained model may be given other values.
+      defaults: by name, the defaults of the params, if they are known.
+      may_change: names of the params that may change after training.
       rows: by flag, how the embedding rows are made and trained.
-      optimizer: of the dense variables; None where it is not known.
-      spell: f(name, value) -> the setting of a param as its user writes it.
+      optimizer: name of the dense variables' optimizer; None if it is not known.
+      spell: writes a param as its user does.
     """
 
     name: str | None
-    params: dict
-    defaults: dict
-    may_change: tuple
-    rows: dict
+    params: dict[str, Any]
+    defaults: dict[str, Any]
+    may_change: tuple[str, ...]
+    rows: dict[str, Any]
     optimizer: str | None
-    spell: object
+    spell: Spell
 
     @staticmethod
-    def of(model_fn, name, params, config, may_change=()):
+    def of(
+        model_fn: Callable[..., Any],
+        name: str | None,
+        params: Any,
+        config: RunConfig,
+        may_change: Sequence[str] = (),
+    ) -> "ModelRecord":
         """Returns the ModelRecord of an `Estimator`'s arguments; `name` is None for the name of the function."""
         if dataclasses.is_dataclass(params):
-            of_params = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+            all_params = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
         else:
-            of_params = dict(params) if isinstance(params, Mapping) else {}
+            all_params = dict(params) if isinstance(params, Mapping) else {}
         optimizer = getattr(getattr(params, "train_op_fn", None), "optimizer", None)
         values = by_flag(config)
         rows = {name: values[name] for name in _OF_ROWS if name in values}
         return ModelRecord(
             name=canonical(name or name_of(model_fn)),
-            params={name: value for name, value in of_params.items() if _is_json(value)},
-            defaults={name: getattr(type(params), name, None) for name in of_params if hasattr(type(params), name)},
+            params={name: value for name, value in all_params.items() if _is_json(value)},
+            defaults={name: getattr(type(params), name, None) for name in all_params if hasattr(type(params), name)},
             may_change=(*getattr(params, "may_change", OF_TRAINING), *may_change),
             rows=rows,
             optimizer=getattr(optimizer, "name", None),
             spell=getattr(params, "as_flag", _plain),
         )
 
-    def to_dict(self, features=None):
-        """Returns what a checkpoint keeps.
+    def to_dict(self, features: Features | None = None) -> dict[str, Any]:
+        """Returns what a checkpoint records.
 
         Args:
-          features: `FedFeatures`, whose feature spec and statistics are kept too; None of a model that has none.
+          features: `FedFeatures`, whose feature spec and statistics are recorded too; None for a model without.
         """
-        values = {"name": self.name, "params": self.params, "rows": self.rows, "optimizer": self.optimizer}
+        values: dict[str, Any] = {
+            "name": self.name,
+            "params": self.params,
+            "rows": self.rows,
+            "optimizer": self.optimizer,
+        }
         if features is not None:
             values["features"] = {"spec": features.spec.to_dict(), "statistics": features.statistics}
         return values
 
-    def check(self, checkpoint, model_dir, training=False):
-        """Makes sure that the checkpoint is one of this model.
+    def check(self, checkpoint: Checkpoint, model_dir: str, training: bool = False) -> None:
+        """Refuses a checkpoint of another model.
 
         Args:
-          checkpoint: a `Checkpoint`.
-          model_dir: of it, for the message.
-          training: whether it is to be trained on, so that the optimizers have to be the same too.
+          checkpoint: the `Checkpoint`.
+          model_dir: its model directory, for the message.
+          training: whether the training continues, so that the optimizers have to be the same too.
 
         Raises:
-          UserError: it is not; names each setting that differs, with both values.
+          UserError: the model is another one; names each setting that differs, with both values.
         """
         recorded = checkpoint.model
         if recorded is None:
             _log.warning(
-                "%s does not say which model it is of, as checkpoints of earlier versions do not: it is read as %s, "
-                "as the flags and settings of now say",
+                "%s does not record its model, like all checkpoints of earlier versions: it is read as %s with the "
+                "current settings",
                 checkpoint.path,
-                f"--model={self.name}" if self.name else "the model given",
+                f"model={self.name}" if self.name else "the given model",
             )
             return
-        names = (self.name, recorded["name"])
-        if None not in names and not is_same(*names):
-            raise refusal(model_dir, [(f"--model={names[0]}", f"--model={names[1]}")])
-        # A param that came with a later version was, for this checkpoint, what it is by default.
+        trained_name = recorded["name"]
+        if self.name and trained_name and not is_same(self.name, trained_name):
+            raise refusal(model_dir, [(flag("model", self.name), flag("model", trained_name))])
+        # A param that was added by a later version had its default when this checkpoint was written.
         params = {**self.defaults, **recorded["params"]}
         pairs = [
             (self.spell, name, own, params[name])
@@ -114,53 +130,50 @@ class ModelRecord:
             raise refusal(model_dir, differing)
 
 
-def refusal(model_dir, differing):
-    """Returns the UserError of settings that are not those that a model was trained with.
+def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
+    """Returns the error that settings differ from the ones that a model was trained with.
 
     Args:
-      differing: list of (setting as it is given, setting as it was trained with).
+      model_dir: the model directory.
+      differing: (setting as given, setting as trained with) of each setting that differs.
     """
     given, trained = (" ".join(texts) for texts in zip(*differing, strict=True))
     return UserError(
-        f"{given}, but the model in {model_dir} was trained with {trained}: leave that out, or name another --model_dir"
+        f"{given}, but the model in {model_dir} was trained with {trained}: leave that out, or name another model_dir"
     )
 
 
-def flag(name, value):
+def flag(name: str, value: Any) -> str:
     """Returns a setting as the command line writes it."""
-    return f"--{name}={_text(value, ',')}"
+    return f"--{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
-def name_of(model_fn):
-    """Returns the name by which `--model` finds a function; None for one of a program or another function."""
+def name_of(model_fn: Callable[..., Any]) -> str | None:
+    """Returns `module:function`; None for a function that is defined in a program or in another function."""
     module, function = getattr(model_fn, "__module__", None), getattr(model_fn, "__qualname__", "")
     if not inspect.isfunction(model_fn) or module in (None, "__main__") or "." in function:
-        return None
+        return None  # No import finds it.
     return f"{module}:{function}"
 
 
-def canonical(name):
+def canonical(name: str | None) -> str | None:
     """Returns a model's registered name if it has one, else `name`."""
     if name and name.startswith(_OURS) and name.endswith(":model_fn"):
         return name.removeprefix(_OURS).removesuffix(":model_fn")
     return name
 
 
-def is_same(one, other):
-    """Returns whether two names are of one function, which may be imported by a longer or a shorter name."""
+def is_same(one: str, other: str) -> bool:
+    """Returns whether two names belong to one function, which may be imported by a longer or a shorter name."""
     longer, shorter = sorted((one, other), key=len, reverse=True)
     return longer == shorter or (":" in shorter and longer.endswith(f".{shorter}"))
 
 
-def _plain(name, value):
+def _plain(name: str, value: Any) -> str:
     return f"{name}={value}"
 
 
-def _text(value, separator):
-    return separator.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _is_json(value):
+def _is_json(value: Any) -> bool:
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -168,6 +181,6 @@ def _is_json(value):
     return True
 
 
-def _json(value):
-    """Returns a value as it is read back: JSON has no tuples."""
+def _json(value: Any) -> Any:
+    """Returns a value as a checkpoint gives it back: JSON has no tuples."""
     return json.loads(json.dumps(value))

@@ -1,13 +1,16 @@
-"""Keeps the best model of a training run, and ends the run when none better comes."""
+"""The evaluations of a training run: their history, the best checkpoint, and early stopping."""
 
 import dataclasses
 import logging
 import math
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator import retention
+from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import local_directory
 from ctr_trainer.messages.errors import UserError
@@ -15,54 +18,53 @@ from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.ranks import distributed
 
 FILE = "evaluations.json"
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 _LOSSES = ("loss", "logloss")
 
 
 @dataclasses.dataclass
 class EvaluationHistory:
-    """The evaluations of one model so far, and which checkpoint is the best.
+    """The evaluations of a model so far, and which checkpoint is the best.
 
     Attributes:
-      evaluations: list of dicts of `step` and the metrics, by ascending step.
-      best: dict of `metric`, `direction`, `step` and `value` of the best checkpoint, or None.
+      evaluations: dicts of `step` and the metrics, by ascending step.
+      best: `metric`, `direction`, `step` and `value` of the best checkpoint, or None.
     """
 
-    evaluations: list = dataclasses.field(default_factory=list)
-    best: dict | None = None
+    evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    best: dict[str, Any] | None = None
 
     @staticmethod
-    def load(model_dir):
-        """Returns the EvaluationHistory of a model directory, empty where there is none."""
+    def load(model_dir: str) -> "EvaluationHistory":
+        """Returns the EvaluationHistory of a model directory; it is empty if there is no file."""
         path = path_of(model_dir) / FILE
         if not path.exists():
             return EvaluationHistory()
-        values = path.read_json("remove it to go on without the evaluations so far")
+        values = path.read_json("remove it to continue without the evaluations so far")
         evaluations = [{name: math.nan if v is None else v for name, v in e.items()} for e in values["evaluations"]]
         return EvaluationHistory(evaluations, values["best"])
 
-    def save(self, model_dir):
-        """Replaces the file, whole."""
+    def save(self, model_dir: str) -> None:
+        """Replaces the file atomically."""
         values = {"best": self.best, "evaluations": [without_nan(each) for each in self.evaluations]}
         (path_of(model_dir) / FILE).write_json(values, indent=None)
 
-    def go_back(self, step):
-        """Forgets the evaluations after `step`, from where training goes on; the best checkpoint stays what it is."""
+    def go_back(self, step: int) -> None:
+        """Forgets the evaluations after `step`, from which training resumes; `best` stays."""
         self.evaluations = [each for each in self.evaluations if each["step"] <= step]
 
-    def add(self, step, metrics):
-        """Adds an evaluation, in place of those of this step or later."""
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds an evaluation; it replaces the evaluations of this step and of later steps."""
         self.go_back(step - 1)
         self.evaluations.append({"step": step, **metrics})
 
-    def improves(self, metric, direction, value):
-        """Returns whether a value is better than that of the best checkpoint by this metric; NaN never is."""
+    def improves(self, metric: str, direction: str, value: float) -> bool:
+        """Returns whether a value is better than the best checkpoint's; NaN never is."""
         if self.best is None or (self.best["metric"], self.best["direction"]) != (metric, direction):
             return not math.isnan(value)
         return is_better(value, self.best["value"], direction)
 
-    def best_by(self, metric: str, direction: str) -> dict | None:
+    def best_by(self, metric: str, direction: str) -> dict[str, Any] | None:
         """Returns `step` and `value` of the best evaluation by a metric; None if no evaluation has a number for it."""
         best = None
         for each in self.evaluations:
@@ -71,15 +73,15 @@ class EvaluationHistory:
                 best = {"step": each["step"], "value": value}
         return best
 
-    def without_improvement(self, metric, direction, min_delta=0.0):
-        """Returns how many of the last evaluations were not better, by more than `min_delta`, than the best earlier."""
+    def without_improvement(self, metric: str, direction: str, min_delta: float = 0.0) -> int:
+        """Returns how many of the last evaluations were not better, by more than `min_delta`, than an earlier one."""
         waited = 0
         for improved in self._improved(metric, direction, min_delta):
             waited = 0 if improved else waited + 1
         return waited
 
-    def falls(self, metric, direction, min_delta=0.0, patience=1):
-        """Returns how often `patience` evaluations in a row were not better than the best earlier; see `Plateau`."""
+    def falls(self, metric: str, direction: str, min_delta: float = 0.0, patience: int = 1) -> int:
+        """Returns how often `patience` evaluations in a row were without improvement; see `schedules.Plateau`."""
         waited = falls = 0
         for improved in self._improved(metric, direction, min_delta):
             waited = 0 if improved else waited + 1
@@ -87,8 +89,8 @@ class EvaluationHistory:
                 falls, waited = falls + 1, 0
         return falls
 
-    def _improved(self, metric, direction, min_delta):
-        """Yields of each evaluation whether it was better, by more than `min_delta`, than the best before it."""
+    def _improved(self, metric: str, direction: str, min_delta: float) -> Iterator[bool]:
+        """Yields for each evaluation whether it was better, by more than `min_delta`, than all earlier ones."""
         reference = math.nan
         for each in self.evaluations:
             value = each.get(metric, math.nan)
@@ -98,11 +100,13 @@ class EvaluationHistory:
             yield improved
 
 
-def is_better(value, reference, direction, min_delta=0.0):
-    """Returns whether `value` is better by more than `min_delta`; anything is better than NaN but NaN.
+def is_better(value: float, reference: float, direction: str, min_delta: float = 0.0) -> bool:
+    """Returns whether `value` is better by more than `min_delta`; every number is better than NaN.
 
     Args:
+      value, reference: the values to compare.
       direction: `max` or `min`.
+      min_delta: smallest difference that counts.
     """
     if math.isnan(reference):
         return not math.isnan(value)
@@ -110,8 +114,8 @@ def is_better(value, reference, direction, min_delta=0.0):
     return gain > min_delta
 
 
-def without_nan(metrics):
-    """Returns the dict, and what it holds, with None in place of NaN and infinities, which JSON does not have."""
+def without_nan(metrics: Any) -> Any:
+    """Returns nested dicts and lists with None in place of NaN and infinities, which JSON does not have."""
     if isinstance(metrics, dict):
         return {name: without_nan(value) for name, value in metrics.items()}
     if isinstance(metrics, list):
@@ -120,37 +124,48 @@ def without_nan(metrics):
 
 
 class ModelSelection:
-    """Evaluates on call; logs, keeps and summarises what was found; saves the model where it is the best so far.
+    """Evaluates when called; logs, records and summarizes the metrics; keeps the checkpoint if it is the best so far.
 
-    Rank 0 decides and tells the others. After a restart it goes on with the evaluations up to the step of the
-    checkpoint, so that the patience is counted as if the run had not been interrupted.
+    Rank 0 decides and tells the other ranks. After a restart it continues with the recorded evaluations up to the
+    step of the checkpoint, so the patience is counted as if the run had not been interrupted.
 
     Args:
-      evaluate: f(session) -> dict of metrics, or None if the training is to stop by a signal; a collective.
-      metric_names: those that `evaluate` returns.
+      evaluate: f(session) -> dict of metrics, or None if the training is to stop because of a signal; a collective.
+      metric_names: names of the metrics that `evaluate` returns.
       eval_spec: the `EvalSpec`.
-      model_dir: where the history, the best checkpoint and the summaries go.
+      model_dir: directory of the history, the best checkpoint and the summaries.
       save: f(session, step) -> path of the checkpoint of that step; a collective.
-      start: the step that training goes on from.
-      plateau_patience: evaluations without an improvement that lower the learning rates once; 0 if none do.
+      start: the step from which training resumes.
+      plateau_patience: evaluations without an improvement that lower the learning rates once; 0 for never.
 
     Attributes:
       falls: how often the evaluations so far have lowered the learning rates, see `EvaluationHistory.falls`.
-      metrics: of the last evaluation, with `global_step`; None before the first one.
+      metrics: metrics of the last evaluation, with `global_step`; None before the first one.
       stopped: whether it ended the training.
 
     Raises:
       UserError: there is no such metric.
     """
 
-    def __init__(self, evaluate, metric_names, eval_spec, model_dir, save, start, plateau_patience=0):
+    def __init__(
+        self,
+        evaluate: Callable[[tf1.Session], dict[str, Any] | None],
+        metric_names: Sequence[str],
+        eval_spec: EvalSpec,
+        model_dir: str,
+        save: Callable[[tf1.Session, int], str],
+        start: int,
+        plateau_patience: int = 0,
+    ) -> None:
         self._evaluate, self._spec, self._model_dir, self._save = evaluate, eval_spec, model_dir, save
         if eval_spec.best_metric and eval_spec.best_metric not in metric_names:
             raise UserError(
                 f"best_metric={eval_spec.best_metric}: the model has no such metric; it has {', '.join(metric_names)}"
             )
-        self.metrics, self.stopped = None, False
-        self._history, self._writer = None, None
+        self.metrics: dict[str, Any] | None = None
+        self.stopped = False
+        self._history = EvaluationHistory()  # Only rank 0 records evaluations.
+        self._writer: tf1.summary.FileWriter | None = None
         if distributed.is_chief():
             self._history = EvaluationHistory.load(model_dir)
             self._history.go_back(start)
@@ -158,49 +173,42 @@ class ModelSelection:
         if plateau_patience:
             self.falls = distributed.broadcast_object(self._count_falls(), "learning_rate_falls")
 
-    def __call__(self, session, step):
+    def __call__(self, session: tf1.Session, step: int) -> bool:
         """Returns whether training is to stop. A collective."""
         found = self._evaluate(session)
         if found is None:
             return False
         metrics = {k: v for k, v in found.items() if not k.startswith("reliability")}
         self.metrics = {"global_step": step, **metrics}
-        decided = distributed.broadcast_object(self._decide(step, metrics), "model_selection")
-        improves, stop, self.falls = decided
+        decision = self._decide(step, metrics) if distributed.is_chief() else None
+        improves, stop, self.falls = distributed.broadcast_object(decision, "model_selection")
         if improves:
             path = self._save(session, step)
             if distributed.is_chief():
-                self._keep(path, step, metrics[self._spec.best_metric])
+                self._keep(path, step, metrics)
         if distributed.is_chief():
-            _log.info("evaluation at step %d: %s", step, self._said(step, metrics))
+            _log.info("evaluation at step %d: %s", step, self._described(step, metrics))
             if stop:
-                waited, name = self._without_improvement(), self._spec.best_metric
+                waited, name = _without_improvement(self._history, self._spec), self._spec.best_metric
                 _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
         self.stopped = self.stopped or stop
         return stop
 
-    def _decide(self, step, metrics):
-        """Returns whether this is the best model so far, whether training is to stop, and `falls`; on rank 0."""
-        if not distributed.is_chief():
-            return None
-        self._summarise(step, metrics)
+    def _decide(self, step: int, metrics: Mapping[str, float]) -> tuple[bool, bool, int]:
+        """Records an evaluation. Returns whether it is the best so far, whether training is to stop, and `falls`."""
+        self._summarize(step, metrics)
         self._history.add(step, metrics)
         self._history.save(self._model_dir)
-        name, direction, patience = self._spec.best_metric, self._spec.direction, self._spec.early_stopping_patience
+        name, patience = self._spec.best_metric, self._spec.early_stopping_patience
         if not name:
             return False, False, 0
         if math.isnan(metrics[name]):
-            _log.warning("evaluation at step %d: %s is no number, so it counts as no improvement", step, name)
-        stop = bool(patience) and self._without_improvement() >= patience
-        return self._history.improves(name, direction, metrics[name]), stop, self._count_falls()
+            _log.warning("evaluation at step %d: %s is NaN, so it counts as no improvement", step, name)
+        stop = bool(patience) and _without_improvement(self._history, self._spec) >= patience
+        return self._history.improves(name, self._spec.direction, metrics[name]), stop, self._count_falls()
 
-    def _without_improvement(self) -> int:
-        """Returns how many of the last evaluations did not improve the metric that counts, for rank 0."""
-        spec = self._spec
-        return self._history.without_improvement(spec.best_metric, spec.direction, spec.early_stopping_min_delta)
-
-    def _said(self, step: int, metrics: dict[str, float]) -> str:
-        """Returns what the log says of an evaluation, for rank 0: first the metric that counts and its best value."""
+    def _described(self, step: int, metrics: Mapping[str, float]) -> str:
+        """Returns the log's text about an evaluation: first the metric that counts and its best value."""
         first = self._spec.best_metric or next((name for name in metrics if name.split("/")[0] == "auc"), "loss")
         best, kept = self._history.best_by(first, DIRECTIONS.get(first.split("/")[0], "max")), ""
         if self._spec.best_metric:
@@ -214,24 +222,24 @@ class ModelSelection:
         others = [f"{name} = {_text(name, value)}" for name, value in metrics.items() if name != first]
         return ", ".join([f"{first} = {_text(first, metrics[first])} ({rank})", *others])
 
-    def _count_falls(self):
-        """Returns `falls`, known to rank 0 only."""
-        if not (self._plateau_patience and distributed.is_chief()):
-            return 0
+    def _count_falls(self) -> int:
+        """Returns `falls` on rank 0."""
         spec = self._spec
+        if not (self._plateau_patience and spec.best_metric):
+            return 0
         return self._history.falls(
             spec.best_metric, spec.direction, spec.early_stopping_min_delta, self._plateau_patience
         )
 
-    def _keep(self, path, step, value):
+    def _keep(self, path: str, step: int, metrics: Mapping[str, float]) -> None:
         retention.keep_best(self._model_dir, path)
-        name, direction = self._spec.best_metric, self._spec.direction
-        self._history.best = {"metric": name, "direction": direction, "step": step, "value": value}
-        # From here on the new one is the best; until here it was the one before.
+        name, direction = self._spec.best_metric or "", self._spec.direction
+        self._history.best = {"metric": name, "direction": direction, "step": step, "value": metrics[name]}
+        # This write makes the new checkpoint the best one; until then it was the previous one.
         self._history.save(self._model_dir)
         retention.remove_other_bests(self._model_dir, step)
 
-    def _summarise(self, step, metrics):
+    def _summarize(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._writer is None:
             name = f"eval_{self._spec.name}" if self._spec.name else "eval"
             self._writer = tf1.summary.FileWriter(os.path.join(local_directory(self._model_dir), name))
@@ -239,26 +247,28 @@ class ModelSelection:
         self._writer.add_summary(tf1.Summary(value=values), step)
         self._writer.flush()
 
-    def close(self):
-        """Ends the summaries."""
+    def close(self) -> None:
+        """Closes the file of the summaries."""
         if self._writer is not None:
             self._writer.close()
 
 
 def _text(metric: str, value: float) -> str:
-    """Returns a value of a metric as the log shows it."""
+    """Returns a metric's value as the log shows it."""
     return format(value, ".8f" if metric.split("/")[0] in _LOSSES else ".6g")
 
 
-def is_over(model_dir, eval_spec, step):
-    """Returns whether a run that is at `step` was stopped there for want of improvement. A collective."""
-    over = None
+def _without_improvement(history: EvaluationHistory, spec: EvalSpec) -> int:
+    """Returns how many of the last evaluations did not improve the metric that counts."""
+    return history.without_improvement(spec.best_metric or "", spec.direction, spec.early_stopping_min_delta)
+
+
+def is_over(model_dir: str, eval_spec: EvalSpec, step: int) -> bool:
+    """Returns whether a run that is at `step` was stopped early there. A collective."""
+    over = False
     if distributed.is_chief() and eval_spec.early_stopping_patience:
         history = EvaluationHistory.load(model_dir)
         history.go_back(step)
-        waited = history.without_improvement(
-            eval_spec.best_metric, eval_spec.direction, eval_spec.early_stopping_min_delta
-        )
         at_end = bool(history.evaluations) and history.evaluations[-1]["step"] == step
-        over = at_end and waited >= eval_spec.early_stopping_patience
-    return bool(distributed.broadcast_object(over, "early_stopping"))
+        over = at_end and _without_improvement(history, eval_spec) >= eval_spec.early_stopping_patience
+    return distributed.broadcast_object(over, "early_stopping")

@@ -224,7 +224,7 @@ def _leased(config, model_dir, addresses, security, host_memory, ended=()):
         if distributed.is_chief():
             lease = Lease.new(model_dir, Placement.of_this_process().job)
             client = stack.enter_context(opened(lease))
-            stack.callback(client.release)  # Also after an error: the training that goes on from it need not wait.
+            stack.callback(client.release)  # Also after an error: the training that resumes from it need not wait.
         lease = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
         if client is None:
             lease = Lease(**lease)

@@ -1,4 +1,4 @@
-"""Publishes a model while it trains: from the hook of the training to the process that delivers."""
+"""Publications of a model: continuously while it trains, or once from a checkpoint."""
 
 import contextlib
 import functools
@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
-from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
+from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.export.saved_model import DenseTower
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import local_directory
 from ctr_trainer.graph_notes.notes import params_of_this_graph
@@ -35,7 +38,6 @@ from ctr_trainer.publication.spool import DIRECTORY, Spool
 from ctr_trainer.ranks import distributed
 
 _GENERATION, _EPOCH = 1, 0
-tf1 = tf.compat.v1
 _LOG = "publish.log"  # Below the model directory.
 
 
@@ -46,10 +48,10 @@ def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: C
       url: local path of the publication; nothing is there yet.
       model: the `TrainedModel`.
       checkpoint: a `Checkpoint` of it.
-      dtype: of the packed rows, see `packed_rows`.
+      dtype: dtype of the packed rows, see `packed_rows`.
 
     Raises:
-      UserError: the checkpoint is damaged, of another model or not finite, or the publication cannot be written.
+      UserError: the checkpoint is damaged, not finite or another model's, or the publication cannot be written.
     """
     directory = records.generation_path(url, _GENERATION)
     dense, base = records.dense_name(_EPOCH), records.name_of(BASE, _EPOCH)
@@ -76,11 +78,7 @@ def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: C
 
 
 def refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
-    """Refuses the exported tower of a checkpoint if a variable of it is not finite.
-
-    Raises:
-      UserError: names the checkpoint and the variable.
-    """
+    """Raises UserError if a variable of the exported tower of a checkpoint is not finite; names both."""
     variables = tf.train.load_checkpoint(
         os.path.join(tower, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
     )
@@ -89,9 +87,13 @@ def refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
             raise diverged(f"{checkpoint.path}: the variable {name} is not finite")
 
 
-def _write_rows(directory, base, checkpoint, dtype):
-    """Returns (the tables' configurations, the files' entries of the record)."""
-    configs, files, entries = {}, {}, []
+def _write_rows(
+    directory: Path, base: str, checkpoint: Checkpoint, dtype: str
+) -> tuple[list[TableConfig], list[dict[str, Any]]]:
+    """Returns (configurations of the tables, the record's entries of their files)."""
+    configs: dict[str, TableConfig] = {}
+    files: dict[str, ArrowFile] = {}
+    entries: list[dict[str, Any]] = []
     with (
         contextlib.ExitStack() as stack,
         tqdm.tqdm(desc="packing rows", unit=" rows", disable=not sys.stderr.isatty()) as bar,
@@ -109,11 +111,11 @@ def _write_rows(directory, base, checkpoint, dtype):
             files[table].write([key_array(keys), values])
             bar.update(len(keys))
         entries = [{**entry, **files[entry["table"]].finish()} for entry in entries]
-    return configs.values(), entries
+    return list(configs.values()), entries
 
 
 class NoPublishing:
-    """A training that is not published, and ranks other than 0.
+    """No publication: for trainings without `RunConfig.publish`, and for ranks other than 0.
 
     Attributes:
       hooks: session hooks.
@@ -128,7 +130,7 @@ class NoPublishing:
         return {}
 
     def close(self) -> None:
-        """Ends what is under way, also after an error."""
+        """Ends the publication, also after an error."""
 
 
 class Publishing(NoPublishing):
@@ -153,28 +155,30 @@ class Publishing(NoPublishing):
 
 
 def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
-    """Returns what publishes a training, `NoPublishing` without `RunConfig.publish`; in the training graph's scope.
+    """Returns `Publishing` for rank 0 of a training with `RunConfig.publish`, else `NoPublishing`.
+
+    Call it in the training graph's scope.
 
     Raises:
-      UserError: the model has no feature spec, by which a server would find its rows.
+      UserError: the model has no feature spec, which a server needs to look up its rows.
     """
     job, feed, publish = training.job, training.feed, training.job.config.publish
     if not publish.to:
         return NoPublishing()
     if not feed.inputs.fed:
         raise UserError(
-            f"--publish={publish.to}: a model that is fed by a tf.data.Dataset has no feature spec, by which a server "
-            "would find its rows: train it on converted data, or export it at the end with a serving_input_receiver_fn"
+            f"publish={publish.to}: a model that is fed by a tf.data.Dataset has no feature spec, which a server needs "
+            "to look up rows: train it on converted data, or export it at the end with a serving_input_receiver_fn"
         )
     if not distributed.is_chief():
         return NoPublishing()
     features = feed.inputs.features
     tower = DenseTower(job.model_fn, params_of_this_graph(job.params), (features.spec, features.statistics))
-    configs = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
+    configs: list[TableConfig] = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
     name = job.record.name or "model"
     spool = Spool(path_of(job.model_dir) / DIRECTORY, name, training.store, configs, publish.dtype)
     log = os.path.join(local_directory(job.model_dir), _LOG)
-    cores = distributed.service_cores(1, steps_wait=False)  # On all cores it costs the demo 19%, so 5 to 14%.
+    cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed, on all cores 19%.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)
     publisher = Publisher(spool, tower, publish.to, DeliverySupervisor(process), publish)
     grace_secs = job.config.grace_secs

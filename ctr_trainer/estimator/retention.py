@@ -1,55 +1,60 @@
-"""Which checkpoints stay, and which of them have files in common.
+"""Which checkpoints are kept, and which of them share files.
 
-Each checkpoint's directory holds all of its chain. Those of one chain have its older files as hard links, so that
-removing one checkpoint never takes a file from another, and a damaged file may damage all of the chain. So the chain
-before the present one stays as well, and the best checkpoint has files of its own: of no file is there less than one
-whole checkpoint that does without.
+Each checkpoint's directory holds its whole chain. The checkpoints of a chain share its older files as hard links (in a
+store, each has copies), so removing one checkpoint never takes a file from another. But a damaged file may damage every
+checkpoint of its chain. Therefore the newest checkpoint of the previous chain is kept too, and the best checkpoint has
+files of its own: whichever file is damaged, one whole checkpoint does not need it.
 """
 
 import contextlib
 import logging
+from typing import Any
 
 from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.checkpoint import Checkpoint, Entry
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 
 
-def base_of_next(model_dir, last, full_every):
-    """Returns the `Checkpoint` to whose chain the next one adds what changed; None if it is to have all rows.
+def base_of_next(model_dir: str, last: Checkpoint | None, full_every: int) -> Checkpoint | None:
+    """Returns the `Checkpoint` whose chain the next checkpoint extends; None if the next one has to be full.
 
     Args:
-      last: the `Checkpoint` before it, or None.
+      model_dir: the model directory.
+      last: the previous `Checkpoint`, or None.
       full_every: see `RunConfig.full_checkpoint_every`.
     """
     if last is None or last.chain_length >= full_every:
         return None
     if path_of(last.path).parent != path_of(model_dir) / checkpoints.RECENT:
-        return None  # The best one's files are its own.
+        return None  # The best checkpoint shares no files.
     earlier = [each for each in checkpoints.list_checkpoints(model_dir) if each.base != last.base]
     return last if earlier else None
 
 
-def extend(path, files, before):
-    """Makes the files of a snapshot just written to `path` a whole chain there. -> all files, for `commit`.
+def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Entry]:
+    """Completes the chain of a snapshot that was just written to `path`. Returns all files, for `commit`.
 
     Args:
+      path: directory of the new checkpoint.
       files: what `Store.save` returned.
-      before: the `Checkpoint` whose rows it was to add to, or None.
+      before: the `Checkpoint` that it was asked to extend, or None.
 
     Raises:
-      UserError: a file of the chain before is gone; names it.
+      UserError: a file of the earlier chain is missing; names it.
     """
-    if not files or files[0].get("since") is None:
+    if before is None or not files or files[0].get("since") is None:
         return files
     for entry in before.tables:
         (path_of(path) / entry["file"]).share(path_of(before.path) / entry["file"])
     return before.tables + files
 
 
-def remove_old(model_dir, keep):
-    """Removes all but the newest `keep` checkpoints and the newest of an earlier chain than the last; 0 keeps all."""
+def remove_old(model_dir: str, keep: int) -> None:
+    """Removes all but the newest `keep` checkpoints and the newest one of an earlier chain; 0 keeps all."""
     found = checkpoints.list_checkpoints(model_dir)
     if not keep or not found:
         return
@@ -60,19 +65,20 @@ def remove_old(model_dir, keep):
             _remove(each.path)
 
 
-def remove_unfinished(model_dir):
-    """Removes what killed processes have left of checkpoints; call it as the one job in the model directory."""
+def remove_unfinished(model_dir: str) -> None:
+    """Removes the unfinished checkpoints of killed processes; the caller holds the lock of the model directory."""
     for path in checkpoints.unfinished(model_dir):
         path_of(path).remove_all()
 
 
-def set_aside(model_dir, after, why):
-    """Renames the checkpoints of steps greater than `after` to `why-step-...`, so that they count no more.
+def set_aside(model_dir: str, after: int, why: str) -> None:
+    """Renames the checkpoints of steps greater than `after` to `why-step-...`, so that they are no longer used.
 
-    Training goes on from the step `after`: were they still to count, `remove_old` would keep them in place of those
-    that come.
+    Otherwise `remove_old` would keep them in place of the new checkpoints of a training that resumes from `after`.
 
     Args:
+      model_dir: the model directory.
+      after: the step from which training resumes.
       why: `refused` or `set-aside`.
     """
     for path in checkpoints.directories(model_dir):
@@ -85,11 +91,11 @@ def set_aside(model_dir, after, why):
             _log.error("the %s checkpoint %s is now %s; remove it when you have looked at it", why, path, free)
 
 
-def keep_best(model_dir, path):
-    """Keeps a copy of the checkpoint in `path` in `MODEL_DIR/best`, whatever becomes of that one and of its files.
+def keep_best(model_dir: str, path: str) -> None:
+    """Copies the checkpoint in `path` to `MODEL_DIR/best`, so that it survives the removal of the original.
 
-    It is the best one once `EvaluationHistory.best` names its step; the one before may go then (`remove_other_bests`).
-    A file that the best one before has as well is taken from there, so what is copied is what changed since.
+    It counts as the best checkpoint once `EvaluationHistory.best` names its step; after that, `remove_other_bests` may
+    remove the previous one. Files that the previous best checkpoint also has are shared with it, not copied.
 
     Raises:
       UserError: a file cannot be copied, or is damaged; names it.
@@ -99,7 +105,7 @@ def keep_best(model_dir, path):
     draft = kept.with_name(f"{checkpoints.DRAFT}{kept.name}")
     checkpoints.begin(draft)
     checkpoint = checkpoints.load(path)
-    before = {}
+    before: dict[tuple[Any, ...], Path] = {}
     for other in checkpoints.directories(model_dir, checkpoints.BEST):
         with contextlib.suppress(UserError):
             found = checkpoints.load(other)
@@ -114,27 +120,27 @@ def keep_best(model_dir, path):
                 raise UserError(f"{source / entry['file']}: altered since the checkpoint was written")
     (draft / checkpoints.MANIFEST).copy_from(source / checkpoints.MANIFEST)
     draft.sync()
-    kept.remove_all()  # Of this step too, if training went back before it.
+    kept.remove_all()  # There is one if training resumed from an earlier step and came to this step again.
     draft.move_to(kept, checkpoints.MANIFEST)
     kept.parent.sync()
 
 
-def remove_other_bests(model_dir, step):
-    """Removes what `keep_best` kept other than the checkpoint of `step`."""
+def remove_other_bests(model_dir: str, step: int) -> None:
+    """Removes all that `keep_best` has kept, except the checkpoint of `step`."""
     for path in checkpoints.directories(model_dir, checkpoints.BEST):
         if checkpoints.step_of(path) != step:
             _remove(path)
 
 
-def _remove(path):
-    (path_of(path) / checkpoints.MANIFEST).unlink()  # First, so that a half-removed one does not count.
+def _remove(path: str) -> None:
+    (path_of(path) / checkpoints.MANIFEST).unlink()  # First, so that a half-removed checkpoint does not count.
     path_of(path).remove_all()
 
 
-def _identity(entry):
+def _identity(entry: Entry) -> tuple[Any, ...]:
     return entry["file"], entry["bytes"], entry["crc32"], entry.get("snapshot")
 
 
-def _is_whole(path, entry):
+def _is_whole(path: Path, entry: Entry) -> bool:
     described = checkpoints.describe_file(path, entry["file"])
     return (described["bytes"], described["crc32"]) == (entry["bytes"], entry["crc32"])

@@ -1,90 +1,101 @@
-"""Saves both halves of a model while it trains."""
+"""Writes checkpoints of both halves of a model while it trains."""
 
 import contextlib
 import logging
 import time
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import model_directory, retention
+from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import EqualVariables
+from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.files.path import PathLease
 from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.staging import InPlace, Staging
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.sync_hooks import raise_if_lost
 from ctr_trainer.messages.errors import ServiceLost, UserError, diverged, reason
 from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.run_config import RunConfig
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS, _LOOK_SECONDS = 5.0, 0.05
-
-
-class DirectoryLock(Protocol):
-    """The lock of a model directory."""
-
-    def check(self) -> None:
-        """Raises UserError if this process has lost the lock."""
 
 
 class Saving:
     """Writes checkpoints of the rows and the dense variables of one step.
 
-    The steps wait while both halves are captured. The service writes the rows, and a thread of rank 0 does the rest,
-    beside the steps that follow; the manifest comes last. One checkpoint at a time: the next one waits for it.
+    The steps wait while both halves are captured. Then the service writes the rows in the background, and a thread of
+    rank 0 writes the rest, the manifest last. Only one checkpoint is written at a time: the next one waits.
 
     Args:
       saver: `tf.compat.v1.train.Saver` of the dense variables.
       feed: the `Feed` of the training.
-      store: where the rows are.
-      restored: the `Checkpoint` that training goes on from, or None.
-      model_dir: where checkpoints are kept: a path or a URL.
-      staging: `Staging` of the model directory, whose files are copied to it with each checkpoint.
-      lock: the lock of the model directory, of rank 0; None of others.
+      store: the store of the rows.
+      restored: the `Checkpoint` that training resumes from, or None.
+      model_dir: path or URL of the model directory.
+      staging: the local copy of the model directory; its files are uploaded after each checkpoint.
+      lock: the lock of the model directory, on rank 0; None on other ranks.
       config: `RunConfig`.
-      model: what makes the model's graph, see `ModelRecord.to_dict`.
-      settle: f(session) after which the dense variables are what all steps made of them, on all ranks; a collective.
+      model: what defines the model's graph, see `ModelRecord.to_dict`.
+      settle: f(session), applies what is pending to the dense variables on all ranks; a collective.
     """
 
-    def __init__(self, saver, feed, store, restored, model_dir, staging, lock, config, model, settle):
+    def __init__(
+        self,
+        *,
+        saver: tf1.train.Saver,
+        feed: Feed,
+        store: Store,
+        restored: Checkpoint | None,
+        model_dir: str,
+        staging: Staging | InPlace,
+        lock: PathLease | None,
+        config: RunConfig,
+        model: dict[str, Any],
+        settle: Callable[[tf1.Session], None],
+    ) -> None:
         self._settle, self._staging, self._lock = settle, staging, lock
         self._saver, self._feed, self._store = saver, feed, store
         self._model_dir, self._config, self._model = model_dir, config, model
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
-        self._last = restored  # The checkpoint that the rows of the next one add to; rank 0's from the first save on.
+        self._last = restored  # The checkpoint whose chain the next one may extend; only rank 0 keeps it up to date.
         self._begun_path = self._last_path = restored.path if restored else None
         self._finite, self._equal = _finite_variables(), EqualVariables()
         self._negative_sampling = notes().negative_sampling
         self._decay = notes().run_length.decay(notes().step_plan.accumulation_steps)
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
-        self._begun_step = None
+        self._begun_step: int | None = None
         self._writing = Background("the writing of a checkpoint")
 
-    def __call__(self, session, step):
-        """Returns the path of the checkpoint of `step`, which is written when this returns. A collective.
-
-        A step that was saved already is not saved again.
+    def __call__(self, session: tf1.Session, step: int) -> str:
+        """Writes the checkpoint of `step`, unless there is one. Returns its path. A collective.
 
         Raises:
-          UserError: it cannot be written, a variable or a row is not finite, or variables differ between the ranks; the
-            checkpoints before it are whole.
-          ServiceLost: the embedding service is gone, and all ranks have agreed on it.
+          UserError: it cannot be written, a variable or a row is not finite, or variables differ between the ranks. The
+            earlier checkpoints stay valid.
+          ServiceLost: the embedding service is lost, and all ranks have agreed on it.
         """
         self.begin(session, step)
         self._wait()
-        raise_if_lost(self._store, distributed.all_sum(np.int64(self._store.lost is not None), "checkpoint_written"))
+        self._raise_if_lost("checkpoint_written")
         self._last_path = self._begun_path
-        return self._last_path
+        return checkpoints.checkpoint_path(self._model_dir, step)
 
-    def begin(self, session, step):
-        """Captures both halves of `step`, and has them written beside the steps that follow. A collective.
+    def begin(self, session: tf1.Session, step: int) -> None:
+        """Captures both halves of `step`, to be written in the background. A collective.
 
         Raises:
-          UserError, ServiceLost: as above, of this checkpoint or of the one before it.
+          UserError, ServiceLost: see `__call__`; the error may also be about the previous checkpoint.
         """
         if step == self._begun_step:
             return
@@ -92,40 +103,45 @@ class Saving:
         self._equal.check(session, step)
         self._feed.flush()
         self._wait()
-        # Also the barrier after which every rank's rows are at the service, and the checkpoint before is written.
-        own = np.int64([self._feed.examples, self._store.lost is not None])
+        # After this barrier the service has every rank's rows, and the previous checkpoint is written.
+        own = np.array([self._feed.examples, self._store.lost is not None], np.int64)
         examples, lost = distributed.all_sum(own, "checkpoint_examples")
-        raise_if_lost(self._store, lost)
+        raise_if_lost(self._store, int(lost))
         self._last_path = self._begun_path
         path = checkpoints.checkpoint_path(self._model_dir, step)
         if distributed.is_chief():
             self._begin_writing(session, path, step, self._examples_before + int(examples))
-        # The barrier after which rows and variables may change again.
-        raise_if_lost(self._store, distributed.all_sum(np.int64(self._store.lost is not None), "checkpoint_captured"))
+        # After this barrier rows and variables may change again.
+        self._raise_if_lost("checkpoint_captured")
         self._begun_step, self._begun_path = step, path
 
-    def look(self):
-        """Raises what the writing beside the steps has raised, once that has ended."""
+    def _raise_if_lost(self, name: str) -> None:
+        """Raises ServiceLost if a rank has lost the service. A collective."""
+        lost = distributed.all_sum(np.array(self._store.lost is not None, np.int64), name)
+        raise_if_lost(self._store, int(lost))
+
+    def look(self) -> None:
+        """Raises the error of the thread that writes, if it has ended with one."""
         if not self._writing.is_busy:
             self._writing.wait()
 
-    def close(self):
-        """Ends, also after an error: what is still to be written of a checkpoint gets a few seconds."""
+    def close(self) -> None:
+        """Waits a few seconds for a checkpoint that is being written, also after an error."""
         with contextlib.suppress(UserError):
             self._writing.close(_CLOSE_SECONDS)
 
-    def _wait(self):
+    def _wait(self) -> None:
         with distributed.watchdog().waiting("the files of the last checkpoint"):
             self._writing.wait()
 
     @property
-    def path(self):
-        """Of the last checkpoint, also if it is the one that training goes on from; None before the first."""
+    def path(self) -> str | None:
+        """The path of the last checkpoint of this or an earlier run; None if there is none yet."""
         return self._last_path
 
     @contextlib.contextmanager
-    def naming_the_last_checkpoint(self, has_trained):
-        """Has what ends the training within the block say where it goes on.
+    def naming_the_last_checkpoint(self, has_trained: Callable[[], bool]) -> Iterator[None]:
+        """Adds to the UserErrors of the block from which checkpoint the same command resumes.
 
         Args:
           has_trained: f() -> whether a step was done; before that nothing is added.
@@ -133,18 +149,18 @@ class Saving:
         try:
             yield
         except ServiceLost:
-            raise  # `Estimator.train` says so, or goes on.
+            raise  # `Estimator.train` adds it, or restarts.
         except UserError as error:
             if not has_trained():
                 raise
             self._wait_for_begun()
             last = f"There is no checkpoint in {self._model_dir} yet: the same command starts from the beginning"
             if self._last_path:
-                last = f"The last checkpoint is {self._last_path}: the same command goes on from it"
+                last = f"The last checkpoint is {self._last_path}: the same command resumes from it"
             raise UserError(f"{str(error).rstrip('.')}. {last}") from None
 
-    def _wait_for_begun(self):
-        """Has ranks besides 0 know, before they name the last checkpoint, whether the one that was begun is written."""
+    def _wait_for_begun(self) -> None:
+        """Waits on ranks other than 0 a few seconds for the begun checkpoint, so that they name the right one."""
         if distributed.is_chief() or self._begun_path == self._last_path:
             return
         manifest, deadline = path_of(self._begun_path) / checkpoints.MANIFEST, time.monotonic() + _CLOSE_SECONDS
@@ -154,29 +170,36 @@ class Saving:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _begin_writing(self, session, path, step, examples):
-        """Captures a checkpoint, and has it written by the thread beside the steps."""
+    def _begin_writing(self, session: tf1.Session, path: str, step: int, examples: int) -> None:
+        """Captures a checkpoint on rank 0, and starts the thread that writes it."""
         self._refuse_not_finite(session, step)
-        self._lock.check()
+        self._check_lock()
         checkpoints.begin(path)
         base = retention.base_of_next(self._model_dir, self._last, self._config.full_checkpoint_every)
-        with contextlib.ExitStack() as dense, _told_of(path):
-            directory = dense.enter_context(path_of(path).filled_locally())
+        with contextlib.ExitStack() as stack, _naming(path):
+            directory = stack.enter_context(path_of(path).filled_locally())
             self._saver.save(session, str(directory / checkpoints.DENSE), write_meta_graph=False)
             position = self._feed.position_after(step - self._start)
             finish = self._store.begin_save(path, step, base.snapshot if base else None)
-            dense = dense.pop_all()
+            dense = stack.pop_all()
 
-        def write():
-            with _told_of(path), dense:
+        def write() -> None:
+            with _naming(path), dense:
                 files = finish()
             if self._store.lost:
                 return  # All ranks will know at their next sync.
-            with _told_of(path):
+            with _naming(path):
                 tables = retention.extend(path, files, base)
-                self._lock.check()  # Writing may have taken minutes, in which another job may have taken the lock.
+                self._check_lock()  # Writing may have taken minutes, in which another job may have taken the lock.
                 self._last = checkpoints.commit(
-                    path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
+                    path,
+                    step=step,
+                    tables=tables,
+                    position=position,
+                    examples=examples,
+                    negative_sampling=self._negative_sampling,
+                    model=self._model,
+                    decay=self._decay,
                 )
                 model_directory.point_tensorflow_to(self._model_dir, self._last)
             self._last_path = path
@@ -186,7 +209,11 @@ class Saving:
 
         self._writing.start(write)
 
-    def _refuse_not_finite(self, session, step):
+    def _check_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.check()
+
+    def _refuse_not_finite(self, session: tf1.Session, step: int) -> None:
         finite = session.run(self._finite) if self._finite else {}
         bad = [name for name in finite if not finite[name]]
         if bad:
@@ -195,30 +222,30 @@ class Saving:
 
 
 @contextlib.contextmanager
-def _told_of(path):
-    """Says which checkpoint cannot be written."""
+def _naming(path: str) -> Iterator[None]:
+    """Turns errors of the block into a UserError that names the checkpoint."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The checkpoints before it are "
-            "whole"
+            f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The earlier checkpoints stay "
+            "valid"
         ) from None
 
 
-def _finite_variables():
-    """Returns for each variable of floats, by name, the boolean tensor of whether all of it is finite."""
+def _finite_variables() -> dict[str, tf.Tensor]:
+    """Returns by name of each floating-point variable a boolean scalar: whether all its values are finite."""
     return {
         v.op.name: tf.reduce_all(tf.math.is_finite(v)) for v in tf1.global_variables() if v.dtype.base_dtype.is_floating
     }
 
 
-def _log_change(restored, share):
-    """Says so where training goes on with another share of the negative examples than the checkpoint had."""
+def _log_change(restored: Checkpoint, share: float | None) -> None:
+    """Logs that the share of the negative examples differs from the checkpoint's, if it does."""
     before = restored.negative_sampling
     if None not in (before, share) and before != share:
         _log.warning(
-            "training goes on with --negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g from "
+            "training continues with negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g from "
             "the next checkpoint on",
             share,
             restored.path,

@@ -1,4 +1,4 @@
-"""Training with evaluations on the way, in tf.estimator's names."""
+"""Training with evaluations, by the names of `tf.estimator`: what it takes, and what it returns."""
 
 import dataclasses
 import logging
@@ -28,28 +28,30 @@ class TrainResult(Mapping[str, Any]):
       seconds: training time without evaluations.
       examples_per_sec: of all workers.
       input_wait_seconds: seconds in which this rank waited for batches.
-      phases, load: with `RunConfig.phase_steps`, the figures of `StepTraceHook` and `LoadHook` of this rank; else None.
-      training_auc: the AUC of the training examples of all ranks, by name: `auc`, or `auc/<label>` of several labels.
+      phases, load: the figures of `StepTraceHook` and `LoadHook` of this rank; None without `RunConfig.phase_steps`.
+      training_auc: the AUC of the training examples of all ranks, by name: `auc`, or with several labels `auc/<label>`.
       phase_seconds: by phase, the `mean` and the `max` over the ranks. `exchange` is the part of `session` in which
-        only the exchange of gradients was at work, estimated from a few steps. `syncing` is the time in which syncs of
-        the rows were under way, most of it while steps ran.
+        only the exchange of gradients was running, estimated from a few steps. `syncing` is the time in which syncs of
+        the rows were running, most of it concurrently with steps.
       slowest_phase, slowest_phase_share: the phase with the largest mean, and its share of the training time.
-      cache_hit_rate: share of the looked up keys that a worker had; None without a service, as for the next two.
-      bytes_per_sync: bytes that one copy of the rows sends and receives from one sync to the next, misses included.
-      copies_of: who has such a copy: `host` (all workers of a host together) or `worker`.
+      cache_hit_rate: share of the looked up keys that a worker had; None without a service.
+      bytes_per_sync: bytes that one copy of the rows sends and receives from one sync to the next, including misses;
+        None without a service.
+      copies_of: who has a copy of the rows: `host` (all workers of a host together) or `worker`; None without a
+        service.
       row_lock_wait_percent, row_lock_held_percent: share of the training time in which a worker's threads waited for
         the lock of the rows and held it, mean of the ranks; None without a lock.
       service_silent_seconds: seconds in which the embedding service did not answer.
-      resident_bytes: `mean` and `max` of the most memory that each rank held, and all of them as `ranks`.
+      resident_bytes: the most memory that each rank held: `mean`, `max`, and a list of all as `ranks`.
       service_resident_bytes: memory of all shards at the end; None without a service.
       gpu: `busy` (a share of the time) and `bytes`, each with `mean` and `max` over the ranks; None without GPUs that
         NVML reports on.
       advice: which flag is most likely to make the run faster: `flag`, `share` and `why`; or None.
       evaluation: metrics of the last evaluation; None if there was none.
-      evaluation_seconds: seconds of all evaluations; None without an `EvalSpec`, as `stopped_early`.
-      stopped_early: whether evaluations without an improvement ended the training.
+      evaluation_seconds: seconds of all evaluations; None without an `EvalSpec`.
+      stopped_early: whether evaluations without an improvement ended the training; None without an `EvalSpec`.
       warm_start: on rank 0 after a warm start, what was taken and what was left; else None.
-      publication: on rank 0 with `RunConfig.publish`, see `Publisher.results`; else None.
+      publication: on rank 0 with `RunConfig.publish`, the figures of `Publisher.results`; else None.
     """
 
     workers: int
@@ -82,7 +84,7 @@ class TrainResult(Mapping[str, Any]):
     publication: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the dict of `train_summary.json`: the AUC by its names, and no key of what the job does not have."""
+        """Returns the dict of `train_summary.json`, which has each AUC by its name and leaves out absent figures."""
         values: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -106,7 +108,7 @@ class TrainResult(Mapping[str, Any]):
 
 
 class EvaluationResult(dict[str, Any]):
-    """The metrics of an evaluation by name, as in `metrics["auc"]`, with those that every model has as attributes.
+    """The metrics of an evaluation by name, such as `metrics["auc"]`; common metrics are attributes too.
 
     A click model also has `examples`, the metrics of `EvaluationMetrics` and `reliability`, the rows of
     `Reliability.table`. With several labels the names end with the label, such as `auc/click`.
@@ -124,7 +126,7 @@ class EvaluationResult(dict[str, Any]):
 
     @property
     def examples(self) -> int | None:
-        """How many examples were evaluated; None if the model has no click metrics."""
+        """The number of evaluated examples; None if the model has no click metrics."""
         return self.get("examples")
 
     @property
@@ -138,10 +140,10 @@ class TrainSpec:
     """What to train on.
 
     Attributes:
-      input_fn, max_steps, hooks, saving_listeners: as for `Estimator.train`.
+      input_fn, max_steps, hooks, saving_listeners: see `Estimator.train`.
     """
 
-    input_fn: Callable
+    input_fn: Callable[..., Any]
     max_steps: int | None = None
     hooks: Sequence[Any] | None = ()
     saving_listeners: Sequence[Any] | None = ()
@@ -149,24 +151,24 @@ class TrainSpec:
 
 @dataclasses.dataclass(frozen=True)
 class EvalSpec(EvaluationConfig):
-    """What to evaluate on while training, how often, and what comes of it.
+    """What to evaluate on during training, how often, and what follows from the metrics.
 
-    All ranks evaluate the model as it is, after each step whose number divides by `every_n_steps`, or with which an
-    `every_n_epochs`-th epoch of the training data ends, and after the last one. If `throttle_secs` or
-    `start_delay_secs` is given in place of these, they evaluate as tf.estimator does: with each checkpoint, but not
-    earlier than these times by rank 0's clock.
+    All ranks evaluate after each step whose number is a multiple of `every_n_steps`, or at the end of every
+    `every_n_epochs`-th epoch of the training data, and after the last step. If `throttle_secs` or `start_delay_secs` is
+    given instead, they evaluate as tf.estimator does: after each checkpoint, but not earlier than these times by rank
+    0's clock.
 
     Attributes:
       input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share; read from its beginning each time.
-      name: of the summaries' directory, `MODEL_DIR/eval` or `MODEL_DIR/eval_<name>`.
+      name: the summaries are in `MODEL_DIR/eval_<name>`; None for `MODEL_DIR/eval`.
       hooks: more session hooks of an evaluation.
-      exporters: list of `LatestExporter`, `BestExporter`, `FinalExporter` or others that are an `exporters.Exporter`.
-      start_delay_secs: seconds from the training's begin to the first evaluation.
+      exporters: list of `LatestExporter`, `BestExporter`, `FinalExporter` or other `exporters.Exporter`s.
+      start_delay_secs: seconds from the start of the training to the first evaluation.
       throttle_secs: least seconds between two evaluations.
       metrics: `MetricsConfig`.
       every_n_steps: global steps between two evaluations; 0 for one at the end only; 1000 if neither this nor
         `every_n_epochs`, `throttle_secs` or `start_delay_secs` is given.
-      every_n_epochs: epochs between two evaluations, counted from the very first one.
+      every_n_epochs: epochs between two evaluations, counted from the first epoch of the model.
       steps: batches of each rank; 0 or None for all.
       best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; "" or None keeps none.
       best_direction: `max` or `min`; "" or None for a metric of this package, which knows its own.
@@ -177,7 +179,7 @@ class EvalSpec(EvaluationConfig):
       UserError: both periods, early stopping without `best_metric` or a period, or no direction is known.
     """
 
-    input_fn: Callable
+    input_fn: Callable[..., Any]
     name: str | None = None
     hooks: Sequence[Any] | None = ()
     exporters: Iterable[Any] | None = ()
@@ -201,8 +203,8 @@ class EvalSpec(EvaluationConfig):
                 "{every_n_epochs:name}"
             )
         if self.early_stopping_patience and not self.best_metric:
-            raise self.refused("{early_stopping_patience} needs a {best_metric:name}, as auc, to wait for")
-        if self.best_metric and self.direction is None:
+            raise self.refused("{early_stopping_patience} needs a {best_metric:name} to wait for, such as auc")
+        if self.best_metric and not self.direction:
             known = ", ".join(f"{name} {direction}" for name, direction in DIRECTIONS.items())
             raise self.refused(
                 "which values of {best_metric} are better is not known: give {best_direction:name}, max or min "
@@ -211,23 +213,23 @@ class EvalSpec(EvaluationConfig):
             )
 
     @property
-    def direction(self):
-        """`max` or `min`, given or known of the metric; None where it is neither."""
-        return self.best_direction or DIRECTIONS.get((self.best_metric or "").split("/")[0])
+    def direction(self) -> str:
+        """`max` or `min`, whichever is better for the metric; "" if that is not known."""
+        return self.best_direction or DIRECTIONS.get((self.best_metric or "").split("/")[0], "")
 
 
 def train_and_evaluate(
     estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> tuple[dict[str, Any] | None, TrainResult | None]:
-    """Trains, evaluating on the way without leaving the training session. A collective.
+    """Trains, and evaluates without leaving the training session. A collective.
 
     Args:
-      estimator: `Estimator`.
+      estimator: the `Estimator`.
       train_spec, eval_spec: `TrainSpec` and `EvalSpec`.
 
     Returns:
-      (metrics, result): the metrics of the last evaluation with their `global_step`, or None where none was made, as
-      tf.estimator's; and the `TrainResult`.
+      (metrics, result): the metrics of the last evaluation with their `global_step`, or None if there was none; and
+      the `TrainResult`, or None if there was nothing to do.
     """
     result = estimator.train(
         train_spec.input_fn,

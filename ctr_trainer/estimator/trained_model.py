@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -29,8 +29,6 @@ from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
-
-tf1 = tf.compat.v1
 
 
 class TrainedModel:
@@ -106,7 +104,7 @@ class TrainedModel:
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
-            own = [*feed.hooks, *spec.evaluation_hooks, *(hooks or ())]
+            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *(hooks or ())]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
@@ -134,7 +132,7 @@ class TrainedModel:
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
-            own = [*feed.hooks, *spec.prediction_hooks, *(hooks or ())]
+            own = [*feed.hooks, *(spec.prediction_hooks or ()), *(hooks or ())]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
                     values = feed.beside(session.run(predictions))
@@ -207,18 +205,20 @@ class TrainedModel:
 
     def get_variable_names(self) -> list[str]:
         """Returns the names of the dense variables in the newest checkpoint, with optimizers' state. A collective."""
-        return sorted(program.variables_of(self.latest_checkpoint(required=True)).get_variable_to_shape_map())
+        return sorted(
+            program.variables_of(model_directory.required_checkpoint(self.model_dir)).get_variable_to_shape_map()
+        )
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Returns the value of a dense variable in the newest checkpoint. A collective."""
-        return program.variables_of(self.latest_checkpoint(required=True)).get_tensor(name)
+        return program.variables_of(model_directory.required_checkpoint(self.model_dir)).get_tensor(name)
 
-    def latest_checkpoint(self, required: bool = False) -> Checkpoint | None:
-        """Returns the newest `Checkpoint` that is whole, or None; see `finding.latest`. A collective."""
-        return model_directory.newest_checkpoint(self.model_dir, required)
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """Returns the newest `Checkpoint` that is whole, or None. A collective."""
+        return model_directory.newest_checkpoint(self.model_dir)
 
     def find_checkpoint(self, which: str) -> Checkpoint:
-        """Returns the `Checkpoint` that is `latest`, `best` or of a step; see `finding.find`. A collective."""
+        """Returns the `Checkpoint` that is `latest`, `best` or of a step; see `model_directory`. A collective."""
         return model_directory.find_checkpoint(self.model_dir, which)
 
     @property
@@ -229,7 +229,7 @@ class TrainedModel:
         """Returns the checkpoint that was given, by itself or by its path, or the newest. A collective."""
         if checkpoint is None and path is not None:
             checkpoint = model_directory.checkpoint_at_on_every_rank(path)
-        return self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
+        return self._of_this_model(checkpoint or model_directory.required_checkpoint(self.model_dir))
 
     def _of_this_model(self, checkpoint: Checkpoint) -> Checkpoint:
         """Returns the checkpoint; raises UserError if another model wrote it."""

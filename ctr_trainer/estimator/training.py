@@ -22,8 +22,9 @@ from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.open_store import in_fixed_order, open_store
 from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.program import call_input_fn, make_input
-from ctr_trainer.estimator.saving import DirectoryLock, Saving
+from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
+from ctr_trainer.files.path import PathLease
 from ctr_trainer.files.staging import InPlace, Staging
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
@@ -65,7 +66,7 @@ class TrainingJob:
     input_fn: Callable[..., Any]
     record: ModelRecord
     staging: Staging | InPlace
-    lock: DirectoryLock | None
+    lock: PathLease | None
     checkpoint: Checkpoint | None = None
     newer_checkpoints: Literal["refused", "set-aside"] = "refused"
     last_step: int | None = None

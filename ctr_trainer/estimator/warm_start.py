@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.embedding.snapshot import parquet_rows, snapshot, snapshot_writer
@@ -20,7 +21,6 @@ from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 _DRAFT = "warm_start"  # Below the model directory, where a service reads: the rows as this training lays them out.
 _NAMED = 5
@@ -118,7 +118,7 @@ def warm_start_of(source, checkpoint):
     if not source or not distributed.is_chief():
         return NoWarmStart()
     if checkpoint:
-        _log.info("--warm_start=%s is not read again: the training goes on from %s", source, checkpoint.path)
+        _log.info("--warm_start=%s is not read again: the training resumes from %s", source, checkpoint.path)
         return NoWarmStart()
     if isinstance(source, WarmStartSettings):
         return TensorFlowWarmStart(source)

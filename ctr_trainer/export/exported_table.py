@@ -7,11 +7,11 @@ import sys
 import numba
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
 
-tf1 = tf.compat.v1
 _BYTES = 64 << 20
 _MOST_PIECES = 256
 

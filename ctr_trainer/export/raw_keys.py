@@ -3,13 +3,12 @@
 import re
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.features import hashing
 from ctr_trainer.features.hashing import graph_keys
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
 from ctr_trainer.features.times import graph_derived
-
-tf1 = tf.compat.v1
 
 # Name of the signature, and kinds of its outputs; see `key_outputs`.
 SIGNATURE = "keys"

@@ -1,11 +1,10 @@
 """The features of exported graphs, made from raw values or from embedding rows that come with each request."""
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.export.raw_keys import RawKeys
 from ctr_trainer.features.tensors import EMBEDDING, MASK, SEQUENCE, Features, operation_name
-
-tf1 = tf.compat.v1
 
 
 class ExportedFeatures(Features):

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
@@ -27,7 +28,6 @@ from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.restoring import refusing_other_variables
 
-tf1 = tf.compat.v1
 _VARIABLES = "variables"
 # TensorFlow Serving leaves `assets.extra` alone.
 _SPEC = ("assets.extra", "feature_spec.json")

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
@@ -24,7 +25,6 @@ from ctr_trainer.ranks import distributed
 
 _ROW = "row of the chunk"
 _GROUP_SLOT = "group"
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass

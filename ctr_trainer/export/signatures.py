@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.messages.errors import UserError
 
-tf1 = tf.compat.v1
 SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 Receivers = Mapping[str, tf.Tensor]
 _EXAMPLES = "examples"

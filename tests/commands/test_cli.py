@@ -65,7 +65,7 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     for name in ("OpsReadSample", "OpsPushGrad", "StepLookup", "StepRowUpdate"):
         assert any(line.startswith(f"[RunStatus]: {name} statistics => count: 20 ") for line in lines)
     assert any(line.startswith("step 5 of 20 (25%), epoch 0.5 of 2, ") for line in lines)
-    assert not any(line.startswith("going on from") for line in lines)
+    assert not any(line.startswith("resuming from") for line in lines)
     # With --eval_data alone there is one evaluation, after the last step.
     assert [line.split(" = ")[0] for line in lines if line.startswith("evaluation")] == ["evaluation at step 20: auc"]
     assert json.loads((tmp_path / "model" / "train_summary.json").read_text())["evaluation"]["examples"] == 300
@@ -81,9 +81,9 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     with caplog.at_level("INFO"):
         assert cli.main(["train", flagfile, "--epochs=3", "--eval_steps=10", "--best_metric=accuracy"]) == 0
         assert cli.main(["train", flagfile, "--epochs=4"]) == 0
-    first, second = (r.getMessage() for r in caplog.records if r.getMessage().startswith("going on from"))
+    first, second = (r.getMessage() for r in caplog.records if r.getMessage().startswith("resuming from"))
     model = tmp_path / "model"
-    at = f"going on from {model}/checkpoints/step-0000000020: step 20, epoch 2.0, 1 worker now, 1 then"
+    at = f"resuming from {model}/checkpoints/step-0000000020: step 20, epoch 2.0, 1 worker now, 1 then"
     assert first == at
     said = [record.getMessage() for record in caplog.records]
     assert not any(line.startswith("starting from step 0") for line in said)
@@ -257,7 +257,7 @@ def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kep
 
     with caplog.at_level("INFO"):
         assert cli.main(["train", flagfile, "--negative_sampling=0.5", "--epochs=2"]) == 0
-    assert any("training goes on with --negative_sampling=0.5; until " in r.getMessage() for r in caplog.records)
+    assert any("training continues with negative_sampling=0.5; until " in r.getMessage() for r in caplog.records)
     assert cli.main(["evaluate", flagfile, "--negative_sampling=0.5"]) == 0
     np.testing.assert_array_equal(predicted("--checkpoint=10"), calibrated)
 

@@ -83,7 +83,7 @@ def test_a_loss_that_is_nan_ends_the_training_before_its_step_is_saved(data, tmp
     assert f"the loss of step {STEP} is nan on rank 0" in str(error.value)
     assert "with clip_norm" in str(error.value)
     assert "resume_from=STEP" in str(error.value)
-    assert str(error.value).endswith(f"The last checkpoint is {last}: the same command goes on from it")
+    assert str(error.value).endswith(f"The last checkpoint is {last}: the same command resumes from it")
     assert _whole(tmp_path) == [5, 10]
     with pytest.raises(UserError, match="the loss of step"):  # As in a loop that starts it again and again.
         _train(data, tmp_path, _loss_is_nan)
@@ -162,6 +162,6 @@ def test_a_training_whose_base_was_altered_on_the_disk_goes_on_from_the_chain_be
     for step in (15, 20):
         assert f"REFUSED the checkpoint {checkpoints.checkpoint_path(str(tmp_path), step)}: " in caplog.text
         assert (tmp_path / "checkpoints" / f"refused-step-{step:010d}").is_dir()
-    assert f"going on from the checkpoint before it: {checkpoints.checkpoint_path(str(tmp_path), 5)}" in caplog.text
+    assert f"resuming from the previous checkpoint: {checkpoints.checkpoint_path(str(tmp_path), 5)}" in caplog.text
     assert (result["steps"], result["global_step"]) == (16, 21)
     assert set(_whole(tmp_path)) > {21}

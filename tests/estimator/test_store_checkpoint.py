@@ -1,5 +1,6 @@
 """Checkpoints in a store, which is moto's server: what counts, what stays, and what goes first."""
 
+import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
@@ -67,3 +68,24 @@ def test_a_store_that_does_not_answer_does_not_make_a_checkpoint_a_damaged_one(s
                 assert is_loss(raised.value), raised.value
     assert "REFUSED" not in caplog.text
     assert checkpoints.newest_whole(model).step == 2
+
+
+def test_full_checkpoints_cut_the_chain_and_removals_leave_every_file_of_a_kept_checkpoint(store):
+    model = f"s3://{object_store.BUCKET}/chains"
+    job, chains = Job(model, full_every=2), []
+    for step in range(1, 7):
+        chains.append(job.save(step).chain_length)
+        retention.remove_old(model, keep=1)
+        kept = checkpoints.list_checkpoints(model)
+        for each in kept:
+            each.verify()
+            restored = LocalStore()
+            restored.restore(each.path, each.tables)
+            keys = np.arange(1, each.step + 1)
+            assert sorted(restored.tables["t"].keys.tolist()) == keys.tolist()
+            np.testing.assert_array_equal(restored.pull("t", keys), job.store.pull("t", keys))
+    assert chains == [1, 1, 2, 1, 2, 1]
+    assert [each.step for each in kept] == [5, 6]
+    files = {f"{each.path}/{entry['file']}" for each in kept for entry in (*each.tables, *each.dense)}
+    manifests = {f"{each.path}/{checkpoints.MANIFEST}" for each in kept}
+    assert {f"s3://{object_store.BUCKET}/{key}" for key in store.keys("chains")} == files | manifests

@@ -93,7 +93,7 @@ def test_tensorflow_finds_the_newest_dense_variables_and_a_run_goes_on_from_them
 @pytest.mark.parametrize("text", ['model_checkpoint_path: "model.ckpt-7"\n', "no state\n"])
 def test_a_checkpoint_file_of_another_program_is_refused_and_left(tmp_path, text):
     (tmp_path / "checkpoint").write_text(text)
-    with pytest.raises(UserError, match="another program trains in this directory: name another --model_dir"):
+    with pytest.raises(UserError, match="another program trains in this directory: name another model_dir"):
         _train(tmp_path, 1)
     assert (tmp_path / "checkpoint").read_text() == text
 

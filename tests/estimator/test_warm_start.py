@@ -81,7 +81,7 @@ def test_a_training_that_goes_on_takes_nothing_again(other, data, tmp_path, capl
     with caplog.at_level(logging.INFO):
         _, result = _train(tmp_path / "model", data, steps=2, warm_start=other)
     assert "warm_start" not in result
-    assert f"--warm_start={other} is not read again: the training goes on from" in caplog.text
+    assert f"warm_start={other} is not read again: the training resumes from" in caplog.text
 
 
 def test_other_optimizers_and_layers_take_what_fits_and_name_what_is_left(other, data, tmp_path):

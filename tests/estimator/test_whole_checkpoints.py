@@ -106,7 +106,7 @@ def test_of_no_file_that_is_altered_are_all_checkpoints_damaged_nor_the_best_one
         assert keys_of(found) == list(range(1, found.step + 1))
         assert f"REFUSED the checkpoint {newest.path}" in caplog.text
         assert names[number] in caplog.text
-        assert f"going on from the checkpoint before it: {found.path}" in caplog.text
+        assert f"resuming from the previous checkpoint: {found.path}" in caplog.text
         best = checkpoints.whole(model_dir, 4, (checkpoints.BEST, checkpoints.RECENT))
         assert keys_of(best) == [1, 2, 3, 4]
         # And the other way round: a damaged copy is not the end of the best one.
@@ -165,7 +165,7 @@ def test_a_damaged_file_is_refused_by_name_and_the_checkpoint_before_it_is_taken
     if (name, how) != ("manifest.json", "missing"):  # Then it was never finished.
         assert f"REFUSED the checkpoint {third.path}" in caplog.text
         assert name in caplog.text
-        assert f"going on from the checkpoint before it: {before.path}, of step {before.step}" in caplog.text
+        assert f"resuming from the previous checkpoint: {before.path}, of step {before.step}" in caplog.text
 
 
 def test_without_a_whole_checkpoint_training_does_not_start_from_nothing(tmp_path):

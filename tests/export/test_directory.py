@@ -89,4 +89,4 @@ def test_the_latest_exporter_removes_old_exports_only_and_never_what_others_wrot
             (tmp_path / "20" / "notes.txt").write_text("mine")
     assert sorted(os.listdir(tmp_path)) == ["20", "20261101", "30"]
     assert os.listdir(tmp_path / "20") == os.listdir(tmp_path / "20261101") == ["notes.txt"]
-    assert "20, and left the files there that were added to it" in caplog.text
+    assert "20, but kept the files that were added to it" in caplog.text

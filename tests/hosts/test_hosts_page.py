@@ -123,7 +123,7 @@ def test_a_job_on_two_hosts_loses_a_worker_goes_on_and_equals_one_host(hosts, to
     _, line = launch.last_line(output)
     saved = latest_checkpoint(model)
     assert re.match("error: .*rank 3 on host-2 has ended without a word: it was killed", line), output
-    assert line.endswith(f"of step {saved.step}: the same command goes on from it")
+    assert line.endswith(f"of step {saved.step}: the same command resumes from it")
     launch.wait_until(lambda: not _workers(hosts, 0) and not _workers(hosts, 1), "the workers' ends", 30)
     assert not _shared_memory() & (memory[0] | memory[2])
 

@@ -188,7 +188,7 @@ def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path,
         saved = latest_checkpoint(job.model_dir)
         assert output.splitlines()[-1] == (
             f"stopped by SIGTERM after step {saved.step}; the checkpoint {saved.path} is saved: the same command "
-            "goes on from there"
+            "resumes from there"
         )
     else:
         assert status == -9

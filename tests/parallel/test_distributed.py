@@ -45,7 +45,7 @@ def test_an_input_that_ends_earlier_on_one_rank_ends_the_job_at_once_with_the_ra
     assert line.startswith(
         "error: rank 1 has no batch for step 10: its input has ended after 9 batches, and rank 0 has read 10."
     )
-    assert "of step 8: the same command goes on from it" in line
+    assert "of step 8: the same command resumes from it" in line
     assert "Traceback" not in said
     assert latest_checkpoint(directory / "error").step == 8
 

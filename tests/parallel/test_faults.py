@@ -86,8 +86,8 @@ def _stopped_after(output, how, model_dir):
     _, line = launch.last_line(output)
     latest = latest_checkpoint(model_dir)
     assert line == (
-        f"stopped by {how} after step {latest.step}; the checkpoint {latest.path} is saved: the same command goes on "
-        "from there"
+        f"stopped by {how} after step {latest.step}; the checkpoint {latest.path} is saved: the same command "
+        "resumes from there"
     )
     latest.verify()
     assert output.count("stopped by") == 1
@@ -167,7 +167,7 @@ def gone_on(data, lost, full, stopped, tmp_path_factory):
 def test_a_lost_service_comes_back_and_all_workers_go_back_to_the_last_checkpoint(lost):
     _, output, *_ = lost
     for left in (1, 0):
-        assert f"Starting it again, {left} restarts left. The last checkpoint is" in output
+        assert f"Restarting it, {left} restarts left. The last checkpoint is" in output
 
 
 def test_a_service_lost_more_often_than_it_is_restarted_stops_the_job_which_names_the_last_checkpoint(lost):
@@ -209,7 +209,7 @@ def test_a_job_that_syncs_beside_its_steps_goes_back_when_one_of_its_two_shards_
         job.service_at(20).send_signal(signal.SIGKILL)
         status, output = job.finish()
     assert status == 0, output
-    assert "Starting it again, 0 restarts left. The last checkpoint is" in output
+    assert "Restarting it, 0 restarts left. The last checkpoint is" in output
     saved = list_checkpoints(job.model_dir)
     for checkpoint in saved:
         checkpoint.verify()

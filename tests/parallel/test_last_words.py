@@ -18,7 +18,7 @@ _WAITING = """
 import os, pathlib, sys, time
 from ctr_trainer.ranks import last_words
 words = last_words.of_this_process()
-words.going_on = lambda: "The same command goes on from step 7"
+words.going_on = lambda: "The same command resumes from step 7"
 
 def main():
     pathlib.Path(sys.argv[1], os.environ["HOROVOD_RANK"]).touch()
@@ -79,7 +79,7 @@ def test_two_workers_that_share_rows_save_nothing_that_diverged(tmp_path):
     assert done.returncode != 0
     (line,) = [line for line in _said(done.stderr) if line.startswith("error")]
     assert line.startswith("error: the loss of step 2 is ")
-    assert line.endswith("step-0000000001: the same command goes on from it")
+    assert line.endswith("step-0000000001: the same command resumes from it")
     assert [each.step for each in list_checkpoints(tmp_path / "model")] == [1]
 
 
@@ -100,4 +100,4 @@ def test_ctrl_c_is_said_by_one_rank_with_where_the_job_goes_on(tmp_path):
         job.kill()
     (line,) = _said(output)
     assert line.startswith("error: stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand. ")
-    assert line.endswith("The same command goes on from step 7")
+    assert line.endswith("The same command resumes from step 7")

@@ -218,4 +218,4 @@ def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it
         r"error: rank 1 on \S+ has given no sign of life for \d+ s, in ", line
     )
     assert "rank 1 on " in line
-    assert line.endswith(": the same command goes on from it")
+    assert line.endswith(": the same command resumes from it")

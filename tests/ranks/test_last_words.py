@@ -66,7 +66,7 @@ def full_disk():
 
 words = last_words.of_this_process()
 words.model_dir = sys.argv[2]
-words.going_on = lambda: "The last checkpoint is of step 7: the same command goes on from it"
+words.going_on = lambda: "The last checkpoint is of step 7: the same command resumes from it"
 sys.exit(words.run(globals()[sys.argv[1]]))
 """
 
@@ -101,7 +101,7 @@ def port():
     server.stop()
 
 
-GOING_ON = "The last checkpoint is of step 7: the same command goes on from it"
+GOING_ON = "The last checkpoint is of step 7: the same command resumes from it"
 
 
 def test_a_lone_worker_that_is_interrupted_or_stopped_says_where_it_goes_on(tmp_path):
