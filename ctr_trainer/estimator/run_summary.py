@@ -1,32 +1,39 @@
-"""What a training run was, and where its time went, over all ranks."""
+"""The summary of a training run: where its time went, over all ranks."""
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
+from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.train_and_evaluate import TrainResult
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.measuring_hooks import ResourcesHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.run_status_hook import ServiceStatus
 from ctr_trainer.hooks.step_trace_hook import StepTraceHook
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.phases import PHASES, TITLES, TRAINING
 from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.settings.run_config import RunConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasuringHooks:
-    """The hooks of a training that a summary asks for their figures.
+    """The hooks of a training that have figures for the summary.
 
     Attributes:
       metrics: `MetricsHook`.
       resources: `ResourcesHook`.
       trace: `StepTraceHook`, which sees no step of a lone worker without `phase_steps`.
-      service: `ServiceStatus`; None for other ranks than 0.
+      service: `ServiceStatus`; None on ranks other than 0.
     """
 
     metrics: MetricsHook
@@ -37,16 +44,16 @@ class MeasuringHooks:
 
 @dataclasses.dataclass(frozen=True)
 class RankFigures:
-    """What a rank hands in for the summary, a float each; of all ranks, float64[ranks] each.
+    """Figures of a rank for the summary.
 
     Attributes:
-      exchange: seconds of `session` that only the exchange took.
-      syncing: seconds in which syncs of the rows were under way.
+      exchange: seconds of `session` in which only the exchange was running.
+      syncing: seconds in which syncs of the rows were running.
       hits, misses, bytes_synced: see `RowTotals`.
-      syncs: how many this rank has made; one of a host makes those of the host's copies.
+      syncs: number of syncs of this rank; one rank of a host syncs for the copies of the host.
       lock_waited, lock_held: seconds of all threads, see `LockTimes`.
-      silent: seconds in which the embedding service stood still.
-      resident_bytes: of this rank's memory.
+      silent: seconds in which the embedding service did not answer.
+      resident_bytes: most memory of this rank.
       gpu_busy, gpu_bytes: see `ResourcesHook`.
       service_bytes: memory of all shards of the service.
     """
@@ -66,44 +73,47 @@ class RankFigures:
     service_bytes: int
 
 
+_FIGURES = [field.name for field in dataclasses.fields(RankFigures)]
+
+
 class RunSummary:
-    """Adds up the ranks' figures at the end of a run; made in the training graph's scope.
+    """Collects the ranks' figures at the end of a run; made in the training graph's scope.
 
     Args:
       clock: `Clock` of the training thread.
       feed: the `Feed` of the training.
       config: `RunConfig`.
       hooks: `MeasuringHooks` of the training.
-      store: of `open_store`.
+      store: the store of the rows.
     """
 
-    def __init__(self, clock, feed, config, hooks, store):
+    def __init__(self, clock: Clock, feed: Feed, config: RunConfig, hooks: MeasuringHooks, store: Store) -> None:
         self._clock, self._feed, self._config, self._hooks, self._store = clock, feed, config, hooks, store
         plan = notes().step_plan
         self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
 
-    def results(self, steps):
-        """Returns a dict, the same on every rank. A collective.
-
-        These are fields of `TrainResult`.
+    def results(self, steps: int) -> dict[str, Any]:
+        """Returns fields of `TrainResult`, the same on every rank. A collective.
 
         Args:
-          steps: that the run has made.
+          steps: number of steps of the run.
         """
-        own = np.array([*map(self._clock.seconds.get, PHASES), *dataclasses.astuple(self._own())], np.float64)
+        phases = [self._clock.seconds[name] for name in PHASES]
+        own = np.array([*phases, *dataclasses.astuple(self._own())], np.float64)
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own)).T
-        seconds, all_ = dict(zip(PHASES, ranks, strict=False)), RankFigures(*ranks[len(PHASES) :])
-        seconds |= {"exchange": all_.exchange, "syncing": all_.syncing}
+        figures = dict(zip([*PHASES, *_FIGURES], ranks, strict=True))  # Each is float64[ranks].
+        seconds = {name: figures[name] for name in [*PHASES, "exchange", "syncing"]}
 
         training = max(sum(seconds[name].mean() for name in TRAINING), 1e-9)
         shares = {name: each.mean() / training for name, each in seconds.items()}
-        slowest = max(TRAINING, key=shares.get)
-        hits, asked, syncs = all_.hits.sum(), (all_.hits + all_.misses).sum(), all_.syncs.sum()
-        embeddings, silent = self._feed.embeddings, all_.silent.mean()
+        slowest = max(TRAINING, key=lambda name: shares[name])
+        hits, syncs = figures["hits"].sum(), figures["syncs"].sum()
+        asked = hits + figures["misses"].sum()
+        embeddings, silent = self._feed.embeddings, figures["silent"].mean()
         advice = advise(self._circumstances(shares, steps, silent / training))
 
-        def lock_percent(seconds):
-            return round(100 * seconds.mean() / training, 3) if all_.lock_held.any() else None
+        def lock_percent(name: str) -> float | None:
+            return round(100 * figures[name].mean() / training, 3) if figures["lock_held"].any() else None
 
         return {
             "training_auc": self._hooks.metrics.auc(distributed.all_sum),
@@ -111,22 +121,21 @@ class RunSummary:
             "slowest_phase": slowest,
             "slowest_phase_share": round(shares[slowest], 3),
             "cache_hit_rate": round(hits / asked, 4) if asked else None,
-            "bytes_per_sync": round(all_.bytes_synced.sum() / syncs) if syncs else None,
+            "bytes_per_sync": round(figures["bytes_synced"].sum() / syncs) if syncs else None,
             "copies_of": embeddings and embeddings.copies_of,
-            "row_lock_wait_percent": lock_percent(all_.lock_waited),
-            "row_lock_held_percent": lock_percent(all_.lock_held),
+            "row_lock_wait_percent": lock_percent("lock_waited"),
+            "row_lock_held_percent": lock_percent("lock_held"),
             "service_silent_seconds": round(silent, 3),
             "resident_bytes": {
-                **_over_ranks(all_.resident_bytes, 0),
-                "ranks": [int(each) for each in all_.resident_bytes],
+                **_over_ranks(figures["resident_bytes"], 0),
+                "ranks": [int(each) for each in figures["resident_bytes"]],
             },
-            "service_resident_bytes": int(all_.service_bytes[0]) or None,
-            "gpu": _gpu(all_.gpu_busy, all_.gpu_bytes),
+            "service_resident_bytes": int(figures["service_bytes"][0]) or None,
+            "gpu": _gpu(figures["gpu_busy"], figures["gpu_bytes"]),
             "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
         }
 
-    def _own(self):
-        """Returns the `RankFigures` of this rank."""
+    def _own(self) -> RankFigures:
         embeddings, seen = self._feed.embeddings, self._hooks.resources
         totals = embeddings.totals() if embeddings else RowTotals()
         lock = embeddings.lock_times() if embeddings else LockTimes()
@@ -147,30 +156,30 @@ class RunSummary:
             service_bytes=sum(service["resident_bytes"] for service in services.values()),
         )
 
-    def _circumstances(self, shares, steps, silent):
+    def _circumstances(self, shares: Mapping[str, float], steps: int, silent: float) -> Circumstances:
         inputs = self._feed.inputs
         return Circumstances(
-            {name: shares[name] for name in PHASES},
-            shares["exchange"],
-            shares["syncing"],
-            steps,
-            distributed.size(),
-            distributed.local_size() == distributed.size(),
-            self._config,
-            self._exchanges_each_step,
-            bool(tf.config.list_physical_devices("GPU")),
-            dense_exchange.is_in_memory(),
-            (os.cpu_count() or 1) > distributed.local_size(),
-            bool(inputs.fed and inputs.features.spec.limits),
-            silent,
-            inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
+            shares={name: shares[name] for name in PHASES},
+            exchange=shares["exchange"],
+            syncing=shares["syncing"],
+            steps=steps,
+            workers=distributed.size(),
+            on_one_host=distributed.local_size() == distributed.size(),
+            config=self._config,
+            exchanges_each_step=self._exchanges_each_step,
+            has_gpu=bool(tf.config.list_physical_devices("GPU")),
+            exchanges_in_memory=dense_exchange.is_in_memory(),
+            has_free_core=(os.cpu_count() or 1) > distributed.local_size(),
+            has_limits=bool(inputs.fed and inputs.features.spec.limits),
+            silent=silent,
+            has_histories=inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
         )
 
 
-def _memory(result):
-    """Returns the line of memory and GPUs."""
+def _memory(result: TrainResult) -> str:
+    """Returns the line about memory and GPUs."""
 
-    def megabytes(figures):
+    def megabytes(figures: Mapping[str, float]) -> str:
         most = f" (most {figures['max'] / 1e6:,.0f})" if result["workers"] > 1 else ""
         return f"{figures['mean'] / 1e6:,.0f} MB{most}"
 
@@ -182,35 +191,23 @@ def _memory(result):
     return ", ".join(parts)
 
 
-def _row_lock(result):
-    """Returns the line about the lock of the rows."""
-    return (
-        "the lock of the embedding rows: a worker waits for it {row_lock_wait_percent:.2f}% and holds it "
-        "{row_lock_held_percent:.2f}% of the training time".format(**result)
-    )
-
-
-def _over_ranks(values, digits):
+def _over_ranks(values: np.ndarray, digits: int) -> dict[str, float]:
     """Returns {`mean`, `max`} of float64[ranks]."""
     rounded = [round(float(value), digits) for value in (values.mean(), values.max())]
     return dict(zip(("mean", "max"), rounded if digits else map(int, rounded), strict=True))
 
 
-def _gpu(busy, used):
+def _gpu(busy: np.ndarray, used: np.ndarray) -> dict[str, dict[str, float]] | None:
     """Returns `TrainResult.gpu`, from float64[ranks] each; ranks whose GPU is unknown are left out."""
     known = ~np.isnan(busy)
     return {"busy": _over_ranks(busy[known], 3), "bytes": _over_ranks(used[known], 0)} if known.any() else None
 
 
-def lines(result):
-    """Returns what rank 0 says of a run at its end, a list of lines.
-
-    Args:
-      result: of `Estimator.train`.
-    """
+def lines(result: TrainResult) -> list[str]:
+    """Returns the lines that rank 0 logs at the end of a run."""
     phases = result["phase_seconds"]
 
-    def seconds(phase):
+    def seconds(phase: str) -> str:
         most = f" (most {phases[phase]['max']:.1f})" if result["workers"] > 1 else ""
         return f"{phases[phase]['mean']:.1f} s{most}"
 
@@ -232,7 +229,10 @@ def lines(result):
     if result["service_silent_seconds"]:
         said.append(f"the embedding service stood still for {result['service_silent_seconds']:.1f} s of it")
     if result["row_lock_held_percent"] is not None:
-        said.append(_row_lock(result))
+        said.append(
+            "the lock of the embedding rows: a worker waits for it {row_lock_wait_percent:.2f}% and holds it "
+            "{row_lock_held_percent:.2f}% of the training time".format(**result)
+        )
     said.append(_memory(result))
     said.append(f"slowest phase: {result['slowest_phase']}, {result['slowest_phase_share']:.0%} of the training time")
     advice = result["advice"]

@@ -81,6 +81,6 @@ def test_a_model_that_is_fed_by_a_dataset_has_no_publication(tmp_path):
         return EstimatorSpec(mode, loss=loss, train_op=train_op)
 
     estimator = Estimator(model_fn, tmp_path / "model", None, RunConfig(publish=PublishConfig(to=str(tmp_path / "to"))))
-    with pytest.raises(UserError, match=f"--publish={tmp_path}/to: a model that is fed by a tf.data.Dataset"):
+    with pytest.raises(UserError, match=f"publish={tmp_path}/to: a model that is fed by a tf.data.Dataset"):
         estimator.train(input_fn)
     assert not (tmp_path / "to").exists()

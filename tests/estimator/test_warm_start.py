@@ -98,7 +98,7 @@ def test_other_optimizers_and_layers_take_what_fits_and_name_what_is_left(other,
 
 
 def test_other_widths_are_refused(other, data, tmp_path):
-    with pytest.raises(UserError, match="has no rows of table dim8, and this model has no place for dim4 from there"):
+    with pytest.raises(UserError, match="has no rows of table dim8, and this model has no table for its dim4"):
         _train(tmp_path / "model", data, warm_start=other, dim=8)
     assert not (tmp_path / "model" / "warm_start").exists()
 
@@ -155,5 +155,5 @@ def test_parquet_files_with_a_fault_are_refused_by_file_and_row(data, tmp_path, 
 
 
 def test_a_directory_with_nothing_to_begin_with_is_refused(data, tmp_path):
-    with pytest.raises(UserError, match="nothing to begin with: expected a model directory with a checkpoint"):
+    with pytest.raises(UserError, match="nothing to start from: expected a model directory with a checkpoint"):
         _train(tmp_path / "model", data, warm_start=tmp_path / "none")
