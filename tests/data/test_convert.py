@@ -7,17 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.convert import convert, format_summary
+from ctr_trainer.data.convert import format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
-from tests.data.make import CONFIGS, SPEC, make_rows
-
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+from tests.data.make import CONFIGS, SPEC, make_rows, read, run, write
 
 
 def criteo():
@@ -26,14 +21,6 @@ def criteo():
 
 def criteo_row(label="0", dense="", sparse="a"):
     return "\t".join([label, *[dense] * 13, *[sparse] * 26]) + "\n"
-
-
-def run(*args, **options):
-    return convert(*args, progress=False, **options)
-
-
-def read(path):
-    return pa.concat_tables([pq.read_table(path / f["name"]) for f in open_dataset(path).files])
 
 
 _TYPICAL = FeatureSpec.from_dict(

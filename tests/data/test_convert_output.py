@@ -11,8 +11,7 @@ import pytest
 from ctr_trainer.files.outputs import UNFINISHED as MARKER
 from ctr_trainer.files.outputs import InUse, Unfinished
 from ctr_trainer.messages.errors import UserError
-from tests.data.make import SPEC, make_rows
-from tests.data.test_convert import read, run, write
+from tests.data.make import SPEC, make_rows, read, run, write
 
 
 def test_an_existing_data_set_is_not_overwritten(tmp_path):

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import threading
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data import converted_cache, parquet
-from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.files.outputs import Unfinished
 from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
+from tests.data.make import read
 
 ROWS = 500
 
@@ -47,10 +45,6 @@ def source(tmp_path, monkeypatch):
 
 def convert(source, directory, **options):
     return converted_cache.converted(str(source), "parquet", foreign.SPEC, directory, progress=False, **options)
-
-
-def read(path):
-    return pa.concat_tables([pq.read_table(os.path.join(path, file["name"])) for file in open_dataset(path).files])
 
 
 def test_a_killed_conversion_continues_after_its_whole_files(source, tmp_path, caplog):

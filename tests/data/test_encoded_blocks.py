@@ -18,8 +18,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import Unfinished
 from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
-from tests.data.make import SPEC
-from tests.data.test_convert import run, write
+from tests.data.make import SPEC, run, write
 
 # A Parquet writer that is left open writes to its closed file when it is collected.
 CLOSED = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

@@ -12,14 +12,11 @@ from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
+from tests.data.make import read
 
 
 def run(*args, **options):
     return convert("parquet", *args, progress=False, **options)
-
-
-def read(path):
-    return pa.concat_tables([pq.read_table(path / f["name"]) for f in open_dataset(path).files])
 
 
 def spec(**changes):

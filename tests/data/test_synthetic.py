@@ -1,6 +1,4 @@
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
@@ -9,17 +7,13 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
-from tests.data.make import CONFIGS, SPEC
+from tests.data.make import CONFIGS, SPEC, read
 
 DEMO = FeatureSpec.load(CONFIGS / "demo.toml")
 
 
 def generate(path, rows=20_000, **options):
     return convert("synthetic", None, path, DEMO, rows=rows, progress=False, **options)
-
-
-def read(path):
-    return pa.concat_tables([pq.read_table(path / f["name"]) for f in open_dataset(path).files])
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import tensorflow as tf
 
 from ctr_trainer.data import converted_cache
 from ctr_trainer.data.convert import convert
-from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
+from tests.data.make import read
 
 FEATURE = {
     "bytes": lambda v: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)),
@@ -52,7 +52,7 @@ def write(path, records, compression=""):
 
 def run(source, output, **options):
     convert("tfrecord", source, output, foreign.SPEC, progress=False, **options)
-    return pa.concat_tables([pq.read_table(output / f["name"]) for f in open_dataset(output).files])
+    return read(output)
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])

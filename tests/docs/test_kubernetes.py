@@ -97,10 +97,7 @@ def _train_flags():
     """-> by manifest, the flags of `train` in it."""
     alone = _line(_container(_of_kind("Job")["spec"]["template"]))
     launcher = _line(_container(_mpi_pods()["Launcher"]))
-    return {
-        "jobs.yaml": alone[alone.index("--") + 1 :],
-        "mpijob.yaml": launcher[launcher.index("./run.sh") + 1 :],
-    }
+    return {"jobs.yaml": alone[alone.index("--") + 1 :], "mpijob.yaml": launcher[launcher.index("./run.sh") + 1 :]}
 
 
 def _parsed(name, command, arguments):

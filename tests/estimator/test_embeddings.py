@@ -164,16 +164,6 @@ def test_two_workers_with_fp16_have_the_same_rows_after_a_flush(store):
     np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 6))
 
 
-def test_strict_and_compressed_exclude_each_other():
-    with pytest.raises(UserError, match="leave out one of the two"):
-        EmbeddingConfig(strict_sync=True, sync_compression="fp16")
-
-
-def test_a_compression_that_is_none_of_those_there_are_is_refused():
-    with pytest.raises(UserError, match="sync_compression=fp8: choose one of none, fp16"):
-        EmbeddingConfig(sync_compression="fp8")
-
-
 class _Counting:
     def __init__(self):
         self.synced_at, self.hook = [], None
@@ -243,15 +233,22 @@ def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"row_copies": "hosts"}, "row_copies=hosts: choose one of auto, host, worker"),
-        ({"row_copies": "host", "strict_sync": True}, "strict_sync gives each worker the rows of the sync before"),
+        (dict(strict_sync=True, sync_compression="fp16"), "leave out one of the two"),
+        (
+            dict(strict_sync=True, overlap_lookup=True),
+            "strict_sync is exact, and overlap_lookup trains a row a",
+        ),
+        (dict(strict_sync=True, row_copies="host"), "strict_sync gives each worker the rows of the sync before"),
+        (dict(sync_compression="fp8"), "sync_compression=fp8: choose one of none, fp16"),
+        (dict(row_copies="hosts"), "row_copies=hosts: choose one of auto, host, worker"),
+        (
+            dict(service="localhost:7700", service_shards=2),
+            "service_shards=2 is for services that the job starts",
+        ),
+        (dict(l2=-1.0), "must be at least 0"),
+        (dict(clip_norm=-1.0), "must be at least 0"),
     ],
 )
-def test_row_copies_that_cannot_be_are_refused(settings, message):
+def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         EmbeddingConfig(**settings)
-
-
-def test_shards_are_started_only_for_auto():
-    with pytest.raises(UserError, match="service_shards=2 is for services that the job starts itself"):
-        EmbeddingConfig(service="localhost:7700", service_shards=2)

@@ -90,40 +90,36 @@ def test_rates_by_epoch_are_those_of_its_steps_and_the_log_says_them(data, tmp_p
     assert accumulated[::2] == pytest.approx([1.0] * 5 + [0.5] * 8 + [0.1] * 7)
 
 
-def test_rates_by_epoch_go_on_by_the_place_in_the_data_with_another_batch_size(data, tmp_path, caplog):
-    """Half an epoch is left of the first one, and 32 rows a step have 10 steps in an epoch."""
+@pytest.mark.parametrize(
+    ("schedule", "epochs", "batch_size", "rates", "said"),
+    [
+        # Half an epoch is left of the first one, and 32 rows a step have 10 steps in an epoch.
+        (
+            *(IN_EPOCHS, 2, 32, [0.5] * 8 + [0.1] * 7),
+            "piecewise, 0.5 of its full value from step 10 on, 0.1 of it from step 18 on",
+        ),
+        # Ten steps of 16 rows are half an epoch, or 40 batches of 4 rows: so the epoch began at step -30.
+        (
+            *(Schedule("step", decay_steps=0.25, decay_rate=0.5, unit="epoch"), 1, 4, [0.25] * 20 + [0.125] * 20),
+            "step, 0.25 of its full value from step 10 on, multiplied by 0.5 every 20 steps, next at step 30",
+        ),
+        (
+            *(Schedule("linear", decay_steps=2, unit="epoch"), 1, 4, [1 - (step + 30) / 160 for step in range(10, 50)]),
+            "linear, to 0 of its full value at step 130",
+        ),
+    ],
+)
+def test_rates_by_epoch_resume_by_the_place_in_the_data_and_the_log_names_only_changes_to_come(
+    data, tmp_path, caplog, schedule, epochs, batch_size, rates, said
+):
     with pytest.raises(Killed):
-        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=IN_EPOCHS)
+        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=schedule)
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS, batch_size=32)
-    assert found == pytest.approx([0.5] * 8 + [0.1] * 7)
-    said = "piecewise, 0.5 of its full value from step 10 on, 0.1 of it from step 18 on"
-    assert f"the learning rate of the dense variables: {said}" in caplog.messages
-
-
-def test_a_resumed_run_names_only_changes_that_are_to_come(data, tmp_path, caplog):
-    """Ten steps of 16 rows are half an epoch, or 40 batches of 4 rows: so the epoch began at step -30."""
-    stairs = Schedule("step", decay_steps=0.25, decay_rate=0.5, unit="epoch")
-    with pytest.raises(Killed):
-        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=stairs)
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        found = _rates(data, tmp_path, schedule=stairs, batch_size=4)
-    assert found == pytest.approx([0.25] * 20 + [0.125] * 20)
-    said = "step, 0.25 of its full value from step 10 on, multiplied by 0.5 every 20 steps, next at step 30"
+        found = _rates(data, tmp_path, epochs=epochs, schedule=schedule, batch_size=batch_size)
+    assert found == pytest.approx(rates)
     assert f"the learning rate of the dense variables: {said}" in caplog.messages
     assert not [line for line in caplog.messages if "step -" in line]
-
-
-def test_a_decay_that_a_resumed_run_is_within_has_no_step_before_the_run(data, tmp_path, caplog):
-    falling = Schedule("linear", decay_steps=2, unit="epoch")
-    with pytest.raises(Killed):
-        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=falling)
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        _rates(data, tmp_path, schedule=falling, batch_size=4)
-    assert "the learning rate of the dense variables: linear, to 0 of its full value at step 130" in caplog.messages
 
 
 def test_stairs_fall_step_by_step_and_the_log_says_so(data, tmp_path, caplog):
@@ -175,7 +171,7 @@ def test_a_run_that_goes_on_after_its_end_begins_anew_and_says_so(data, tmp_path
     with caplog.at_level(logging.INFO):
         _train(data, tmp_path)
         assert _rates(data, tmp_path, epochs=2) == pytest.approx([1 - step / STEPS for step in range(STEPS)], abs=1e-6)
-    said = [record.getMessage() for record in caplog.records]
+    said = caplog.messages
     assert said.count("the run before came to its end at step 20: learning rates begin anew") == 1
     assert (
         "the learning rate of the dense variables: linear, from its full value at step 20 to 0 of it at step 40" in said
@@ -188,7 +184,7 @@ def test_a_run_that_is_given_more_steps_before_its_end_says_so(data, tmp_path, c
         _train(data, tmp_path, [Rates(kill_after=11)], save_every=10)
     with caplog.at_level(logging.INFO):
         assert _rates(data, tmp_path, epochs=2)[0] == pytest.approx(1 - 10 / 40)
-    said = [record.getMessage() for record in caplog.records]
+    said = caplog.messages
     assert "this run ends at step 40, and until step 10 it was to end at 20" in said
 
 
@@ -222,7 +218,7 @@ def test_the_rate_falls_when_evaluations_do_not_improve_and_stays_low_when_the_r
         found = _rates(data, tmp_path, evaluation=_evaluation(data), **_plateau(end=0.2))
     # The evaluation at the end, of step 14, lowers it as well.
     assert found == pytest.approx([0.2] * 6)
-    said = [record.getMessage() for record in caplog.records]
+    said = caplog.messages
     assert "evaluation at step 8: no improvement; learning rates fall to 0.5 of their full value" in said
     assert "learning rates resume at 0.2 of their full value, because of the evaluations so far" in said
     assert "current lr: 0.050000" in said and "current lr: 0.020000" in said

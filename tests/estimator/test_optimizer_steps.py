@@ -94,11 +94,6 @@ def test_what_the_rates_of_three_workers_with_four_batches_a_step_are_multiplied
     assert distributed.lr_scale(how, 4) == pytest.approx(expected)
 
 
-def test_another_scale_is_refused():
-    with pytest.raises(UserError, match="scale_lr=cubic: choose one of linear, sqrt, none, linear_batches, sqrt_bat"):
-        TrainOp(scale_lr="cubic")
-
-
 def test_a_run_of_micro_batches_goes_on_where_it_stopped(data, tmp_path, whole):
     first = _train(data, tmp_path, 8, 4, max_steps=13)
     assert (first[0]["steps"], first[0]["examples"]) == (13, 13 * 32)
@@ -168,6 +163,7 @@ def test_one_step_by_hand(settings, kernel, bias):
         (dict(clip_norm=-1.0), "clip_norm=-1 must be at least 0"),
         (dict(overlap_allreduce=True, dense_sync_steps=30), "leave out one of the two"),
         (dict(optimizer="adamx"), "choose one of"),
+        (dict(scale_lr="cubic"), "scale_lr=cubic: choose one of linear, sqrt, none, linear_batches, sqrt_batches"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, message):

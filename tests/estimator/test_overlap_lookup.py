@@ -5,7 +5,6 @@ import pytest
 
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.messages.errors import UserError
 from tests import small
 from tests.checkpoints import values
 from tests.constant import CONSTANT
@@ -58,8 +57,3 @@ def test_settled_after_each_step_it_is_training_in_turn(data, tmp_path):
     beside = _train(data, tmp_path / "beside", 6, save_every=1)
     np.testing.assert_array_equal(_rows_of(beside, in_turn["keys"]), in_turn["rows"])
     assert all(np.array_equal(in_turn[name], beside[name]) for name in in_turn.keys() - {"keys", "rows"})
-
-
-def test_it_is_refused_beside_a_strict_sync():
-    with pytest.raises(UserError, match="strict_sync is exact, and overlap_lookup trains a row a step late"):
-        EmbeddingConfig(strict_sync=True, overlap_lookup=True)

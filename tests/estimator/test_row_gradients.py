@@ -10,8 +10,6 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.embedding.worker.row_step import RowStep, weighed
 from ctr_trainer.estimator.table_inputs import RowGradients, TableGradients
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.optimizers import RowAdagrad
 
 
@@ -95,9 +93,3 @@ def test_a_row_evicted_within_the_step_takes_no_other_rows_slot():
     _step(table, gradients)
     assert _rows(table, 2) == [[-8.0] * 3]
     assert len(table) == 1
-
-
-@pytest.mark.parametrize("settings", [dict(l2=-1.0), dict(clip_norm=-1.0)])
-def test_negative_settings_are_refused(settings):
-    with pytest.raises(UserError, match="must be at least 0"):
-        EmbeddingConfig(**settings)

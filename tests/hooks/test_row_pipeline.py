@@ -54,10 +54,7 @@ def test_a_step_reads_rows_that_lack_the_step_before_and_no_other(rows, pipeline
     looked_up = ["look up 0", "look up 1"]
     assert rows.log == looked_up + [
         f"{what} {n + late}" for n in range(4) for what, late in (("train", 0), ("look up", 2))
-    ] + [
-        "train 4",
-        "train 5",
-    ]
+    ] + ["train 4", "train 5"]
 
 
 def test_after_a_sync_or_a_checkpoint_a_step_reads_rows_that_lack_nothing(rows, pipeline):

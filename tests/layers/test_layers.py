@@ -6,6 +6,7 @@ from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense, mlp
 from ctr_trainer.layers.weights import glorot
+from tests.layers.run import run
 
 tf1 = tf.compat.v1
 
@@ -16,19 +17,11 @@ def _run(tensor):
         return session.run(tensor)
 
 
-def test_fm_is_the_sum_of_the_dot_products_of_all_pairs():
-    with tf.Graph().as_default():
-        # <(1,2),(3,4)> + <(1,2),(5,6)> + <(3,4),(5,6)> = 11 + 17 + 39
-        result = _run(fm(tf.constant([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])))
-    np.testing.assert_allclose(result, [[67.0]])
-
-
-def test_fms_gradient_is_the_sum_of_the_other_vectors():
-    with tf.Graph().as_default():
-        vectors = tf.constant([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
-        (gradient,) = tf.gradients(2.0 * fm(vectors), [vectors])
-        result = _run(gradient)
-    np.testing.assert_allclose(result, [[[16.0, 20.0], [12.0, 16.0], [8.0, 12.0]]])
+def test_fm_is_the_sum_of_the_dot_products_of_all_pairs_and_its_gradient_that_of_the_other_vectors():
+    # <(1,2),(3,4)> + <(1,2),(5,6)> + <(3,4),(5,6)> = 11 + 17 + 39, here twice
+    result, _, (gradient,) = run(lambda vectors: 2.0 * fm(vectors), [[[1, 2], [3, 4], [5, 6]]])
+    np.testing.assert_allclose(result, [[2 * 67.0]])
+    np.testing.assert_allclose(gradient, [[[16.0, 20.0], [12.0, 16.0], [8.0, 12.0]]])
 
 
 def test_mlp_has_a_layer_for_each_width():
@@ -43,9 +36,7 @@ def test_a_list_of_inputs_stands_for_their_concatenation():
         apart = dense([a, b], 2, "layer")
         kernels = [v for v in tf1.trainable_variables() if "kernel" in v.op.name]
         joined = tf.matmul(tf.concat([a, b], 1), tf.concat(kernels, 0))
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            apart, joined, values = session.run([apart, joined, kernels])
+        apart, joined, values = _run([apart, joined, kernels])
     np.testing.assert_allclose(apart, joined, rtol=1e-6)
     assert max(np.abs(value).max() for value in values) <= (6 / (3 + 2)) ** 0.5
 
@@ -57,9 +48,7 @@ def test_dropout_acts_only_while_training():
             inputs = tf.ones([50, 40])
             dropped = mlp(inputs, (40,), dropout=0.5, training=True)
             kept = mlp(inputs, (40,), dropout=0.5, training=False)
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            dropped, kept = session.run([dropped, kept])
+        dropped, kept = _run([dropped, kept])
     assert np.count_nonzero(dropped) < 0.7 * np.count_nonzero(kept)
 
 
@@ -81,10 +70,7 @@ def test_linear_sums_a_weight_a_feature(with_dense):
 def _first_values(seed, build):
     with tf.Graph().as_default():
         tf1.set_random_seed(seed)
-        variables = build()
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            return session.run(variables)
+        return _run(build())
 
 
 def test_first_values_depend_on_the_seed_and_the_name_and_on_nothing_else_in_the_graph():

@@ -20,10 +20,7 @@ SPEC = {
     "name": "example",
     "defaults": {"dim": 4},
     "dense": [{"columns": ["price"]}],
-    "sparse": [
-        {"columns": ["user", "item"]},
-        {"name": "history", "slot": "item", "combiner": "none", "max_length": 5},
-    ],
+    "sparse": [{"columns": ["user", "item"]}, {"name": "history", "slot": "item", "combiner": "none", "max_length": 5}],
 }
 
 

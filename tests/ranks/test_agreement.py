@@ -32,11 +32,7 @@ def test_ranks_that_agree_are_one_job():
     [
         ((2, 3), {"package": "1.1"}, "versions of ctr_trainer: 1.0 on host-1 (ranks 0, 1), 1.1 on host-2 (ranks 2, 3)"),
         ((2, 3), {"clock": 1e9 + 3}, "3 s apart, and 2 s is the most: host-1 2001-09-09 01:46:40 UTC, host-2 2001"),
-        (
-            (2, 3),
-            {"host": "host-1", "machine": "machine 0"},
-            "the workers of host-1 and of host-2 all on host-1",
-        ),
+        ((2, 3), {"host": "host-1", "machine": "machine 0"}, "the workers of host-1 and of host-2 all on host-1"),
     ],
 )
 def test_what_keeps_ranks_from_being_one_job_names_the_hosts(ranks, values, told):

@@ -41,10 +41,9 @@ def test_an_index_is_a_dict_while_keys_come_and_go(steps, seed):
         if adds:
             expected.update(zip(keys[keys != 0].tolist(), index.find_or_add(keys)[keys != 0].tolist(), strict=True))
         else:
-            index.remove(keys)
-            for key in keys.tolist():
-                expected.pop(key, None)
+            assert index.remove(keys).tolist() == [expected.pop(key, -1) for key in keys.tolist()]
         assert len(index) == len(expected) == len(set(expected.values()))
+        assert {slot: key for key, slot in expected.items()} == {i: k for i, k in enumerate(index.keys.tolist()) if k}
         np.testing.assert_array_equal(index.find(pool), [expected.get(key, -1) for key in pool.tolist()])
 
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import mix
@@ -37,22 +35,6 @@ def _train(table, keys, step=None):
 
 def _keys(table):
     return sorted(key for key in table.keys.tolist() if key)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(-50, 50), max_size=40, unique=True)), max_size=40))
-def test_an_index_with_removals_is_a_dict(changes):
-    index, expected = Index(), {}
-    for adds, keys in changes:
-        keys = np.array([key for key in keys if key], np.int64)
-        if adds:
-            expected.update(zip(keys.tolist(), index.find_or_add(keys).tolist(), strict=True))
-        else:
-            assert index.remove(keys).tolist() == [expected.pop(key, -1) for key in keys.tolist()]
-        probed = np.arange(-50, 51)
-        assert index.find(probed).tolist() == [expected.get(key, -1) for key in probed.tolist()]
-        assert len(index) == len(expected) == len(set(expected.values()))
-        assert {slot: key for key, slot in expected.items()} == {i: k for i, k in enumerate(index.keys.tolist()) if k}
 
 
 def test_removal_from_a_crowded_index_loses_no_other_key():

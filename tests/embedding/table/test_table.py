@@ -61,23 +61,6 @@ def test_segments_are_stepped_by_their_own_gradients_across_blocks():
     np.testing.assert_allclose(table.rows, np.tile(np.float32(expected), (5000, 1)), rtol=1e-6)
 
 
-def test_adagrad_equals_tensorflow():
-    tf = pytest.importorskip("tensorflow").compat.v1
-    rng = np.random.default_rng(1)
-    table = _table(dims=(8,), scales=(0.1,), optimizer=RowAdagrad(initial_accumulator=0.1))
-    slots = table.find_or_create(np.arange(1, 6))
-    gradients = rng.standard_normal((3, 5, 8)).astype(np.float32)
-    with tf.Graph().as_default(), tf.Session() as session:
-        weights = tf.get_variable("w", initializer=tf.constant(table.rows[:, :8].copy()), use_resource=True)
-        gradient = tf.placeholder(tf.float32, [5, 8])
-        step = tf.train.AdagradOptimizer(0.05, 0.1).apply_gradients([(gradient, weights)])
-        session.run(tf.global_variables_initializer())
-        for value in gradients:
-            session.run(step, {gradient: value})
-            table.apply_gradients(slots, [value], 0.05)
-        np.testing.assert_allclose(table.rows[:, :8], session.run(weights), rtol=1e-5, atol=1e-7)
-
-
 def test_adagrad_that_would_divide_by_zero_is_refused():
     with pytest.raises(UserError, match="initial_accumulator=0 must be above 0"):
         _table(optimizer=RowAdagrad(initial_accumulator=0.0))

@@ -34,8 +34,7 @@ def test_an_unknown_key_reads_zeros():
 
 
 @pytest.mark.parametrize(
-    ("combiner", "second"),
-    [("sum", [4, 6]), ("mean", [2, 3]), ("sqrtn", [4 / np.sqrt(2), 6 / np.sqrt(2)])],
+    ("combiner", "second"), [("sum", [4, 6]), ("mean", [2, 3]), ("sqrtn", [4 / np.sqrt(2), 6 / np.sqrt(2)])]
 )
 def test_bags_are_pooled_over_their_values(combiner, second):
     # Keys 5, 7 have the slots 0, 1: the bag (5, 0, 7) pools [0, 1] and [4, 5] of ROWS[:, :2] plus no value.
@@ -65,8 +64,7 @@ def test_a_key_twice_in_a_bag_counts_twice():
 
 
 @pytest.mark.parametrize(
-    ("combiner", "first", "second"),
-    [("sum", 3, 2), ("mean", 0.75, 0.5), ("sqrtn", 3 / np.sqrt(14), 2 / np.sqrt(14))],
+    ("combiner", "first", "second"), [("sum", 3, 2), ("mean", 0.75, 0.5), ("sqrtn", 3 / np.sqrt(14), 2 / np.sqrt(14))]
 )
 def test_a_weighted_bag_is_tensorflows(combiner, first, second):
     # Weights 3 and 2 of the keys 5 and 7, -1 of 5 again and 9 of no value: the sum is 4, that of squares 14.
