@@ -10,7 +10,6 @@ from ctr_trainer import estimator as tf_estimator
 from ctr_trainer.hooks.periods import EverySteps, ThrottledCheckpoints
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
-from tests.estimator.test_ported_program import served_by
 
 tf1 = tf.compat.v1
 X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
@@ -49,15 +48,49 @@ def model_fn(features, labels, mode, params, config):
         value = tf1.constant(params["init"], tf.float32, [3])
         assign = w.assign(value)
         scaffold = tf1.train.Scaffold(init_fn=lambda scaffold, session: session.run(assign))
-    chief = params.get("chief_hooks")
-    return tf_estimator.EstimatorSpec(
-        mode, loss=loss, train_op=train_op, scaffold=scaffold, training_chief_hooks=chief, **spec
-    )
+    spec.update(loss=loss, train_op=train_op, scaffold=scaffold, training_chief_hooks=params.get("chief_hooks"))
+    if mode == tf_estimator.ModeKeys.EVAL:
+        spec["eval_metric_ops"] = {"accuracy": tf1.metrics.accuracy(labels, tf.cast(logits > 0, tf.float32))}
+    return tf_estimator.EstimatorSpec(mode, **spec)
 
 
 def make(path, params=None, **config):
     made = tf_estimator.RunConfig(model_dir=str(path), threads=1, tf_random_seed=7).replace(**config)
     return tf_estimator.Estimator(model_fn, config=made, params=params or {})
+
+
+def served_by(path, inputs, signature="serving_default"):
+    """Returns what a SavedModel answers."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found = tf1.saved_model.load(session, [tf.saved_model.SERVING], path).signature_def[signature]
+        feed = {found.inputs[name].name: value for name, value in inputs.items()}
+        return session.run({name: tensor.name for name, tensor in found.outputs.items()}, feed)
+
+
+def test_a_program_trains_evaluates_resumes_predicts_and_exports(tmp_path):
+    def own_input_fn(mode, params):
+        assert params == {"rate": 1.0}
+        return input_fn().repeat() if mode == tf_estimator.ModeKeys.TRAIN else input_fn()
+
+    estimator = make(tmp_path / "model", {"rate": 1.0})
+    estimator.train(own_input_fn, steps=50)
+    first = estimator.evaluate(own_input_fn)
+    assert first["global_step"] == 50
+    assert first["accuracy"] > 0.9
+    estimator.train(own_input_fn, max_steps=80)
+    second = estimator.evaluate(own_input_fn)
+    assert second["global_step"] == 80
+    assert second["loss"] < first["loss"]
+    predictions = [each["score"] for each in estimator.predict(own_input_fn)]
+    assert len(predictions) == 64
+    receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
+    path = estimator.export_saved_model(str(tmp_path / "export"), receive)
+    np.testing.assert_allclose(served_by(path, {"x": X[:32]})["chance"], predictions[:32], atol=1e-6)
+
+
+def test_a_spec_without_what_its_mode_needs_is_refused():
+    with pytest.raises(ValueError, match="needs loss and train_op"):
+        tf_estimator.EstimatorSpec(tf_estimator.ModeKeys.TRAIN)
 
 
 def test_run_config_takes_and_gives_the_names_of_tf_estimator():

@@ -80,7 +80,7 @@ def test_key_0_is_kept_for_no_value(monkeypatch):
         hashing._hasher.cache_clear()
 
 
-@settings(deadline=None)  # a session is made for each example
+@settings(deadline=None, max_examples=30)  # A session is made for each example.
 @given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=8), st.sampled_from(["C1", "f\u00fcr"]))
 def test_an_exported_graph_computes_the_same_keys(values, slot):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

@@ -69,7 +69,7 @@ def test_the_binned_auc_is_within_1e_5_of_the_exact_one_and_auc_pr_within_1e_4()
     assert binned["auc_pr"] == pytest.approx(exact["auc_pr"], abs=1e-4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(
