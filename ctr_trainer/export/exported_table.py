@@ -1,163 +1,30 @@
-"""A trained table inside an exported graph."""
+"""A trained table inside an exported graph, and the Saver that writes its variables."""
 
 import dataclasses
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 _BYTES = 64 << 20
 _MOST_PIECES = 256
-
-
-class CheckpointParts:
-    """Writes pieces of variables, each as a checkpoint, and joins these checkpoints without reading them again.
-
-    TensorFlow restores a variable that was written in pieces as a whole, because the pieces are stored like the slices
-    of a partitioned variable.
-
-    Args:
-      prefix: prefix of the joined checkpoint, as `Saver.save` takes it; its directory exists.
-    """
-
-    def __init__(self, prefix):
-        self._prefix = prefix
-        self._written = []
-
-    def next_part(self):
-        """-> the prefix of the next part; the caller writes a checkpoint with this prefix."""
-        self._written.append(os.path.join(f"{self._prefix}_parts", f"{len(self._written):05d}"))
-        return self._written[-1]
-
-    def add(self, name, values):
-        """Writes an array as the variable `name`."""
-        pieces = Pieces(self, name, values.shape, values.dtype)
-        pieces.add(values)
-        pieces.close()
-
-    def join(self):
-        """Joins the parts to the checkpoint, by renaming their files."""
-        _run(
-            lambda: tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=self._written, destination_prefix=self._prefix, delete_old_dirs=True
-            )
-        )
-
-
-class Pieces:
-    """One variable of `CheckpointParts`; its values come in blocks, from the first row to the last.
-
-    Args:
-      parts: `CheckpointParts`.
-      name: name of the variable.
-      shape, dtype: shape and dtype of the whole variable.
-    """
-
-    def __init__(self, parts, name, shape, dtype):
-        self._parts, self._name, self._shape = parts, name, shape
-        bytes_a_row = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
-        rows = max(_BYTES // bytes_a_row, -(-shape[0] // _MOST_PIECES))
-        self._piece = np.empty((min(rows, shape[0]), *shape[1:]), dtype)
-        self._filled = self._written = 0
-
-    def add(self, values):
-        """Takes the next rows."""
-        while len(values):
-            some = values[: len(self._piece) - self._filled]
-            self._piece[self._filled : self._filled + len(some)] = some
-            self._filled += len(some)
-            values = values[len(some) :]
-            if self._filled == len(self._piece):
-                self._write()
-
-    def close(self):
-        """Writes what is left.
-
-        Raises:
-          ValueError: the number of rows that came differs from the shape's.
-        """
-        if self._filled:
-            self._write()
-        if self._written != self._shape[0]:
-            raise ValueError(f"variable {self._name}: expected {self._shape[0]} rows, and {self._written} came")
-
-    def _write(self):
-        values = self._piece[: self._filled]
-        rest = ":-" * (len(self._shape) - 1)
-        piece = f"{' '.join(map(str, self._shape))} {self._written},{self._filled}{rest}"
-        prefix = self._parts.next_part()
-        fed = {}
-
-        def save():
-            value = tf1.placeholder(values.dtype, values.shape)
-            fed[value] = values
-            return tf.raw_ops.SaveV2(
-                prefix=prefix, tensor_names=[self._name], shape_and_slices=[piece], tensors=[value]
-            )
-
-        _run(save, fed)
-        self._written += self._filled
-        self._filled = 0
-
-
-def _run(make_operation, fed=None):
-    with tf.Graph().as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-        session.run(make_operation(), fed)
-
-
-class TableSaver(tf1.train.Saver):
-    """A Saver that restores the graph's variables as any Saver does, and saves without holding a table in memory.
-
-    Args:
-      checkpoint: the `Checkpoint` whose rows are exported.
-      tables: dict of table name -> `ExportedTable`; their variables need no value in the session.
-    """
-
-    def __init__(self, checkpoint, tables):
-        super().__init__()
-        self._checkpoint = checkpoint
-        self._tables = {name: table for name, table in tables.items() if table.variables}
-        of_tables = {variable.name for table in tables.values() for variable in table.variables.values()}
-        self.dense_variables = [v for v in tf1.global_variables() if v.name not in of_tables]
-        self.dense = tf1.train.Saver(self.dense_variables)
-
-    def save(self, sess, save_path, write_meta_graph=False, write_state=False):
-        """Writes the checkpoint `save_path`, as `saved_model.Builder` wants it; the directory of the path exists."""
-        parts = CheckpointParts(save_path)
-        self.dense.save(sess, parts.next_part(), write_meta_graph=write_meta_graph, write_state=write_state)
-        rows = {}
-        for name, table in self._tables.items():
-            for part, values in table.index_values.items():
-                parts.add(table.variables[part].op.name, values)
-            variable = table.variables["rows"]
-            rows[name] = Pieces(parts, variable.op.name, variable.shape.as_list(), "float32")
-            rows[name].add(table.no_row)
-        for config, _, values in self._blocks() if rows else ():
-            if config.name in rows:
-                rows[config.name].add(values[:, : config.weights])
-        for pieces in rows.values():
-            pieces.close()
-        parts.join()
-
-    def _blocks(self):
-        total = sum(table.count for table in self._tables.values())
-        with tqdm.tqdm(desc="writing rows", total=total, unit=" rows", disable=not sys.stderr.isatty()) as bar:
-            for config, keys, rows in snapshot.merged(self._checkpoint.path, self._checkpoint.tables):
-                yield config, keys, rows
-                bar.update(len(keys))
 
 
 @dataclasses.dataclass(frozen=True)
 class KeyIndex:
     """Keys in buckets by their low bits, and the number of each key's row.
 
-        bucket(key) = key & mask      all keys of a bucket stand in the line line_of[bucket], beside other buckets' keys
+        bucket(key) = key & mask      all keys of a bucket are in the line line_of[bucket], with other buckets' keys
 
     A line has as many places as the fullest bucket has keys, and holds as many whole buckets as fit. The number of
     buckets is between half the number of keys and the number of keys, and fingerprints are spread evenly over them.
@@ -177,8 +44,8 @@ class KeyIndex:
     count: int
 
     @staticmethod
-    def of(keys):
-        """int64[n], distinct keys, none 0 -> the KeyIndex in which the row of `keys[i]` is i + 1."""
+    def of(keys: np.ndarray) -> "KeyIndex":
+        """Returns the KeyIndex of distinct int64[n] keys other than 0; the row of `keys[i]` is i + 1."""
         count = len(keys)
         buckets = 1 << max(count.bit_length() - 1, 0)
         line_of = np.zeros(buckets, np.int32 if count < (1 << 30) else np.int64)
@@ -191,14 +58,14 @@ class KeyIndex:
         return KeyIndex(line_of, lines, width, count)
 
     @property
-    def mask(self):
-        """The bit mask whose bits of a key are the number of the key's bucket."""
+    def mask(self) -> int:
+        """The bit mask: `key & mask` is the number of the key's bucket."""
         return len(self.line_of) - 1
 
 
 @numba.njit(nogil=True, cache=True)
-def _count(keys, counts):
-    """Adds the number of keys in each bucket to `counts`. -> the number of keys in the fullest bucket, at least 1."""
+def _count(keys: np.ndarray, counts: np.ndarray) -> int:
+    """Adds the number of keys in each bucket to `counts`. Returns the keys of the fullest bucket, at least 1."""
     mask, most = len(counts) - 1, 1
     for key in keys:
         counts[key & mask] += 1
@@ -207,8 +74,8 @@ def _count(keys, counts):
 
 
 @numba.njit(nogil=True, cache=True)
-def _spread(free, line_of, width):
-    """Gives each bucket its line, and replaces its number of keys in `free` by its first place. -> number of lines."""
+def _spread(free: np.ndarray, line_of: np.ndarray, width: int) -> int:
+    """Assigns lines to buckets; replaces each number of keys in `free` by a first place. Returns how many lines."""
     line = taken = 0
     for bucket in range(len(free)):
         count = free[bucket]
@@ -220,7 +87,9 @@ def _spread(free, line_of, width):
 
 
 @numba.njit(nogil=True, cache=True)
-def _place(keys, free, line_of, keys_there, rows_there):
+def _place(
+    keys: np.ndarray, free: np.ndarray, line_of: np.ndarray, keys_there: np.ndarray, rows_there: np.ndarray
+) -> None:
     mask = len(free) - 1
     for i in range(len(keys)):
         bucket = keys[i] & mask
@@ -230,56 +99,55 @@ def _place(keys, free, line_of, keys_there, rows_there):
 
 
 class ExportedTable:
-    """The rows of a table and their `KeyIndex`, as variables of the graph. A request reads them by gathers alone.
+    """The rows of a table and their `KeyIndex`, as variables of the graph. A request reads them by gathers only.
 
     The graph has no custom operation, no hash table to fill, and no operation whose output grows with the table. No
-    operation reads a variable as a whole, because TensorFlow would then copy the variable.
+    operation reads a whole variable, because TensorFlow would then copy it.
 
     Args:
       config: the table's `TableConfig`.
       index: the `KeyIndex` of the table's rows.
 
     Attributes:
-      variables: dict of name -> variable of the graph: `rows` float32[1 + n, weights], whose first row is 0, and the
-        index's `line_of` and `lines`. Empty until the first `look_up`: a table that no model reads is not exported.
+      variables: dict of name -> variable of the graph: `rows` float32[1 + n, weights], whose first row is 0, and
+        `line_of` and `lines` of the index. Empty until the first `look_up`: a table that is not read is not exported.
       linear_start: column of a row's linear weight.
     """
 
-    def __init__(self, config, index):
-        self._config = config
-        self._index = index
+    def __init__(self, config: TableConfig, index: KeyIndex) -> None:
+        self._config, self._index = config, index
         self.linear_start = config.weights - 1
-        self.variables = {}
+        self.variables: dict[str, tf.Variable] = {}
 
     @property
-    def count(self):
+    def count(self) -> int:
         """The number of keys."""
         return self._index.count
 
     @property
-    def no_row(self):
-        """float32[1, weights] of zeros, the first row: that of a key without a row."""
+    def no_row(self) -> np.ndarray:
+        """The first row, float32[1, weights]: the zeros for keys without a row."""
         return np.zeros((1, self._config.weights), np.float32)
 
     @property
-    def index_values(self):
-        """-> dict of name -> array, for the variables of the index."""
+    def index_values(self) -> dict[str, np.ndarray]:
+        """The values of the index's variables, by name."""
         return {"line_of": self._index.line_of, "lines": self._index.lines}
 
-    def look_up(self, keys):
-        """int64[...] -> float32[..., weights], the rows of the keys; zeros for the key 0 and for keys without a row."""
+    def look_up(self, keys: tf.Tensor) -> tf.Tensor:
+        """Returns float32[..., weights], the rows of int64[...] keys; zeros for the key 0 and keys without a row."""
         if not self.variables:
             self._make_variables()
         flat, width = tf.reshape(keys, [-1]), self._index.width
         line_of = tf.gather(self.variables["line_of"], tf.bitwise.bitwise_and(flat, np.int64(self._index.mask)))
         lines = tf.gather(self.variables["lines"], line_of)
         rows_there = tf.reshape(tf.bitcast(lines[:, width:], line_of.dtype), [-1, width])
-        # Each key stands in its line once.
+        # Each key is in its line once.
         found = tf.where(tf.equal(lines[:, :width], flat[:, None]), rows_there, tf.zeros([], rows_there.dtype))
         rows = tf.gather(self.variables["rows"], tf.reduce_max(found, 1))
         return tf.reshape(rows, tf.concat([tf.shape(keys), [self._config.weights]], 0))
 
-    def _make_variables(self):
+    def _make_variables(self) -> None:
         shapes = {name: (value.shape, value.dtype) for name, value in self.index_values.items()}
         rows = [1 + self.count, self._config.weights]
         with tf1.variable_scope(f"export_{self._config.name}"):
@@ -288,3 +156,142 @@ class ExportedTable:
                 self.variables[name] = tf1.get_variable(
                     name, shape, dtype, tf1.zeros_initializer(), trainable=False, use_resource=True
                 )
+
+
+class CheckpointParts:
+    """Writes pieces of variables, each as a checkpoint, and joins these checkpoints without reading them again.
+
+    TensorFlow restores a variable that was written in pieces as a whole, because the pieces are stored like the slices
+    of a partitioned variable.
+
+    Args:
+      prefix: prefix of the joined checkpoint, as `Saver.save` takes it; its directory exists.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._written: list[str] = []
+
+    def next_part(self) -> str:
+        """Returns the prefix of the next part; the caller writes a checkpoint with this prefix."""
+        self._written.append(os.path.join(f"{self._prefix}_parts", f"{len(self._written):05d}"))
+        return self._written[-1]
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        """Writes an array as the variable `name`."""
+        pieces = Pieces(self, name, values.shape, values.dtype)
+        pieces.add(values)
+        pieces.close()
+
+    def join(self) -> None:
+        """Joins the parts to one checkpoint, by renaming their files."""
+        _run(
+            lambda: tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=self._written, destination_prefix=self._prefix, delete_old_dirs=True
+            )
+        )
+
+
+class Pieces:
+    """A variable of `CheckpointParts`, whose values come in blocks, from the first row to the last.
+
+    Args:
+      parts: `CheckpointParts`.
+      name: name of the variable.
+      shape, dtype: shape and dtype of the whole variable.
+    """
+
+    def __init__(self, parts: CheckpointParts, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
+        self._parts, self._name, self._shape = parts, name, shape
+        bytes_a_row = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
+        rows = max(_BYTES // bytes_a_row, -(-shape[0] // _MOST_PIECES))
+        self._piece = np.empty((min(rows, shape[0]), *shape[1:]), dtype)
+        self._filled = self._written = 0
+
+    def add(self, values: np.ndarray) -> None:
+        """Appends rows."""
+        while len(values):
+            some = values[: len(self._piece) - self._filled]
+            self._piece[self._filled : self._filled + len(some)] = some
+            self._filled += len(some)
+            values = values[len(some) :]
+            if self._filled == len(self._piece):
+                self._write()
+
+    def close(self) -> None:
+        """Writes the remaining rows.
+
+        Raises:
+          ValueError: the number of added rows differs from the shape's.
+        """
+        if self._filled:
+            self._write()
+        if self._written != self._shape[0]:
+            raise ValueError(f"variable {self._name}: expected {self._shape[0]} rows, got {self._written}")
+
+    def _write(self) -> None:
+        values = self._piece[: self._filled]
+        rest = ":-" * (len(self._shape) - 1)
+        piece = f"{' '.join(map(str, self._shape))} {self._written},{self._filled}{rest}"
+        prefix = self._parts.next_part()
+        fed: dict[tf.Tensor, np.ndarray] = {}
+
+        def save() -> tf.Operation:
+            value = tf1.placeholder(values.dtype, values.shape)
+            fed[value] = values
+            return tf.raw_ops.SaveV2(
+                prefix=prefix, tensor_names=[self._name], shape_and_slices=[piece], tensors=[value]
+            )
+
+        _run(save, fed)
+        self._written += self._filled
+        self._filled = 0
+
+
+def _run(make_operation: Callable[[], tf.Operation], fed: dict[tf.Tensor, np.ndarray] | None = None) -> None:
+    with tf.Graph().as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+        session.run(make_operation(), fed)
+
+
+class TableSaver(tf1.train.Saver):
+    """A Saver that restores the graph's variables as usual, and saves without holding a table in memory.
+
+    Args:
+      path, files: see `snapshot.merged`: the rows to save.
+      tables: dict of table name -> `ExportedTable`; their variables need no value in the session.
+    """
+
+    def __init__(self, path: str, files: Sequence[dict[str, Any]], tables: Mapping[str, ExportedTable]) -> None:
+        super().__init__()
+        self._path, self._files = path, files
+        self._tables = {name: table for name, table in tables.items() if table.variables}
+        of_tables = {variable.name for table in tables.values() for variable in table.variables.values()}
+        self.dense_variables = [v for v in tf1.global_variables() if v.name not in of_tables]
+        self.dense = tf1.train.Saver(self.dense_variables)
+
+    def save(
+        self, sess: tf1.Session, save_path: str, write_meta_graph: bool = False, write_state: bool = False
+    ) -> None:
+        """Writes the checkpoint `save_path`, as `saved_model.Builder` expects it; the path's directory exists."""
+        parts = CheckpointParts(save_path)
+        self.dense.save(sess, parts.next_part(), write_meta_graph=write_meta_graph, write_state=write_state)
+        rows = {}
+        for name, table in self._tables.items():
+            for part, values in table.index_values.items():
+                parts.add(table.variables[part].op.name, values)
+            variable = table.variables["rows"]
+            rows[name] = Pieces(parts, variable.op.name, variable.shape.as_list(), "float32")
+            rows[name].add(table.no_row)
+        for config, _, values in self._blocks() if rows else ():
+            if config.name in rows:
+                rows[config.name].add(values[:, : config.weights])
+        for pieces in rows.values():
+            pieces.close()
+        parts.join()
+
+    def _blocks(self) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+        total = sum(table.count for table in self._tables.values())
+        with tqdm.tqdm(desc="writing rows", total=total, unit=" rows", disable=not sys.stderr.isatty()) as bar:
+            for config, keys, rows in snapshot.merged(self._path, self._files):
+                yield config, keys, rows
+                bar.update(len(keys))

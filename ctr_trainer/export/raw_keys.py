@@ -1,12 +1,15 @@
-"""Raw values of sparse features as they enter an exported graph, and their keys, by stock TensorFlow operations."""
+"""Raw values of sparse features in an exported graph, and their keys, by stock TensorFlow operations."""
 
 import re
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.features import hashing
+from ctr_trainer.features.columns import DenseFeature, SparseFeature, Statistics
 from ctr_trainer.features.hashing import graph_keys
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
 from ctr_trainer.features.times import graph_derived
 
@@ -20,15 +23,15 @@ class RawLists:
 
     Args:
       feature: SparseFeature with a combiner.
-      values: string[B, N]; "" is no value, at any place.
-      null_values: texts that mean "no value" if one is the only text of a row, as in a field of the source.
+      values: string[B, N]; "" is no value, in any position.
+      null_values: texts that mean "no value" if they are the only text of a row, as in a field of the source.
 
     Attributes:
       keys: int64[B, N'], the keys of the values; 0 for no value, and for values beyond the feature's `max_length`.
       weights: float32[B, N'], the weights of the keys that are not 0.
     """
 
-    def __init__(self, feature, values, null_values=()):
+    def __init__(self, feature: SparseFeature, values: tf.Tensor, null_values: Collection[str] = ()) -> None:
         self._feature = feature
         alone = tf.equal(tf.reduce_sum(_number(tf.not_equal(values, "")), 1, keepdims=True), 1)
         for null in filter(None, null_values):
@@ -46,8 +49,8 @@ class RawLists:
         if feature.missing_has_row:
             self._append_missing(taken)
 
-    def coefficients(self):
-        """-> float32[B, N'], the factor of each value's embedding in the bag; see `embedding/worker/lookup.py`."""
+    def coefficients(self) -> tf.Tensor:
+        """Returns float32[B, N'], the factor of each value's embedding in the bag; see `embedding/worker/lookup.py`."""
         weights = tf.where(tf.not_equal(self.keys, 0), self.weights, tf.zeros_like(self.weights))
         if self._feature.combiner == "mean":
             return tf.math.divide_no_nan(weights, tf.reduce_sum(weights, 1, keepdims=True))
@@ -55,8 +58,8 @@ class RawLists:
             return tf.math.divide_no_nan(weights, tf.sqrt(tf.reduce_sum(tf.square(weights), 1, keepdims=True)))
         return weights
 
-    def aligned(self):
-        """-> int64[B, max_length], the keys in order, then 0."""
+    def aligned(self) -> tf.Tensor:
+        """Returns int64[B, max_length], the keys in order, then 0."""
         taken = tf.not_equal(self.keys, 0)
         at = tf.where(taken)
         place = tf.gather_nd(tf.cumsum(_number(taken), 1, exclusive=True), at)
@@ -65,7 +68,7 @@ class RawLists:
         keys = tf.scatter_nd(where, tf.gather_nd(self.keys, at), shape)
         return tf.ensure_shape(keys, [None, self._feature.max_length])
 
-    def _append_missing(self, taken):
+    def _append_missing(self, taken: tf.Tensor) -> None:
         """Adds the key of the value "" to the rows without values."""
         own = graph_keys(self._feature.slot, tf.constant([""]))
         own = tf.where(tf.reduce_any(taken, 1, keepdims=True), tf.zeros_like(own), own)
@@ -73,8 +76,8 @@ class RawLists:
         self.weights = tf.concat([self.weights, tf.ones_like(own, tf.float32)], 1)
 
 
-def _weighted(values, separator):
-    """-> (values string[B, N], weights float32[B, N], 1 for a value without weight); the last separator counts."""
+def _weighted(values: tf.Tensor, separator: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Splits texts at their last separator. Returns (values string[B, N], weights float32[B, N], 1 if it has none)."""
     # \\C matches any byte, because texts need not be UTF-8.
     before, after = rf"^(\C*){re.escape(separator)}\C*$", rf"^\C*{re.escape(separator)}(\C*)$"
     has_weight = tf.strings.regex_full_match(values, after)
@@ -82,7 +85,7 @@ def _weighted(values, separator):
     return tf.strings.regex_replace(values, before, r"\1"), tf.strings.to_number(texts)
 
 
-def _number(mask):
+def _number(mask: tf.Tensor) -> tf.Tensor:
     return tf.cast(mask, tf.int32)
 
 
@@ -93,24 +96,24 @@ class RawKeys:
       spec, statistics: FeatureSpec and statistics that the model was trained with.
 
     Attributes:
-      receivers: dict of feature name -> placeholder, of the features that were asked for; `receiver.ExportedFeatures`
-        says their shapes.
+      receivers: dict of feature name -> placeholder of each feature that was asked for, with the shapes of
+        `receivers.ExportedFeatures`.
     """
 
-    def __init__(self, spec, statistics):
-        self.receivers = {}
+    def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
+        self.receivers: dict[str, tf.Tensor] = {}
         self._null_values = spec.csv.null_values
         self._buckets = hashing.buckets_of(spec, statistics)
-        self._lists = {}
+        self._lists: dict[str, RawLists] = {}
 
-    def receiver(self, feature, kind, shape):
-        """-> the placeholder of a feature, which is made when it is first asked for."""
+    def receiver(self, feature: DenseFeature | SparseFeature, kind: tf.DType, shape: list[None]) -> tf.Tensor:
+        """Returns the placeholder of a feature; makes it at the first call."""
         if feature.name not in self.receivers:
             self.receivers[feature.name] = tf1.placeholder(kind, shape, operation_name(feature.name))
         return self.receivers[feature.name]
 
-    def singles(self, features):
-        """-> int64[B, F], the keys of single-valued features."""
+    def singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
+        """Returns int64[B, F], the keys of single-valued features."""
         texts = [feature for feature in features if not feature.is_bucketised]
         parts = []
         if texts:
@@ -125,16 +128,16 @@ class RawKeys:
         places = {feature.name: place for place, feature in enumerate(sorted(features, key=lambda f: f.is_bucketised))}
         return tf.gather(tf.concat(parts, 1), [places[feature.name] for feature in features], axis=1)
 
-    def list(self, feature):
-        """-> the `RawLists` of a bag or a sequence."""
+    def lists(self, feature: SparseFeature) -> RawLists:
+        """Returns the `RawLists` of a bag or a sequence."""
         if feature.name not in self._lists:
             raw = self.receiver(feature, tf.string, [None, None])
             self._lists[feature.name] = RawLists(feature, raw, self._null_values)
         return self._lists[feature.name]
 
 
-def key_outputs(raw, spec, read):
-    """Makes the outputs of the signature `keys`: what the rows of a request are looked up by.
+def key_outputs(raw: RawKeys, spec: FeatureSpec, read: Collection[str]) -> dict[str, tf.Tensor]:
+    """Makes the outputs of the signature `keys`: the keys of the rows of a request.
 
     B is the number of examples, F the single-valued features of a table in the spec's order, n any number.
 
@@ -146,26 +149,26 @@ def key_outputs(raw, spec, read):
     | `weights/<name>` | float32[n], of a bag whose values have weights |
 
     Args:
-      raw: `RawKeys`, which gets the inputs.
+      raw: `RawKeys`; the inputs are added to it.
       spec: FeatureSpec.
-      read: names of the tower's inputs, see `row_inputs.RowInputs`: a feature that it does not read has no output.
+      read: names of the tower's inputs, see `receivers.RowInputs`: a feature that it does not read has no output.
 
     Returns:
       dict of output -> tensor; empty for a model without sparse features.
     """
-    outputs = {}
+    outputs: dict[str, tf.Tensor] = {}
     for table in spec.tables:
-        lists = [f for f in table.sequences if not read.isdisjoint((f"{SEQUENCE}/{f.name}", f"{MASK}/{f.name}"))]
-        if not read.isdisjoint((f"{EMBEDDING}/{table.name}", f"{LINEAR}/{table.name}")):
+        lists = [f for f in table.sequences if f"{SEQUENCE}/{f.name}" in read or f"{MASK}/{f.name}" in read]
+        if f"{EMBEDDING}/{table.name}" in read or f"{LINEAR}/{table.name}" in read:
             lists += table.bags
             if table.single:
                 outputs[f"{KEYS}/{table.name}"] = raw.singles(table.single)
         for feature in lists:
-            outputs |= _list_outputs(feature, raw.list(feature))
+            outputs |= _list_outputs(feature, raw.lists(feature))
     return outputs
 
 
-def _list_outputs(feature, values):
+def _list_outputs(feature: SparseFeature, values: RawLists) -> dict[str, tf.Tensor]:
     taken = tf.not_equal(values.keys, 0)
     ends = tf.cumsum(tf.reduce_sum(tf.cast(taken, tf.int32), 1))
     outputs = {
@@ -177,20 +180,22 @@ def _list_outputs(feature, values):
     return outputs
 
 
-def _keys_of_texts(features, values, null_values):
-    """A string[B] per feature -> int64[B, F], keys. A text among the source's `null_values` counts as missing."""
-    values = _without(null_values, tf.stack(values, 1))
+def _keys_of_texts(
+    features: Sequence[SparseFeature], values: Sequence[tf.Tensor], null_values: Collection[str]
+) -> tf.Tensor:
+    """Returns int64[B, F], the keys of a string[B] per feature; texts among the source's `null_values` are missing."""
+    texts = _without(null_values, tf.stack(values, 1))
     if any(feature.derive for feature in features):
-        columns = zip(features, tf.unstack(values, axis=1), strict=True)
-        values = tf.stack([graph_derived(c, f.derive) if f.derive else c for f, c in columns], 1)
-    keys = graph_keys([feature.slot for feature in features], values)
+        columns = zip(features, tf.unstack(texts, axis=1), strict=True)
+        texts = tf.stack([graph_derived(c, f.derive) if f.derive else c for f, c in columns], 1)
+    keys = graph_keys([feature.slot for feature in features], texts)
     if all(feature.missing_has_row for feature in features):
         return keys
     has_row = tf.constant([feature.missing_has_row for feature in features])
-    return tf.where(tf.equal(values, "") & ~has_row, tf.zeros_like(keys), keys)
+    return tf.where(tf.equal(texts, "") & ~has_row, tf.zeros_like(keys), keys)
 
 
-def _without(null_values, values):
+def _without(null_values: Collection[str], values: tf.Tensor) -> tf.Tensor:
     for null in filter(None, null_values):
         values = tf.where(tf.equal(values, null), "", values)
     return values

@@ -1,4 +1,4 @@
-"""Writes a trained model as a SavedModel that any TensorFlow Serving loads."""
+"""Writes trained models as SavedModels that any TensorFlow Serving loads."""
 
 import collections
 import dataclasses
@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -13,13 +16,15 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.export import directory
 from ctr_trainer.export.exported_table import ExportedTable, KeyIndex, TableSaver
 from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.export.signatures import signature_defs
-from ctr_trainer.features.columns import TYPICAL
+from ctr_trainer.features.columns import TYPICAL, Statistics
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import Features
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.temporary import temporary_directory
@@ -29,25 +34,39 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.restoring import refusing_other_variables
 
 _VARIABLES = "variables"
-# TensorFlow Serving leaves `assets.extra` alone.
+# TensorFlow Serving does not read `assets.extra`.
 _SPEC = ("assets.extra", "feature_spec.json")
 _TYPICAL = ("assets.extra", "typical_values.json")
 
 ROWS = ("all", "none")
+TrainedFeatures = tuple[FeatureSpec, Statistics | None]
+
+
+class SavedCheckpoint(Protocol):
+    """What an export reads of a `Checkpoint`."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def tables(self) -> list[dict[str, Any]]: ...
+    @property
+    def dense_prefix(self) -> str: ...
+
+    def with_local_dense(self) -> AbstractContextManager["SavedCheckpoint"]: ...
 
 
 class DenseTower:
-    """Writes what `export` writes with `--export_rows=none`, in milliseconds: the graph is made once.
+    """Writes exports without rows (`rows="none"`) in milliseconds each, because the graph is made only once.
 
     Args:
-      model_fn, params: as for `Estimator`.
+      model_fn, params: see `Estimator`.
       trained_features: (FeatureSpec, statistics) of the model.
 
     Attributes:
-      variables: by name (shape, dtype) of each variable of the tower, among them the global step.
+      variables: by name (shape, dtype) of each variable of the tower, including the global step.
     """
 
-    def __init__(self, model_fn, params, trained_features):
+    def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
         with temporary_directory() as parent:
             draft = os.path.join(parent, "tower")
             self.variables = _export(draft, model_fn, params, trained_features)
@@ -65,11 +84,11 @@ class DenseTower:
             )
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
-    def write(self, path, values):
-        """Writes the SavedModel of some values of the variables.
+    def write(self, path: str | os.PathLike[str], values: Mapping[str, np.ndarray]) -> None:
+        """Writes the SavedModel with the given values of the variables.
 
         Args:
-          path: local directory, empty or not there yet.
+          path: local directory, empty or absent.
           values: by name, the array of each variable.
         """
         prefix = os.path.join(path, _VARIABLES, _VARIABLES)
@@ -82,13 +101,15 @@ class DenseTower:
             with file.open("xb") as stream:
                 stream.write(content)
 
-    def close(self):
-        """Ends its session."""
+    def close(self) -> None:
+        """Closes the session."""
         self._session.close()
 
 
-def _export(path, model_fn, params, trained_features):
-    """Writes a SavedModel whose variables have values that do not count. -> by name (shape, dtype) of each variable."""
+def _export(
+    path: str, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures
+) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
+    """Writes a SavedModel with arbitrary values of the variables. Returns (shape, dtype) of each variable by name."""
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features = RowInputs(*trained_features)
@@ -102,12 +123,19 @@ def _export(path, model_fn, params, trained_features):
 
 
 def export_saved_model(
-    path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None, rows="all", assets_extra=None
-):
+    path: str,
+    model_fn: Callable[..., Any],
+    params: Any,
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None = None,
+    rows: str = "all",
+    assets_extra: Mapping[str, str] | None = None,
+) -> str:
     """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
     The signature `serving_default` takes the raw values of the features that the model reads (see
-    `receiver.ExportedFeatures`) and returns the model's predictions. With the rows `none` it takes rows in place of
+    `receivers.ExportedFeatures`) and returns the model's predictions. If `rows` is `none`, it takes rows instead of
     sparse features, see `RowInputs`, and the signature `keys` turns raw values into the keys of these rows, see
     `raw_keys.key_outputs`.
 
@@ -115,11 +143,11 @@ def export_saved_model(
 
     Args:
       path: directory of the SavedModel, or its URL.
-      model_fn, params: as for `Estimator`.
+      model_fn, params: see `Estimator`.
       checkpoint: the `Checkpoint` to export.
       trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
       serving_input_receiver_fn: see `Estimator.export_saved_model`.
-      rows: `all` exports the tables; `none` the dense tower alone, whose rows come with each request, see `RowInputs`.
+      rows: `all` exports the tables; `none` only the dense tower, whose rows come with each request, see `RowInputs`.
       assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
 
     Returns:
@@ -135,8 +163,8 @@ def export_saved_model(
         tf1.train.get_or_create_global_step()
         features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
         signatures = signatures_of(model_fn, params, features, receivers)
-        saver = TableSaver(checkpoint, tables)
-        if isinstance(features, RowInputs):
+        saver = TableSaver(checkpoint.path, checkpoint.tables, tables)
+        if trained_features is not None and isinstance(features, RowInputs):
             signatures |= keys_signature(trained_features, receivers)
         with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
             with refusing_other_variables(checkpoint, saver.dense_variables):
@@ -152,14 +180,11 @@ def export_saved_model(
     return path
 
 
-def load_spec(path):
-    """Reads the FeatureSpec of an export.
+def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
+    """Returns the FeatureSpec of an export.
 
     Args:
       path: directory of a SavedModel that `export_saved_model` wrote.
-
-    Returns:
-      the FeatureSpec.
 
     Raises:
       UserError: there is no such SavedModel.
@@ -172,14 +197,14 @@ def load_spec(path):
         return FeatureSpec.from_dict(json.load(stream), file)
 
 
-def _of_features(spec, names):
-    """-> the spec with the features of these names alone: those that an evaluation of the export has to read."""
-    dense, sparse = ([f for f in features if f.name in names] for features in (spec.dense, spec.sparse))
+def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
+    """Returns the spec with only the named features, so that an evaluation of the export reads no others."""
+    dense, sparse = (f for f in spec.dense if f.name in names), (f for f in spec.sparse if f.name in names)
     return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
 
 
 def load_typical(path: str) -> dict[str, str]:
-    """Returns the typical text of features of an export; {} if it has none, like the exports of earlier versions."""
+    """Returns the typical texts of an export's features; {} if it has none, like the exports of earlier versions."""
     file = os.path.join(path, *_TYPICAL)
     if not os.path.exists(file):
         return {}
@@ -187,7 +212,7 @@ def load_typical(path: str) -> dict[str, str]:
         return json.load(stream)
 
 
-def write_spec(path: str, spec: FeatureSpec, statistics: dict[str, dict] | None) -> None:
+def write_spec(path: str, spec: FeatureSpec, statistics: Statistics | None) -> None:
     """Writes the FeatureSpec that `load_spec` reads, and the texts that `load_typical` reads."""
     file = os.path.join(path, *_SPEC)
     os.makedirs(os.path.dirname(file), exist_ok=True)
@@ -198,38 +223,45 @@ def write_spec(path: str, spec: FeatureSpec, statistics: dict[str, dict] | None)
         json.dump({name: each[TYPICAL] for name, each in figures.items() if TYPICAL in each}, stream, indent=1)
 
 
-def _receive(checkpoint, trained_features, serving_input_receiver_fn, rows):
-    """-> (features, dict of receiver tensors, dict of exported tables); reading features adds to both dicts."""
+def _receive(
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None,
+    rows: str,
+) -> tuple[Any, dict[str, tf.Tensor], dict[str, ExportedTable]]:
+    """Returns (features, receiver tensors by name, exported tables by name); reading features adds to both dicts."""
     if serving_input_receiver_fn is not None:
         receiver = serving_input_receiver_fn()
         tensors = receiver.receiver_tensors
         return receiver.features, tensors if isinstance(tensors, dict) else {"input": tensors}, {}
     if trained_features is None:
         raise UserError(
-            f"{checkpoint.path} has no feature spec beside it: a model that was fed by a tf.data.Dataset is exported "
+            f"the model of {checkpoint.path} has no feature spec, because it was fed by a tf.data.Dataset: export it "
             "with a serving_input_receiver_fn"
         )
     if rows == "none":
-        features = RowInputs(*trained_features)
-        return features, features.receivers, {}
+        inputs = RowInputs(*trained_features)
+        return inputs, inputs.receivers, {}
     tables = _tables(checkpoint)
     features = ExportedFeatures(*trained_features, tables)
     return features, features.receivers, tables
 
 
-def signatures_of(model_fn, params, features, receivers):
-    """Returns the SignatureDefs by name, see `signature_defs`; makes the graph of the predictions.
+def signatures_of(
+    model_fn: Callable[..., Any], params: Any, features: Features | Any, receivers: Mapping[str, tf.Tensor]
+) -> dict[str, Any]:
+    """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
 
     Args:
-      model_fn, params: as for `Estimator`.
-      features: for the `model_fn`.
+      model_fn, params: see `Estimator`.
+      features: features for the `model_fn`.
       receivers: dict of the graph's inputs, to which reading features may add.
     """
-    spec = model_fn(features, None, ModeKeys.PREDICT, params)  # Before the receivers are looked at.
+    spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.
     return signature_defs(spec, receivers)
 
 
-def build(path, session, signatures, saver):
+def build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver: tf1.train.Saver) -> None:
     """Writes the SavedModel of the session's graph into an empty directory."""
     builder = tf1.saved_model.Builder(path)
     tags = [tf1.saved_model.tag_constants.SERVING]
@@ -237,20 +269,21 @@ def build(path, session, signatures, saver):
     builder.save()
 
 
-def keys_signature(trained_features, receivers):
-    """-> dict of the signature `keys` of a tower with these inputs; empty if it reads no sparse feature."""
+def keys_signature(trained_features: TrainedFeatures, receivers: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    """Returns {"keys": SignatureDef} for a tower with these inputs; {} if it reads no sparse feature."""
     raw = RawKeys(*trained_features)
     outputs = key_outputs(raw, trained_features[0], receivers.keys())
     return {SIGNATURE: tf1.saved_model.predict_signature_def(raw.receivers, outputs)} if outputs else {}
 
 
-def _tables(checkpoint):
-    """-> dict of table name -> `ExportedTable` with the keys of the checkpoint's files; the rows are not read yet."""
-    most = collections.Counter()
+def _tables(checkpoint: SavedCheckpoint) -> dict[str, ExportedTable]:
+    """Returns by name an `ExportedTable` with the keys of the checkpoint's files; the rows are not read yet."""
+    most: collections.Counter[str] = collections.Counter()
     for entry in checkpoint.tables:
         most[entry["table"]] += entry["rows"]
     keys = {name: np.empty(rows, np.int64) for name, rows in most.items()}
-    configs, found = {}, collections.Counter()
+    configs: dict[str, TableConfig] = {}
+    found: collections.Counter[str] = collections.Counter()
     with tqdm.tqdm(desc="reading keys", unit=" rows", disable=not sys.stderr.isatty()) as bar:
         for config, some, _ in snapshot.iterate(checkpoint.path, checkpoint.tables):
             configs[config.name] = config

@@ -1,9 +1,11 @@
-"""Evaluates a SavedModel as a server runs it: from raw values, without this package's graph, tables or checkpoints."""
+"""Evaluates a SavedModel like a server: from raw values, without this package's graph, tables or checkpoints."""
 
 import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +19,14 @@ from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.lists import split
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.export.saved_model import load_spec
+from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError, did_you_mean
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.evaluation_config import MetricsConfig
 
 _ROW = "row of the chunk"
 _GROUP_SLOT = "group"
@@ -32,7 +37,7 @@ class RawExamples:
     """`B` examples.
 
     Attributes:
-      inputs: dict of feature name -> float32[B], string[B] or string[B, N], as `receiver.ExportedFeatures` wants them.
+      inputs: dict of feature name -> float32[B], string[B] or string[B, N], see `receivers.ExportedFeatures`.
       labels: dict of label name ("" for the one label of a spec) -> float32[B].
       weights: float32[B], the weights of the examples.
       groups: int64[B], the group of each example; None without groups.
@@ -44,8 +49,15 @@ class RawExamples:
     groups: np.ndarray | None
 
 
-def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
-    """Yields RawExamples of source files. A row that a conversion would call bad is bad, and is named, here too.
+def read_raw(
+    format: str,
+    files: Sequence[str],
+    spec: FeatureSpec,
+    batch_size: int,
+    group_by: str = "",
+    max_bad_rows: int = 0,
+) -> Iterator[RawExamples]:
+    """Yields RawExamples of source files. Rows that a conversion would refuse are refused, and named, here too.
 
     Args:
       format: one of `convert.SOURCES`.
@@ -77,8 +89,9 @@ def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
         observed.check()
 
 
-def _examples(spec, raw, encoded, group_by):
-    inputs = {f.name: encoded[f.name].to_numpy() for f in (*spec.dense, *spec.bucketised)}
+def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str) -> RawExamples:
+    names = [*(f.name for f in spec.dense), *(f.name for f in spec.bucketised)]
+    inputs = {name: encoded[name].to_numpy() for name in names}
     for feature in spec.sparse:
         if feature.is_bucketised:
             continue
@@ -96,12 +109,12 @@ def _examples(spec, raw, encoded, group_by):
     return RawExamples(inputs, labels, weights, groups)
 
 
-def _texts(values):
+def _texts(values: Sequence[Any]) -> np.ndarray:
     return np.array([_bytes(value) for value in values], object)
 
 
-def _lists(values, feature):
-    """-> string[B, N], the values of each row, then "" up to the length of the longest row."""
+def _lists(values: Sequence[Any], feature: SparseFeature) -> np.ndarray:
+    """Returns string[B, N], the values of each row, padded with "" to the length of the longest row."""
     if not any(isinstance(value, list) for value in values):
         values = split(pa.array([_bytes(value) for value in values], pa.binary()), feature).to_pylist()
     rows = [value or [] for value in values]
@@ -110,19 +123,27 @@ def _lists(values, feature):
     return np.array([row + [b""] * (longest - len(row)) for row in rows], object).reshape(len(rows), longest)
 
 
-def _bytes(value):
+def _bytes(value: Any) -> bytes:
     if value is None:
         return b""
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def evaluate_saved_model(path, format, files, batch_size, config, threads=0, max_bad_rows=0):
+def evaluate_saved_model(
+    path: str,
+    format: str,
+    files: Sequence[str],
+    batch_size: int,
+    config: MetricsConfig,
+    threads: int = 0,
+    max_bad_rows: int = 0,
+) -> dict[str, Any]:
     """Computes the metrics of an export over source files. A collective: each rank scores its share of the batches.
 
     Args:
       path: directory of a SavedModel that this package wrote.
       format: format of the files, one of `convert.SOURCES`.
-      files: paths or patterns of raw data, as `convert` takes them.
+      files: paths or patterns of raw data, see `convert`.
       batch_size: number of examples at a time.
       config: `MetricsConfig`.
       threads: number of CPU threads of this rank; 0 lets TensorFlow choose.
@@ -157,6 +178,6 @@ def evaluate_saved_model(path, format, files, batch_size, config, threads=0, max
                 metrics.update(label, values.reshape(-1), batch.labels[label], batch.weights, batch.groups)
             examples += len(batch.weights)
     metrics.merge(distributed.all_sum, distributed.all_gather)
-    total = int(distributed.all_sum(np.int64(examples), "evaluated_examples"))
+    total = int(distributed.all_sum(np.array(examples, np.int64), "evaluated_examples"))
     tables = {metric_name("reliability", label): rows for label, rows in metrics.reliability().items()}
     return {"saved_model": os.path.abspath(path), "examples": total, **metrics.results(), **tables}

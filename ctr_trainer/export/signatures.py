@@ -17,10 +17,10 @@ _EXAMPLES = "examples"
 
 @dataclasses.dataclass(frozen=True)
 class ServingInputReceiver:
-    """What a `serving_input_receiver_fn` returns.
+    """The result of a `serving_input_receiver_fn`.
 
     Attributes:
-      features: what `model_fn` is given.
+      features: the features for the `model_fn`.
       receiver_tensors: the placeholders that requests fill: dict of name -> tensor, or one tensor.
     """
 
@@ -29,17 +29,17 @@ class ServingInputReceiver:
 
 
 class TensorServingInputReceiver(ServingInputReceiver):
-    """The same for a `model_fn` whose features are one tensor."""
+    """A `ServingInputReceiver` for a `model_fn` whose features are one tensor."""
 
 
 def build_raw_serving_input_receiver_fn(
     features: Mapping[str, tf.Tensor], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Returns a `serving_input_receiver_fn` whose requests have the features themselves.
+    """Returns a `serving_input_receiver_fn` whose requests contain the features themselves.
 
     Args:
-      features: dict of name -> tensor, or placeholder, whose dtype and shape the request's have.
-      default_batch_size: examples of each request; None for any number.
+      features: dict of name -> tensor or placeholder with the dtype and shape of the request's values.
+      default_batch_size: number of examples in a request; None for any number.
     """
 
     def receive() -> ServingInputReceiver:
@@ -55,11 +55,11 @@ def build_raw_serving_input_receiver_fn(
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """Returns a `serving_input_receiver_fn` whose requests have serialized `tf.Example`s.
+    """Returns a `serving_input_receiver_fn` whose requests contain serialized `tf.Example`s.
 
     Args:
       feature_spec: as `tf.io.parse_example` takes it.
-      default_batch_size: examples of each request; None for any number.
+      default_batch_size: number of examples in a request; None for any number.
     """
 
     def receive() -> ServingInputReceiver:
@@ -71,7 +71,7 @@ def build_parsing_serving_input_receiver_fn(
 
 @dataclasses.dataclass(frozen=True)
 class PredictOutput:
-    """Outputs of any names.
+    """Named outputs.
 
     Attributes:
       outputs: tensor, or dict of name -> tensor.
@@ -80,14 +80,14 @@ class PredictOutput:
     outputs: Any
 
     def signature(self, receivers: Receivers) -> Any:
-        """Returns the SignatureDef with these inputs."""
+        """Returns the SignatureDef of these inputs."""
         outputs = self.outputs if isinstance(self.outputs, Mapping) else {"output": self.outputs}
         return tf1.saved_model.predict_signature_def(dict(receivers), dict(outputs))
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationOutput:
-    """Scores or names of classes, for requests of TensorFlow Serving's Classify.
+    """Scores or names of classes, for the Classify requests of TensorFlow Serving.
 
     Attributes:
       scores: float32[B, n], or None.
@@ -98,13 +98,13 @@ class ClassificationOutput:
     classes: Any = None
 
     def signature(self, receivers: Receivers) -> Any:
-        """Returns the SignatureDef with the one input, which is serialized `tf.Example`s."""
+        """Returns the SignatureDef; its one input is serialized `tf.Example`s."""
         return tf1.saved_model.classification_signature_def(_examples(receivers, self), self.classes, self.scores)
 
 
 @dataclasses.dataclass(frozen=True)
 class RegressionOutput:
-    """A value per example, for requests of TensorFlow Serving's Regress.
+    """One value per example, for the Regress requests of TensorFlow Serving.
 
     Attributes:
       value: float32[B].
@@ -113,7 +113,7 @@ class RegressionOutput:
     value: Any
 
     def signature(self, receivers: Receivers) -> Any:
-        """Returns the SignatureDef with the one input, which is serialized `tf.Example`s."""
+        """Returns the SignatureDef; its one input is serialized `tf.Example`s."""
         return tf1.saved_model.regression_signature_def(_examples(receivers, self), self.value)
 
 
@@ -121,7 +121,7 @@ def signature_defs(spec: EstimatorSpec, receivers: Receivers) -> dict[str, Any]:
     """Returns by name the SignatureDefs of a model's `export_outputs`, or of its predictions if it has none.
 
     Args:
-      spec: of prediction.
+      spec: `EstimatorSpec` of a prediction.
       receivers: the graph's inputs by name.
 
     Raises:
@@ -131,8 +131,8 @@ def signature_defs(spec: EstimatorSpec, receivers: Receivers) -> dict[str, Any]:
     if SERVING not in outputs:
         if len(outputs) > 1:
             raise UserError(
-                f"export_outputs has {', '.join(outputs)}, and a server asks for {SERVING!r} if a request names none: "
-                f"name one of them so"
+                f"export_outputs has {', '.join(outputs)}: name one of them {SERVING!r}, which a server uses for "
+                "requests that name no signature"
             )
         outputs[SERVING] = next(iter(outputs.values()))
     return {name: output.signature(receivers) for name, output in outputs.items()}

@@ -45,7 +45,7 @@ def test_a_saved_model_of_others_and_the_directory_of_the_versions_are_never_rep
         export(tmp_path / "keras", "new")
     for version in ("1", "9"):
         export(tmp_path / "ctr" / version, "first")
-    with pytest.raises(UserError, match="name a version that is not there yet: --export_dir=.*/ctr/10$"):
+    with pytest.raises(UserError, match="name a version that does not exist yet: export_dir=.*/ctr/10$"):
         export(tmp_path / "ctr", "new")
     (tmp_path / "link").symlink_to(tmp_path / "ctr" / "1")
     (tmp_path / "file.tmp").write_text("mine")

@@ -73,5 +73,5 @@ def test_a_variable_written_by_pieces_is_restored_whole(tmp_path, monkeypatch):
 def test_rows_that_do_not_come_are_no_export(tmp_path):
     pieces = Pieces(CheckpointParts(str(tmp_path / "variables")), "rows", (3, 1), "float32")
     pieces.add(np.zeros((2, 1), np.float32))
-    with pytest.raises(ValueError, match="rows: expected 3 rows, and 2 came"):
+    with pytest.raises(ValueError, match="rows: expected 3 rows, got 2"):
         pieces.close()

@@ -204,5 +204,5 @@ def test_an_export_in_a_store_replaces_an_earlier_one_and_no_other_file(store):
     store.put("served/1/mine.txt", b"")
     with pytest.raises(UserError, match=f"^{url} holds files that `export` did not write .mine.txt."):
         directory.refuse_others(url)
-    with pytest.raises(UserError, match=f"name a version that is not there yet: --export_dir={url[:-2]}/2"):
+    with pytest.raises(UserError, match=f"name a version that does not exist yet: export_dir={url[:-2]}/2"):
         directory.refuse_others(url[:-2])
