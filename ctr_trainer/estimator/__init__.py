@@ -1,7 +1,6 @@
-"""Estimators on today's TensorFlow: programs written for `tf.estimator` port by their imports.
+"""The names of `tf.estimator` on current TensorFlow: programs for `tf.estimator` change only their imports.
 
-Besides what is listed here, the session hooks that `tf.estimator` had a name for, as `LoggingTensorHook`, are those of
-`tf.compat.v1.train`.
+Session hooks that `tf.estimator` also named, such as `LoggingTensorHook`, come from `tf.compat.v1.train`.
 """
 
 import re
@@ -47,8 +46,8 @@ __all__ = [
     "train_and_evaluate",
 ]
 
-_OF_SESSIONS = re.compile(r"\w+Hook|SessionRun\w+|SecondOrStepTimer|CheckpointSaverListener|VocabInfo")
-# What tf.estimator has and this package has not: what to do instead, as docs/porting.md says it.
+_SESSION_NAMES = re.compile(r"\w+Hook|SessionRun\w+|SecondOrStepTimer|CheckpointSaverListener|VocabInfo")
+# What to use instead of names that tf.estimator has and this package has not; see docs/porting.md.
 _MISSING = {
     r"(DNN|Linear|Baseline|BoostedTrees|KMeans)\w*": (
         "canned estimators are not part of this package: write the model_fn, in which feature columns work as they are "
@@ -64,7 +63,7 @@ _MISSING = {
 
 
 def __getattr__(name: str) -> Any:
-    if _OF_SESSIONS.fullmatch(name) and hasattr(tf.compat.v1.train, name):
+    if _SESSION_NAMES.fullmatch(name) and hasattr(tf.compat.v1.train, name):
         return getattr(tf.compat.v1.train, name)
     for pattern, instead in _MISSING.items():
         if re.fullmatch(pattern, name):

@@ -123,7 +123,7 @@ def step_of(path: str) -> int:
 
 
 def list_checkpoints(model_dir: str) -> list[Checkpoint]:
-    """Returns the finished checkpoints of a model directory, oldest first, without those of a damaged manifest."""
+    """Returns the finished checkpoints of a model directory, oldest first; leaves out damaged manifests."""
     found = []
     for path in directories(model_dir):
         try:

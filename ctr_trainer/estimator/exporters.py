@@ -88,7 +88,7 @@ class LatestExporter:
 
 
 class FinalExporter(LatestExporter):
-    """Exports the model once, after the training; its arguments are those of `LatestExporter`."""
+    """Exports the model once, after the training; for the arguments see `LatestExporter`."""
 
     def __init__(
         self,
