@@ -39,7 +39,7 @@ def apply(directory, files, configs, dtype, rows, base=False):
 
 
 def state(url):
-    """-> (by table a dict of key -> weights, the newest `Record`, how many epochs were applied), all files checked."""
+    """Checks all files. Returns {table: {key: weights}}, the newest record, and the number of applied epochs."""
     generation = records.read_publication(url).generation
     names = records.list_records(url, generation)
     base, rows, record = records.newest_base(names), {}, None
@@ -54,7 +54,7 @@ def state(url):
 
 
 def weights_of(blocks):
-    """-> by table a dict of key -> weights, of (TableConfig, keys, rows) blocks as `snapshot.iterate` yields them."""
+    """Returns {table: {key: weights}} of the blocks that `snapshot.iterate` yields."""
     found = {}
     for config, keys, rows in blocks:
         own = np.asarray(rows)[:, : config.weights].tolist()

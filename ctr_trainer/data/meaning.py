@@ -130,7 +130,7 @@ def _falls(distinct: np.ndarray, counts: np.ndarray) -> bool:
 
 
 def _roughness(counts: npt.NDArray[np.int64]) -> float:
-    """Returns the mean squared difference of neighbouring counts over that of Poisson counts with equal means."""
+    """Returns the mean squared difference of neighbouring counts over its expectation for Poisson counts."""
     return float(np.square(np.diff(counts)).sum() / max((counts[1:] + counts[:-1]).sum(), 1))
 
 

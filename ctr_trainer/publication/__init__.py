@@ -1,1 +1,1 @@
-"""Publications: what a training gives to serving while it goes on, and readers of it."""
+"""Publications: rows and dense towers that a training gives to serving while it runs, and readers of them."""

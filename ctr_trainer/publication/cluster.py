@@ -1,29 +1,35 @@
-"""A Redis or Valkey cluster, as a publication uses it."""
+"""A connection to a Redis or Valkey cluster."""
+
+from __future__ import annotations
 
 import contextlib
-import logging
 import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import cluster_keys
 from ctr_trainer.settings.publish_config import RedisFiles
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:  # An optional dependency.
+    from redis import Connection
+    from redis.cluster import ClusterNode, RedisCluster
+
 _URL = re.compile(r"(rediss?)://([^/@]+?)(?:/([A-Za-z0-9_.-]+))?/?")
 _PORT = 6379
 _DEFAULT_NAME = "ctr"
 CONTROL = cluster_keys.BUCKETS
-_SECONDS = 5.0  # For a connection, and for an answer.
+_SECONDS = 5.0  # Timeout of a connection, and of an answer.
 
 
-def is_cluster(url):
-    """-> whether a URL is of a cluster."""
+def is_cluster(url: object) -> bool:
+    """Returns whether a URL names a cluster."""
     return str(url).startswith(("redis://", "rediss://"))
 
 
 class ClusterChanged(UserError):
-    """A node was lost, or has other slots than before: what was sent may be lost, and is to be sent again."""
+    """A node was lost, or its slots have moved: what was sent may be lost, and is to be sent again."""
 
 
 class ClusterFull(UserError):
@@ -33,32 +39,35 @@ class ClusterFull(UserError):
 class Cluster:
     """A connection to each primary of a cluster.
 
-    `run` sends commands to all nodes at once, by redis-py's connections: its own pipeline of a cluster takes 20 us a
-    command. It reaches a node's slots as long as they stay there; `ClusterChanged` says that they may have moved.
+    `run` sends commands to all nodes at once through redis-py's connections, because redis-py's pipeline for clusters
+    takes 20 us per command. It assumes that slots stay on their nodes; `ClusterChanged` says that they may have moved.
 
     Args:
       url: `redis://host:port,host:port/NAME` or `rediss://`; some of the nodes, and the name of the publication.
-      redis: `RedisFiles`.
+      redis: files of the client.
 
     Attributes:
       url: as given.
-      name: of the publication.
-      client: the `redis.RedisCluster`, for single commands; within `told`.
+      name: name of the publication.
+      client: the redis-py client, for single commands within `told`.
       primaries: {name of each primary: one of its buckets}.
-      replicas: {name of each primary: number of its replicas that live}.
+      replicas: {name of each primary: number of its live replicas}.
 
     Raises:
-      UserError: the URL or a file cannot be used, no node answers, or they are no cluster.
+      UserError: the URL or a file cannot be used, no node answers, or the nodes are not a cluster.
     """
 
-    def __init__(self, url, redis):
+    def __init__(self, url: str, redis: RedisFiles) -> None:
         self.url = url
         scheme, addresses, self.name = _parts(url)
         arguments = {**credentials_of(redis), **_tls(scheme, redis)}
-        rediscluster, nodes = _client_classes()
+        try:
+            from redis.cluster import ClusterNode, RedisCluster
+        except ImportError:
+            raise UserError("a cluster needs the package redis: pip install 'ctr_trainer[publish]'") from None
         with self.told():
-            self.client = rediscluster(
-                startup_nodes=[nodes(host, port) for host, port in addresses],
+            self.client: RedisCluster = RedisCluster(
+                startup_nodes=[ClusterNode(host, port) for host, port in addresses],
                 socket_timeout=_SECONDS,
                 socket_connect_timeout=_SECONDS,
                 protocol=2,
@@ -66,46 +75,47 @@ class Cluster:
             )
         self._read_nodes()
 
-    def refresh(self):
-        """Asks the cluster anew which node has which slots.
+    def refresh(self) -> None:
+        """Asks the cluster again which node has which slots.
 
         Raises:
-          ClusterChanged: it does not answer yet.
+          ClusterChanged: the cluster does not answer yet.
         """
         with self.told():
             self.client.nodes_manager.initialize()
         self._read_nodes()
 
-    def _read_nodes(self):
+    def _read_nodes(self) -> None:
         with self.told():
             found = [self.client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
             replicas = [len(self.client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
             control = self.client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
-        self._nodes = [*found, control]  # That of CONTROL is the last.
-        self.primaries, self.replicas = {}, {}
+        self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last one.
+        self.primaries: dict[str, int] = {}
+        self.replicas: dict[str, int] = {}
         for bucket, node in enumerate(found):
             self.primaries.setdefault(node.name, bucket)
             self.replicas[node.name] = replicas[bucket]
         self.replicas.setdefault(control.name, 0)
 
-    def run(self, commands):
-        """Sends commands to the nodes of their buckets, each node's together, and waits for all answers.
+    def run(self, commands: Sequence[tuple[int, Sequence[Any]]]) -> list[Any]:
+        """Sends commands to the nodes of their buckets, one message per node, and waits for all answers.
 
         Args:
-          commands: list of (bucket, arguments of a command whose keys are all of this bucket); `CONTROL` is the bucket
-            of the names of `cluster_keys.control_name`.
+          commands: pairs of a bucket and the arguments of a command whose keys are all in this bucket; `CONTROL` is the
+            bucket of the names of `cluster_keys.control_name`.
 
         Returns:
-          list of the answers in the order of the commands.
+          the answers in the order of the commands.
 
         Raises:
-          ClusterChanged: a node was lost, or has not all of these slots.
+          ClusterChanged: a node was lost, or no longer has all of these slots.
           UserError: a node refuses a command.
         """
-        by_node = {}
+        by_node: dict[ClusterNode, list[int]] = {}
         for position, (bucket, _) in enumerate(commands):
             by_node.setdefault(self._nodes[bucket], []).append(position)
-        answers = [None] * len(commands)
+        answers: list[Any] = [None] * len(commands)
         with self.told(), contextlib.ExitStack() as stack:
             connections = []
             for node, positions in by_node.items():
@@ -123,20 +133,22 @@ class Cluster:
         return answers
 
     @property
-    def control(self):
-        """The name of the primary that has the names of `cluster_keys.control_name`."""
+    def control(self) -> str:
+        """The name of the primary of bucket `CONTROL`."""
         return self._nodes[-1].name
 
     def primary_of(self, bucket: int) -> str:
         """Returns the name of the primary that has a bucket."""
         return self._nodes[bucket].name
 
-    def primary_nodes(self):
-        """Returns the list of the primaries, as `client` names them."""
+    def primary_nodes(self) -> list[ClusterNode]:
+        """Returns the primaries as nodes of `client`."""
         return [self._nodes[bucket] for bucket in self.primaries.values()]
 
-    def identity(self):
-        """-> what changes if a primary is replaced, restarted or gets other slots: what was written to it may be lost.
+    def identity(self) -> list[tuple[str, int]]:
+        """Returns the run id and the epoch of each bucket's primary.
+
+        They change if a primary is replaced, is restarted or gets other slots, so that writes to it may be lost.
 
         Raises:
           ClusterChanged: a node does not answer.
@@ -151,8 +163,8 @@ class Cluster:
         return [found[node.name] for node in self._nodes[:-1]]
 
     @contextlib.contextmanager
-    def _connection(self, node):
-        """Gives a connection to a node. If the block raises, it is closed: answers may be on their way."""
+    def _connection(self, node: ClusterNode) -> Iterator[Connection]:
+        """Gives a connection to a node. Closes it if the block raises, since answers may still arrive on it."""
         pool = self.client.get_redis_connection(node).connection_pool
         connection = pool.get_connection()
         try:
@@ -164,7 +176,7 @@ class Cluster:
             pool.release(connection)
 
     @staticmethod
-    def _answer(connection):
+    def _answer(connection: Connection) -> Any:
         from redis.exceptions import ResponseError
 
         try:
@@ -172,11 +184,11 @@ class Cluster:
         except ResponseError as error:
             return error
 
-    def _in_migration(self, arguments, error):
-        """-> the answer to a command of a slot that moves just now, key by key, by redis-py, which follows it.
+    def _in_migration(self, arguments: Sequence[Any], error: Exception) -> Any:
+        """Returns the answer to a command whose slot is moving: redis-py follows the slot key by key.
 
         Raises:
-          Exception: `error`, if it is another one.
+          Exception: `error`, if it does not say that the slot is moving.
         """
         from redis.exceptions import AskError, TryAgainError
 
@@ -188,16 +200,16 @@ class Cluster:
             return all(self.client.set(*pair) for pair in zip(arguments[1::2], arguments[2::2], strict=True))
         return self.client.execute_command(*arguments)
 
-    def close(self):
+    def close(self) -> None:
         """Closes the connections."""
         self.client.close()
 
     @contextlib.contextmanager
-    def told(self):
-        """Says what an error of the cluster means, and what to do.
+    def told(self) -> Iterator[None]:
+        """Turns each error of redis-py in the block into one that says what it means, and what to do.
 
         Raises:
-          ClusterChanged, UserError
+          ClusterChanged, ClusterFull, UserError
         """
         from redis import exceptions
 
@@ -206,13 +218,13 @@ class Cluster:
         except exceptions.OutOfMemoryError as error:
             raise ClusterFull(
                 f"{self.url}: the cluster is full ({error}): raise maxmemory of its nodes, or add nodes and reshard; "
-                "the delivery is tried again then"
+                "the delivery then continues"
             ) from None
         except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
-            raise UserError(f"{self.url}: {error}: look at --redis_auth_file and at the user's rights") from None
-        except exceptions.RedisClusterException as error:  # It tells little apart.
+            raise UserError(f"{self.url}: {error}: look at redis_auth_file and at the user's rights") from None
+        except exceptions.RedisClusterException as error:  # Has one class for many causes.
             raise ClusterChanged(
-                f"{self.url}: {error}; is it a cluster that runs, and has the user of --redis_auth_file all rights?"
+                f"{self.url}: {error}; is it a cluster that runs, and has the user of redis_auth_file all rights?"
             ) from None
         except (
             exceptions.MovedError,
@@ -233,32 +245,34 @@ class Cluster:
             ) from None
 
 
-def _parts(url):
-    """-> (scheme, list of (host, port), name)."""
+def _parts(url: str) -> tuple[str, list[tuple[str, int]], str]:
+    """Returns the scheme, (host, port) of each address, and the name of the publication."""
     found = _URL.fullmatch(url)
     try:
+        if found is None:
+            raise ValueError
         scheme, hosts, name = found.groups()
         pairs = [host.rpartition(":") if ":" in host else (host, "", _PORT) for host in hosts.split(",")]
         return scheme, [(host, int(port)) for host, _, port in pairs], name or _DEFAULT_NAME
-    except (AttributeError, ValueError):
+    except ValueError:
         raise UserError(
             f"{url}: expected redis://HOST:PORT,HOST:PORT/NAME, with rediss:// for TLS; user and password stand in the "
-            "file that --redis_auth_file names"
+            "file that redis_auth_file names"
         ) from None
 
 
 def credentials_of(redis: RedisFiles) -> dict[str, str]:
-    """Returns the user and the password that the file names, as redis-py takes them."""
+    """Returns the user and the password in the file, as keyword arguments of redis-py."""
     if not redis.redis_auth_file:
         return {}
     try:
         lines = path_of(redis.redis_auth_file).read_bytes().decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--redis_auth_file={redis.redis_auth_file}: cannot be read: {error}") from None
+        raise UserError(f"redis_auth_file={redis.redis_auth_file}: cannot be read: {error}") from None
     if not lines or not lines[0].strip():
         raise UserError(
-            f"--redis_auth_file={redis.redis_auth_file}: is empty: its first line is PASSWORD or USER:PASSWORD, "
-            "or :PASSWORD if the password has a colon"
+            f"redis_auth_file={redis.redis_auth_file}: is empty; expected a first line PASSWORD or USER:PASSWORD, or "
+            ":PASSWORD if the password has a colon"
         )
     user, colon, password = lines[0].strip().partition(":")
     if not colon:
@@ -266,21 +280,13 @@ def credentials_of(redis: RedisFiles) -> dict[str, str]:
     return {"username": user, "password": password} if user else {"password": password}
 
 
-def _tls(scheme, redis):
+def _tls(scheme: str, redis: RedisFiles) -> dict[str, Any]:
     files = dict(ssl_ca_certs=redis.redis_ca, ssl_certfile=redis.redis_cert, ssl_keyfile=redis.redis_key)
     files = {name: file for name, file in files.items() if file}
     if scheme == "rediss":
         return {"ssl": True, **files}
     if files:
         raise UserError(
-            "--redis_ca, --redis_cert and --redis_key are for TLS: name the cluster by rediss:// and not redis://"
+            "redis_ca, redis_cert and redis_key are for TLS: name the cluster by rediss:// and not redis://"
         )
     return {}
-
-
-def _client_classes():
-    try:
-        from redis.cluster import ClusterNode, RedisCluster
-    except ImportError:
-        raise UserError("a cluster needs the package redis: pip install 'ctr_trainer[publish]'") from None
-    return RedisCluster, ClusterNode

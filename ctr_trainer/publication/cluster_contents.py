@@ -1,12 +1,17 @@
-"""What a publication has in a cluster besides its rows: marks of the buckets, the state, and dense towers."""
+"""The data of a publication in a cluster other than its rows: the fence, the marks, the state and the dense towers.
+
+Each bucket has a mark: the epoch up to which its rows were put. If a node loses rows, it loses their marks, too.
+"""
 
 import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ctr_trainer.files.lease import LeaseRenewal, has_ended, new_owner, owner_name
+from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.cluster import CONTROL, Cluster, ClusterChanged
 from ctr_trainer.publication.cluster_keys import BUCKETS, control_name, mark_name
@@ -23,26 +28,26 @@ _WHOLE = "whole"
 
 
 class ClusterFence:
-    """Holds the lease until `close`, or until some time after this process ended; a thread renews it.
+    """Holds the lease that one publisher has, until `close`; a thread renews it.
 
-    The lease of a publisher that was killed on this machine is taken over at once, and that of another one when it was
-    not renewed in time.
+    The lease of a publisher that was killed on this machine is taken over at once; any other lease is taken over once
+    it was not renewed in time.
 
     Args:
-      cluster: `Cluster`.
+      cluster: the cluster.
       lease_secs: how long a lease lives without a renewal.
 
     Attributes:
-      name: of the lease.
-      token: its value; a script that writes a record makes sure that it is still there.
-      lease_ms: as the script sets it.
+      name: name of the lease.
+      token: its value; a script that writes a record checks that the lease still has it.
+      lease_ms: how long the lease lives, in milliseconds.
 
     Raises:
       UserError: another process renews the lease; the message names it.
       ClusterFull: nobody has the lease, and the cluster has no room for it.
     """
 
-    def __init__(self, cluster: Cluster, lease_secs: float):
+    def __init__(self, cluster: Cluster, lease_secs: float) -> None:
         self._cluster, self.lease_ms = cluster, int(lease_secs * 1000)
         self.name = control_name(cluster.name, "fence")
         self.token = json.dumps(new_owner())
@@ -50,14 +55,14 @@ class ClusterFence:
         self._renewal = LeaseRenewal(lease_secs, self._renew, "publication fence")
 
     def refusal(self, token: str | bytes) -> UserError:
-        """Returns the UserError of a lease that another process has."""
+        """Returns the error of a lease that another process has."""
         return UserError(
             f"{self._cluster.url}: {owner_name(_token_values(token))} publishes there now; wait for its end, or "
             "publish under another name"
         )
 
     def close(self) -> None:
-        """Gives the lease back."""
+        """Releases the lease."""
         self._renewal.close()
         with contextlib.suppress(UserError), self._cluster.told():
             self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
@@ -65,7 +70,9 @@ class ClusterFence:
     def _take(self) -> None:
         from redis.exceptions import OutOfMemoryError
 
-        client, left, full = self._cluster.client, None, None
+        client = self._cluster.client
+        left: int | None = None
+        full: OutOfMemoryError | None = None
         while True:
             with self._cluster.told():
                 try:
@@ -82,7 +89,7 @@ class ClusterFence:
                     client.eval(_TAKE_OVER, 1, self.name, self.token, self.lease_ms, holder)
                     if client.get(self.name) == self.token.encode():
                         return
-            if holder is not None and before is not None and left > before:
+            if holder is not None and before is not None and left is not None and left > before:  # It was renewed.
                 raise self.refusal(holder)
             time.sleep(_LOOK_SECONDS)
 
@@ -92,8 +99,8 @@ class ClusterFence:
         return True
 
 
-def _token_values(token: str | bytes) -> dict:
-    """Returns what a token says; an empty dict if it is none of ours."""
+def _token_values(token: str | bytes) -> dict[str, Any]:
+    """Returns the values in a token; an empty dict if it is not a token of this package."""
     with contextlib.suppress(ValueError):
         values = json.loads(token)
         if isinstance(values, dict):
@@ -102,16 +109,16 @@ def _token_values(token: str | bytes) -> dict:
 
 
 def begin_marks(cluster: Cluster, generation: int) -> None:
-    """Makes the marks of a generation that begins; those that are there stay as they are."""
+    """Makes the marks of a generation that begins; existing marks stay."""
     names = [(bucket, mark_name(cluster.name, generation, bucket)) for bucket in range(BUCKETS)]
     cluster.run([(bucket, ("SET", name, b"", "NX")) for bucket, name in names])
 
 
 def put_marks(cluster: Cluster, record: Record) -> None:
-    """Gives the marks the epoch of a record, whose rows were put.
+    """Sets the marks to the epoch of a record whose rows were put.
 
     Raises:
-      ClusterChanged: a mark has gone since it was made, and rows with it.
+      ClusterChanged: a mark was lost since it was made, and rows with it.
     """
     names = [(bucket, mark_name(cluster.name, record.generation, bucket)) for bucket in range(BUCKETS)]
     answers = cluster.run([(bucket, ("SET", name, b"%d" % record.epoch, "XX")) for bucket, name in names])
@@ -124,9 +131,9 @@ def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int
     """Returns the names of the primaries that have lost rows of a record.
 
     Args:
-      cluster: `Cluster`.
-      record: that was committed.
-      buckets: whose marks are read.
+      cluster: the cluster.
+      record: a record that was committed.
+      buckets: the buckets whose marks are read.
     """
     buckets = list(buckets)
     marks = cluster.run([(bucket, ("GET", mark_name(cluster.name, record.generation, bucket))) for bucket in buckets])
@@ -140,28 +147,28 @@ def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int
 
 
 def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLost:
-    """Returns the error of rows that are lost at nodes of these names."""
+    """Returns the error that nodes of these names have lost rows of a record."""
     return RowsLost(
         f"{cluster.url}: rows of generation {record.generation} are lost at {', '.join(sorted(nodes))}: requests are "
-        "refused until all rows are published anew; a training with --publish does so by itself, and `publish` does it "
-        "for a checkpoint"
+        "refused until all rows are published anew; a training with the setting publish does so by itself, and "
+        "`publish` does it for a checkpoint"
     )
 
 
 def is_mark_of(mark: bytes | None, epoch: int) -> bool:
-    """Returns whether a mark is of an epoch, or of a later one of its generation."""
-    return bool(mark) and int(mark) >= epoch
+    """Returns whether a mark has an epoch or a later one."""
+    return mark is not None and mark != b"" and int(mark) >= epoch
 
 
 @dataclasses.dataclass(frozen=True)
 class ClusterState:
-    """The state of a publication in a cluster, under one name.
+    """The current record of a publication in a cluster, stored under one name.
 
     Attributes:
-      holder: of the generation.
-      since: seconds since 1970, at which the first record of the generation was committed.
-      before: the generation that was the current one until then; 0 if there was none.
-      record: the `Record`; its generation is the cluster's.
+      holder: the holder of the generation.
+      since: when the first record of the generation was committed, in seconds since 1970.
+      before: the previous generation; 0 if there was none.
+      record: the record; its generation is numbered by the cluster.
     """
 
     holder: str
@@ -171,20 +178,20 @@ class ClusterState:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """What differs between any two records that were ever committed."""
+        """A value that differs between any two records that were ever committed."""
         return self.holder, self.record.generation, self.record.epoch
 
     def to_json(self) -> str:
-        """Returns what `read_state` reads."""
+        """Returns the text that `read_state` parses."""
         values = {"format": _FORMAT, "holder": self.holder, "since": self.since, "before": self.before}
         return json.dumps({**values, "record": self.record.to_dict()})
 
 
 def read_state(cluster: Cluster) -> ClusterState | None:
-    """Returns the `ClusterState`; None if nothing is published.
+    """Returns the state; None if nothing is published.
 
     Raises:
-      UserError: the cluster does not answer, or what it has is of another version.
+      UserError: the cluster does not answer, or another version of ctr_trainer wrote the state.
     """
     name = control_name(cluster.name, "state")
     (text,) = cluster.run([(CONTROL, ("GET", name))])
@@ -198,23 +205,23 @@ def read_state(cluster: Cluster) -> ClusterState | None:
         return ClusterState(**{**values, "record": Record.from_dict(values["record"], where)})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{where}: is no publication of this version of ctr_trainer: {error}; delete it, then publish again"
+            f"{where}: is not a publication of this version of ctr_trainer: {error}; delete it, then publish again"
         ) from None
 
 
-def tower_name(cluster, record):
-    """-> the name of a record's tower."""
+def tower_name(cluster: Cluster, record: Record) -> str:
+    """Returns the name of a record's tower."""
     return control_name(cluster.name, f"tower:{record.generation}:{record.dense}")
 
 
-def put_tower(cluster, record, directory, expire_secs):
-    """Copies a tower into the cluster, unless it is there whole. It expires unless a record makes it stay.
+def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: int) -> None:
+    """Copies a tower into the cluster, unless it is there already. The tower expires unless its record is committed.
 
     Args:
-      cluster: `Cluster`.
-      record: `Record`; its generation is the cluster's.
-      directory: `Path` of the tower.
-      expire_secs: after how long.
+      cluster: the cluster.
+      record: the record, with the cluster's number of its generation.
+      directory: the directory of the tower.
+      expire_secs: seconds until the tower expires.
     """
     name, client = tower_name(cluster, record), cluster.client
     with cluster.told():
@@ -228,12 +235,13 @@ def put_tower(cluster, record, directory, expire_secs):
         client.expire(name, expire_secs)
 
 
-def tower_blocks(cluster, record, file):
-    """Yields the bytes of a tower's file, part by part; none if it is not there."""
+def tower_blocks(cluster: Cluster, record: Record, file: str) -> Iterator[bytes]:
+    """Yields the bytes of a tower's file, part by part; nothing if the cluster does not have the file."""
     name, part = tower_name(cluster, record), 0
+    client: Any = cluster.client  # Its types allow for decoded bytes.
     while True:
         with cluster.told():
-            block = cluster.client.hget(name, f"{part}:{file}")
+            block = client.hget(name, f"{part}:{file}")
         if block is None:
             return
         yield block

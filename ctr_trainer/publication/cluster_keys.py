@@ -1,11 +1,11 @@
-"""The names of what a publication has in a Redis or Valkey cluster.
+"""The names of a publication's data in a Redis or Valkey cluster.
 
-    {NAME}fence, {NAME}generation, {NAME}state, {NAME}tower:GENERATION:VERSION       of one slot
+    {NAME}fence, {NAME}generation, {NAME}state, {NAME}tower:GENERATION:VERSION       all in one slot
     {00a3}NAME:GENERATION:TABLE:KEY                                                  a row; KEY is 8 little-endian bytes
-    {00a3}NAME:GENERATION:mark                                                       see `cluster_marks`
+    {00a3}NAME:GENERATION:mark                                                       see `cluster_contents`
 
-Rows are spread over 1,024 buckets, which lie in 1,024 slots: a command takes the rows of a bucket together, and each
-node has its share of the buckets.
+Rows are spread over 1,024 buckets, each of which lies in a slot of its own: a command takes the rows of a bucket
+together, and each node has its share of the buckets.
 """
 
 import binascii
@@ -19,26 +19,26 @@ _SLOTS = 16384
 _TAGS = [b"{%04x}" % bucket for bucket in range(BUCKETS)]
 _TAG_BYTES = np.frombuffer(b"".join(_TAGS), np.uint8).reshape(BUCKETS, -1)
 _KNOWN_TAGS = frozenset(_TAGS)
-# What is hashed is between the braces.
+# Only the text between the braces is hashed.
 SLOTS = [binascii.crc_hqx(tag[1:-1], 0) % _SLOTS for tag in _TAGS]
 
 
-def buckets_of(keys):
-    """int64[n] -> int32[n], the buckets of keys."""
+def buckets_of(keys: np.ndarray) -> np.ndarray:
+    """Returns the buckets of int64[n] keys, int32[n]."""
     buckets = np.empty(len(keys), np.int32)
     shard_of(np.require(keys, np.int64, ("C", "A")), BUCKETS, buckets)
     return buckets
 
 
-def row_names(name, generation, table, keys, buckets):
-    """-> list of bytes, the names of rows.
+def row_names(name: str, generation: int, table: str, keys: np.ndarray, buckets: np.ndarray) -> list[bytes]:
+    """Returns the names of rows.
 
     Args:
-      name: of the publication.
+      name: name of the publication.
       generation: number of the generation.
       table: name of the table.
       keys: int64[n].
-      buckets: int32[n], those of the keys.
+      buckets: int32[n], the buckets of the keys.
     """
     middle = np.frombuffer(f"{name}:{generation}:{table}:".encode(), np.uint8)
     names = np.empty((len(keys), _TAG_BYTES.shape[1] + len(middle) + 8), np.uint8)
@@ -48,8 +48,8 @@ def row_names(name, generation, table, keys, buckets):
     return as_bytes(names)
 
 
-def rows_pattern(name):
-    """-> the pattern of the names of all rows of all generations."""
+def rows_pattern(name: str) -> str:
+    """Returns the pattern that matches the names of the rows and marks of all generations."""
     return f"{{????}}{name}:*"
 
 
@@ -57,7 +57,7 @@ def generation_of(name: str, row: bytes) -> int | None:
     """Returns the generation of a row or of a mark by its name; None for any other name.
 
     Args:
-      name: of the publication.
+      name: name of the publication.
       row: a name that matches `rows_pattern`.
     """
     tag, rest = row[: _TAG_BYTES.shape[1]], row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :]
@@ -75,11 +75,11 @@ def mark_name(name: str, generation: int, bucket: int) -> bytes:
     return _TAGS[bucket] + f"{name}:{generation}:mark".encode()
 
 
-def control_name(name, what):
-    """-> the name of `fence`, `generation`, `state` or a tower."""
+def control_name(name: str, what: str) -> str:
+    """Returns the name of `fence`, `generation`, `state` or a tower."""
     return f"{{{name}}}{what}"
 
 
-def as_bytes(values):
-    """uint8[n, bytes] -> list of n bytes."""
+def as_bytes(values: np.ndarray) -> list[bytes]:
+    """Returns the rows of a uint8[n, bytes]."""
     return np.ascontiguousarray(values).view(f"V{values.shape[1]}").ravel().tolist()

@@ -1,11 +1,12 @@
-"""Reads a publication from a Redis or Valkey cluster: rows when they are asked for, and a cache of hot ones."""
+"""Reads the rows of a publication from a Redis or Valkey cluster at each request, and caches hot rows."""
 
 import dataclasses
 import logging
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,30 +23,31 @@ from ctr_trainer.settings.publish_config import RedisFiles
 
 _log = logging.getLogger(__name__)
 _TRIES, _PAUSE_SECONDS = 3, 0.1
-# Without a look for so long a key may have been removed and forgotten since the record that is served.
+# After a longer time without a refresh, the cluster may have forgotten that a key was removed.
 _MOST_SECONDS_UNLOOKED = REMOVED_SECONDS / 2
+_Answer = TypeVar("_Answer")
 
 
 class HotRows:
-    """The rows of one table that were read lately; a row is given for `age_secs` at most. For one thread at a time.
+    """A cache of the rows of one table that were read lately. For one thread at a time.
 
     Args:
-      width: floats of a row.
-      most_rows: how many are kept; when there are more, all are forgotten.
-      age_secs: for how long.
+      width: number of floats of a row.
+      most_rows: capacity of the cache; a full cache forgets all rows.
+      age_secs: how long a row stays valid.
     """
 
-    def __init__(self, width, most_rows, age_secs):
+    def __init__(self, width: int, most_rows: int, age_secs: float) -> None:
         self._index, self._most, self._age = Index(), most_rows, age_secs
         self._weights = np.empty((most_rows, width), np.float32)
         self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
 
-    def find(self, keys, epoch):
-        """-> (float32[U, width], bool[U]: whether the row is there).
+    def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns float32[U, width], the rows, and bool[U], whether the cache has the row.
 
         Args:
           keys: int64[U].
-          epoch: that is served: a row of an epoch before the last one is not given.
+          epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
         """
         weights = np.zeros((len(keys), self._weights.shape[1]), np.float32)
         slots = self._index.find(keys)
@@ -55,8 +57,8 @@ class HotRows:
         weights[there] = self._weights[slots[there]]
         return weights, there
 
-    def put(self, keys, weights, epoch):
-        """Keeps rows that were read while `epoch` was served."""
+    def put(self, keys: np.ndarray, weights: np.ndarray, epoch: int) -> None:
+        """Adds rows that were read while `epoch` was served."""
         keys, weights = keys[: self._most], weights[: self._most]
         if len(self._index) + len(keys) > self._most:
             self._index.clear()
@@ -66,11 +68,11 @@ class HotRows:
 
 @dataclasses.dataclass(frozen=True)
 class _Served:
-    """What is served.
+    """The record that is served.
 
     Attributes:
-      state: with the record.
-      hot: for each table by its name the rows that are kept.
+      state: the state with the record.
+      hot: the cached rows of each table by its name.
     """
 
     state: ClusterState
@@ -78,18 +80,18 @@ class _Served:
 
 
 class ClusterReader:
-    """A `RowReader` of a cluster. A batch's rows come from all nodes at once: one round trip.
+    """A `RowReader` of a cluster. It reads the rows of a batch from all nodes at once, in one round trip.
 
-    Each row says its epoch, also for a while one that was removed. A row that is more than one epoch ahead of the
-    served record raises `RowsAhead`. Each read and each refresh makes sure by the marks of the buckets that the cluster
-    has not lost rows; if it has, reads raise `RowsLost` until the rows are there again.
+    Each row has its epoch; so has a removed row, for a while. A row that is more than one epoch ahead of the served
+    record raises `RowsAhead`. Each read and each refresh checks by the marks of the buckets that the cluster has not
+    lost rows. If it has, reads raise `RowsLost` until all rows are published anew.
 
     Args:
       url: see `Cluster`.
-      redis: `RedisFiles`.
-      cache_dir: where towers lie on this host; "" for the system's directory of temporary files.
-      cache_rows: rows of each table that are kept for the next batches; 0 for none.
-      cache_secs: for how long such a row is given, after which the cluster is asked again.
+      redis: files of the client.
+      cache_dir: local directory of the towers; "" for the system's directory of temporary files.
+      cache_rows: rows of each table that are cached; 0 for no cache.
+      cache_secs: how long a cached row stays valid.
 
     Raises:
       UserError: nothing is published there, or the cluster cannot be used.
@@ -97,35 +99,36 @@ class ClusterReader:
 
     def __init__(
         self, url: str, redis: RedisFiles, cache_dir: str = "", cache_rows: int = 100_000, cache_secs: float = 1.0
-    ):
-        self._cluster, self._cache = Cluster(url, redis), (cache_rows, cache_secs)
+    ) -> None:
+        self._cluster, self._cache_rows, self._cache_secs = Cluster(url, redis), cache_rows, cache_secs
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
         self._unreadable, self.lookups, self.hits = Unreadable(), 0, 0
-        self._ready = self._served = None
+        self._ready: ClusterState | None = None
         self.lost = ""
         try:
-            state = self._look()
+            state = self._look(None)
             if state is None:
-                raise UserError(f"{url}: there is no publication yet: train with --publish, or publish a checkpoint")
-            self._ready = self._fetch(state)
+                raise UserError(
+                    f"{url}: there is no publication yet: train with the setting publish, or publish a checkpoint"
+                )
+            self._served = _Served(self._fetch(state), self._cold(state.record))
         except BaseException:
             self.close()
             raise
-        self.advance()
 
     def refresh(self) -> Record | None:
-        state = self._look()
+        state = self._look(self._served)
         newest = self._ready or self._served.state
         if state is not None and state.place != newest.place:
             self._ready = self._fetch(state)
-        return self._ready and self._ready.record
+        return self._ready.record if self._ready else None
 
     def advance(self) -> None:
         state, self._ready = self._ready, None
         if state is not None:
-            same = self._served is not None and state.place[:2] == self._served.state.place[:2]
-            self._served = _Served(state, self._served.hot if same else self._cold(state.record))
+            is_same = state.place[:2] == self._served.state.place[:2]
+            self._served = _Served(state, self._served.hot if is_same else self._cold(state.record))
             self.lost = ""
 
     def read(self, table: str, keys: np.ndarray) -> np.ndarray:
@@ -136,7 +139,7 @@ class ClusterReader:
         if table not in served.hot:
             raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
         if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
-            raise RowsAhead(f"{self._cluster.url}: it was not looked for a newer record for too long: refresh first")
+            raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: refresh first")
         keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]
         with self._lock:
             weights, there = hot.find(keys, record.epoch)
@@ -160,29 +163,29 @@ class ClusterReader:
     def record(self) -> Record:
         return self._served.state.record
 
-    def dense_path(self, record=None):
+    def dense_path(self, record: Record | None = None) -> str:
         return self._dense.path_of(record or self.record)
 
-    def age_secs(self):
+    def age_secs(self) -> float:
         return max(time.time() - self.record.time, 0.0)
 
-    def close(self):
+    def close(self) -> None:
         self._cluster.close()
         self._place.cleanup()
 
-    def _look(self) -> ClusterState | None:
-        """Returns the state of the cluster, with all rows there if it is another record's; None if it has none.
+    def _look(self, served: _Served | None) -> ClusterState | None:
+        """Returns the state of the cluster, or None. If it has another record than `served`, checks all marks.
 
         Raises:
           RowsLost: rows of the served record, or of the newer one, are lost.
           UserError: the cluster does not answer.
         """
-        state, served = self._asked(lambda: read_state(self._cluster)), self._served
+        state = self._asked(lambda: read_state(self._cluster))
         if served is not None:
-            # A node that is flushed or comes back empty has no mark at all; after a loss each mark has to be there.
-            buckets = range(BUCKETS) if self.lost else self._cluster.primaries.values()
+            # A node that was flushed or restarted empty has no mark at all. After a loss, all marks are checked.
+            buckets: Iterable[int] = range(BUCKETS) if self.lost else self._cluster.primaries.values()
             nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.control]
-            self.lost = str(cluster_contents.rows_lost(self._cluster, self.record, nodes)) if nodes else ""
+            self.lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
         if state is not None and (served is None or state.place != served.state.place):
             nodes = self._lost_at(state, range(BUCKETS))
             if nodes:
@@ -196,7 +199,7 @@ class ClusterReader:
         return self._asked(lambda: cluster_contents.nodes_that_lost_rows(self._cluster, state.record, buckets))
 
     def _fetch(self, state: ClusterState) -> ClusterState:
-        """Returns the state, whose tower is here."""
+        """Returns the state, after its tower was copied to this host."""
         with self._unreadable.reading(state.place):
             self._dense.fetch(
                 state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file)
@@ -204,13 +207,14 @@ class ClusterReader:
         return state
 
     def _cold(self, record: Record) -> dict[str, HotRows]:
-        return {name: HotRows(config.weights, *self._cache) for name, config in record.configs().items()}
+        configs = record.configs().items()
+        return {name: HotRows(config.weights, self._cache_rows, self._cache_secs) for name, config in configs}
 
-    def _asked(self, ask):
-        """-> what `ask()` returns; it is asked again if a node is lost or has moved.
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Returns the result of `ask()`. Asks again if a node was lost or slots have moved.
 
         Raises:
-          UserError: it cannot be answered.
+          UserError: each try has failed.
         """
         for left in reversed(range(_TRIES)):
             try:
@@ -223,7 +227,7 @@ class ClusterReader:
                 self._refresh_nodes()
         raise AssertionError
 
-    def _refresh_nodes(self):
+    def _refresh_nodes(self) -> None:
         try:
             self._cluster.refresh()
         except ClusterChanged as error:

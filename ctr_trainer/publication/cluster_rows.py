@@ -1,10 +1,11 @@
-"""The rows of a publication in a cluster: how they are put there, and how they are read."""
+"""The rows of a publication in a cluster: writes, reads, and the deletion of old generations."""
 
 import logging
 import math
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tqdm
@@ -30,29 +31,26 @@ from ctr_trainer.publication.records import Record
 _log = logging.getLogger(__name__)
 _STEP_SECONDS = 0.05
 _NAMES_A_SCAN = 1000
-# A removed key leaves its epoch for so long, so that a reader sees that its record is too old; see `ClusterReader`.
+# The epoch of a removed key stays for so long, so that a reader sees that its record is too old; see `ClusterReader`.
 REMOVED_SECONDS = 600
 _ROWS_A_RUN = 50_000
 
 
 class ClusterSweep:
-    """Looks through all names of a cluster, as long as there may be rows of a generation that is not to stay.
+    """Deletes the rows of old generations: scans all names of a cluster while there may be such rows.
 
-    The marks of a generation go before its rows, so that a reader that still serves it notices.
-
-    Args:
-      cluster: `Cluster`.
+    The marks of a generation are deleted before its rows, so that a reader that still serves it notices.
     """
 
-    def __init__(self, cluster: Cluster):
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._there: frozenset[int] | None = None  # No other generation has rows; None if that is not known.
+        self._there: frozenset[int] | None = None  # All generations that may have rows; None if they are not known.
         self._kept: frozenset[int] | None = None
         self._pages: Iterator[int] | None = None
         self._deleted = 0
 
     def note(self, generation: int) -> None:
-        """Takes the number of a generation whose rows come."""
+        """Notes that rows of a generation are about to be written."""
         if self._there is not None:
             self._there |= {generation}
 
@@ -65,7 +63,7 @@ class ClusterSweep:
         return self._there is not None and self._there <= kept
 
     def step(self, kept: frozenset[int]) -> None:
-        """Looks at some names, for some tens of milliseconds.
+        """Scans names for some tens of milliseconds.
 
         Args:
           kept: the numbers of the generations whose rows stay.
@@ -73,16 +71,16 @@ class ClusterSweep:
         try:
             self._look(kept, None, time.monotonic() + _STEP_SECONDS)
         except ClusterChanged as error:
-            _log.warning("%s: rows of other generations are looked for again: %s", self._cluster.url, error)
+            _log.warning("%s: the scan for rows of other generations restarts: %s", self._cluster.url, error)
             self._cluster.refresh()
 
     def finish(self, kept: frozenset[int], newest: int | None = None) -> None:
-        """Looks at all names.
+        """Scans all names.
 
         Args:
           kept: the numbers of the generations whose rows stay.
-          newest: rows of later generations stay, too; None if the caller holds the fence, so that nobody else begins
-            a generation.
+          newest: rows of later generations stay, too; None if the caller holds the fence, so that nobody else can
+            begin a generation.
 
         Raises:
           ClusterChanged: a node does not answer.
@@ -99,7 +97,7 @@ class ClusterSweep:
             try:
                 deleted = next(self._pages, None)
             except UserError:
-                self._pages = None  # It begins anew.
+                self._pages = None  # The scan restarts.
                 raise
             if deleted is None:
                 self._there, self._pages = kept, None
@@ -109,15 +107,16 @@ class ClusterSweep:
             self._deleted += deleted
 
     def _delete(self, kept: frozenset[int], newest: int | None) -> Iterator[int]:
-        """Yields for each page of names how many rows it deleted."""
-        found_before, name = set(), self._cluster.name
+        """Yields the number of deleted rows after each page of names."""
+        found_before: set[int] = set()
+        name = self._cluster.name
         for node in self._cluster.primary_nodes():
             cursor = None
             while cursor != 0:
                 with self._cluster.told():
-                    client = self._cluster.client.get_redis_connection(node)
+                    client: Any = self._cluster.client.get_redis_connection(node)  # Its types allow for decoded names.
                     cursor, page = client.scan(cursor or 0, match=rows_pattern(name), count=_NAMES_A_SCAN)
-                old = {}
+                old: dict[int, list[bytes]] = {}
                 for row in page:
                     generation = generation_of(name, row)
                     if generation in kept or generation is None or (newest is not None and generation > newest):
@@ -128,16 +127,16 @@ class ClusterSweep:
                         self._cluster.run([(bucket, ("UNLINK", mark)) for bucket, mark in marks])
                     old.setdefault(bucket_of(row), []).append(row)
                 self._cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
-                yield sum(map(len, old.values()))
+                yield sum(len(rows) for rows in old.values())
 
 
 def put(cluster: Cluster, record: Record, directory: Path) -> None:
-    """Puts the rows of a record, and in place of each removed row the epoch, which goes by itself after a while.
+    """Puts the rows of a record, and the epoch in place of each removed row, which expires after 10 minutes.
 
     Args:
-      cluster: `Cluster`.
-      record: its generation is the cluster's.
-      directory: that has the record's files.
+      cluster: the cluster.
+      record: the record, with the cluster's number of its generation.
+      directory: the directory of the record's files.
 
     Raises:
       ClusterChanged: some rows may be lost.
@@ -160,24 +159,24 @@ def put(cluster: Cluster, record: Record, directory: Path) -> None:
 
 
 def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.ndarray:
-    """Returns float32[U, weights], the weights of rows; zeros for a key that has none. One round trip.
+    """Returns float32[U, weights], the weights of rows; zeros for a key without a row. Takes one round trip.
 
     Args:
-      cluster: `Cluster`.
-      record: that is served.
+      cluster: the cluster.
+      record: the record that is served.
       table: name of the table.
       keys: int64[U].
 
     Raises:
       RowsLost: the cluster has lost rows of these buckets.
       RowsAhead: a row is more than one epoch ahead of the record.
-      ClusterChanged: a node was lost or has other slots; the cluster is to be asked again.
+      ClusterChanged: a node was lost or its slots have moved; the cluster is to be asked again.
     """
     config = record.configs()[table]
     order, buckets, edges = _by_bucket(keys)
     names = row_names(cluster.name, record.generation, table, keys[order], buckets)
     own = [(int(buckets[first]), names[first:stop]) for first, stop in edges]
-    # One command reads the rows of a bucket and its mark, so no row can be lost in between.
+    # One command reads the rows of a bucket and its mark, so that no row can be lost in between.
     answers = cluster.run(
         [(bucket, ("MGET", *some, mark_name(cluster.name, record.generation, bucket))) for bucket, some in own]
     )
@@ -204,7 +203,7 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.n
 
 def _set(cluster: Cluster, record: Record, table: str, keys: np.ndarray, values: np.ndarray) -> None:
     order, buckets, edges = _by_bucket(keys)
-    pairs = [None] * (2 * len(keys))
+    pairs = [b""] * (2 * len(keys))
     pairs[0::2] = row_names(cluster.name, record.generation, table, keys[order], buckets)
     pairs[1::2] = as_bytes(values[order])
     cluster.run([(int(buckets[first]), ("MSET", *pairs[2 * first : 2 * stop])) for first, stop in edges])

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from typing import Any
 
 from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
@@ -19,9 +20,9 @@ from ctr_trainer.settings.publish_config import RedisFiles
 _log = logging.getLogger(__name__)
 GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0
 _REPLICA_MS = 2000
-_UNFINISHED_SECONDS = 3600  # A tower without a record goes by itself.
+_UNFINISHED_SECONDS = 3600  # A tower without a record expires.
 _TRIES, _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 12, 0.25, 5.0
-# Each script answers with the token of the process that has the fence now; with '' if it is this one.
+# Each script first returns '' if this process has the fence, or else the token of the process that has it.
 _FENCED = """
 local fence = redis.call('GET', KEYS[1])
 if fence and fence ~= ARGV[1] then return {fence} end
@@ -45,19 +46,20 @@ return {{'', 1}}
 class ClusterTarget:
     """A `Target` in a cluster.
 
-    The rows of a record come first, in commands of a bucket each, then the tower, then the marks of the buckets, which
-    a replica of each primary has to acknowledge; then the record, by a script that looks at the fence. A primary gives
-    its replicas all it has in order, so one that has the marks has the rows. Between the first row and the marks no
-    primary may have been replaced, restarted or given other slots, or have lost a mark, or all of it is put again. Rows
-    may come twice: a row is written whole, and by one publisher of its generation.
+    The rows of a record are written first, with one command per bucket; then the tower; then the marks of the buckets,
+    which a replica of each primary has to acknowledge; and last the record, by a script that checks the fence. A
+    primary replicates its writes in order, so a replica that has the marks has the rows. If a primary is replaced,
+    restarted or given other slots between the first row and the marks, or has lost a mark, everything is written again.
+    That is safe: each row is written whole, and by one publisher of its generation.
 
     The number of a generation is the time at which it begins, in milliseconds since 1970, so that no number is used
-    twice also if the cluster has lost all it knew. Rows of other generations are deleted before the rows of a new one
-    come, but for those that readers may still read: the current generation, and for a while the one before it.
+    twice even if the cluster has lost all its data. Before the rows of a new generation are written, the rows of older
+    generations are deleted, except those that readers may still read: the current generation and, for a while, the
+    previous one.
 
     Args:
       url: see `Cluster`.
-      redis: `RedisFiles`.
+      redis: files of the client.
       grace_secs: how long an older generation and older towers stay for readers.
       lease_secs: see `ClusterFence`.
 
@@ -71,9 +73,9 @@ class ClusterTarget:
         redis: RedisFiles,
         grace_secs: float = GRACE_SECONDS,
         lease_secs: float = LEASE_SECONDS,
-    ):
+    ) -> None:
         self._grace, self._is_sure, self._warned = int(grace_secs), False, False
-        self._begun: tuple[str, int] | None = None  # A holder and its generation.
+        self._begun: tuple[str, int] | None = None  # A holder, and its generation without a record.
         with contextlib.ExitStack() as stack:
             self._cluster = stack.enter_context(contextlib.closing(Cluster(url, redis)))
             _refuse_evicting(self._cluster)
@@ -88,7 +90,7 @@ class ClusterTarget:
             return None
         if not self._is_sure:
             self._cluster.refresh()
-            self._check_marks()
+            self._check_marks(self._state.record)
             self._is_sure = True
         return self._state.record.epoch
 
@@ -98,16 +100,16 @@ class ClusterTarget:
             try:
                 delivered = self.newest_epoch(holder)
                 if delivered is not None and delivered >= record.epoch:
-                    return  # The answer to its commit was lost.
+                    return  # The record was committed, and the answer was lost.
                 if delivered is None and record.kind != BASE:
                     raise self._fenced_out()
                 if delivered is None and self._state is not None:
                     url, state = self._cluster.url, control_name(self._cluster.name, "state")
                     refuse_other_model(url, self._state.record.model, record.model, f"the key {state}")
-                self._put(holder, record, directory, begins=delivered is None)
+                self._put(holder, record, directory, self._state if delivered is not None else None)
                 return
             except ClusterFull:
-                self.tidy_all()  # The grace of a generation may have ended meanwhile.
+                self.tidy_all()  # The grace time of a generation may have ended meanwhile.
                 raise
             except ClusterChanged as error:
                 self._is_sure = False
@@ -132,7 +134,7 @@ class ClusterTarget:
             return ClusterFence(self._cluster, lease_secs)
         except ClusterFull as error:
             _log.warning("%s; rows that nobody reads are deleted first", error)
-        # Nobody has the fence. If somebody takes it meanwhile, that process begins a generation after this number.
+        # Nobody has the fence. A process that takes it meanwhile begins a generation of a higher number.
         (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
         self._sweep.finish(self._kept(), int(newest or 0))
         return ClusterFence(self._cluster, lease_secs)
@@ -147,7 +149,7 @@ class ClusterTarget:
         return frozenset(kept)
 
     def _read_state(self) -> None:
-        """Reads what the cluster says that it has: the answer to a commit may have been lost on its way."""
+        """Reads the state again: the answer to a commit may have been lost."""
         try:
             self._cluster.refresh()
             self._state = read_state(self._cluster)
@@ -156,31 +158,31 @@ class ClusterTarget:
         except ClusterChanged as error:
             _log.debug("the state is read later: %s", error)
 
-    def _put(self, holder: str, record: Record, directory: Path, begins: bool) -> None:
+    def _put(self, holder: str, record: Record, directory: Path, own: ClusterState | None) -> None:
+        """Puts a record after the holder's state `own`, or as the first record of its generation if that is None."""
         nodes, before = self._cluster.identity(), self._state
-        if begins:
+        if own is None:
             generation = self._begin(holder)
-        else:
-            self._check_generation()
-            self._check_marks()
-            generation = before.record.generation
-        record = dataclasses.replace(record, generation=generation)
-        if begins:
             cluster_contents.begin_marks(self._cluster, generation)
+        else:
+            self._check_generation(own.record.generation)
+            self._check_marks(own.record)
+            generation = own.record.generation
+        record = dataclasses.replace(record, generation=generation)
         cluster_rows.put(self._cluster, record, directory)
         cluster_contents.put_tower(self._cluster, record, directory / record.dense, _UNFINISHED_SECONDS)
         self._mark(record)
         if self._cluster.identity() != nodes:
             raise ClusterChanged("a primary was replaced or restarted meanwhile")
-        if begins:
+        if own is None:
             self._commit(ClusterState(holder, time.time(), before.record.generation if before else 0, record))
         else:
-            self._commit(dataclasses.replace(before, record=record))
+            self._commit(dataclasses.replace(own, record=record))
 
     def _begin(self, holder: str) -> int:
         """Returns the number of a new generation; the same one if it is begun again."""
         if self._begun is None or self._begun[0] != holder:
-            self._begun = None  # Its rows are among those that go.
+            self._begun = None  # Its rows are deleted, too.
             self.tidy_all()
             least = max(self._state.record.generation + 1 if self._state else 1, time.time_ns() // 1_000_000)
             self._begun = holder, int(self._fenced(_BEGIN, [self._generation_name], [least]))
@@ -188,24 +190,23 @@ class ClusterTarget:
         return self._begun[1]
 
     def _mark(self, record: Record) -> None:
-        """Marks what was put, and waits until a replica of each primary has it."""
+        """Sets the marks, and waits until a replica of each primary has them."""
         cluster_contents.put_marks(self._cluster, record)
         waits = [(bucket, ("WAIT", 1, _REPLICA_MS)) for bucket in self._cluster.primaries.values()]
         for name, replicas in zip(self._cluster.primaries, self._cluster.run(waits), strict=True):
             self._acknowledged(name, replicas)
 
-    def _acknowledged(self, name, replicas):
+    def _acknowledged(self, name: str, replicas: int) -> None:
         if replicas:
             return
         if self._cluster.replicas[name]:
-            raise ClusterChanged(f"no replica of {name} has what was put within {_REPLICA_MS} ms")
+            raise ClusterChanged(f"no replica of {name} has acknowledged the writes within {_REPLICA_MS} ms")
         if not self._warned:
             self._warned = True
             _log.warning("%s: %s has no replica: if it is lost, so are its rows", self._cluster.url, name)
 
-    def _check_marks(self) -> None:
-        """Raises NeedsBase if rows of the last record are lost. An attempt to put the next one may have marked them."""
-        record = self._state.record
+    def _check_marks(self, record: Record) -> None:
+        """Raises NeedsBase if rows of the last record are lost. Marks of the next record are accepted, too."""
         lost = cluster_contents.nodes_that_lost_rows(self._cluster, record)
         if lost:
             raise NeedsBase(
@@ -219,34 +220,33 @@ class ClusterTarget:
         before = self._state and cluster_contents.tower_name(self._cluster, self._state.record)
         keys = [self._generation_name, control_name(name, "state"), tower, before or tower]
         if not self._fenced(_COMMIT, keys, [record.generation, state.to_json(), self._grace]):
-            self._check_generation()
+            self._check_generation(record.generation)
             raise self._fenced_out()
         self._state, self._is_sure, self._begun = state, True, None
 
-    def _fenced(self, script: str, keys: list[str], values: list) -> bytes:
-        """Returns the answer of a script that does something if this process has the fence; a replica has it too.
+    def _fenced(self, script: str, keys: list[str], values: list[Any]) -> Any:
+        """Runs a script that writes only if this process has the fence, and waits until a replica has the writes.
 
         Raises:
           UserError: another process has the fence.
         """
-        keys, values = [self._fence.name, *keys], [self._fence.token, self._fence.lease_ms, *values]
-        command = ("EVAL", script, len(keys), *keys, *values)
+        arguments = [*keys, self._fence.token, self._fence.lease_ms, *values]
+        command = ("EVAL", script, 1 + len(keys), self._fence.name, *arguments)
         (holder, *answer), replicas = self._cluster.run([(CONTROL, command), (CONTROL, ("WAIT", 1, _REPLICA_MS))])
         if holder:
             raise self._fence.refusal(holder)
         self._acknowledged(self._cluster.control, replicas)
         return answer[0]
 
-    def _check_generation(self) -> None:
-        """Raises NeedsBase, or ClusterChanged for a generation that was begun, if it is not the last one any more."""
-        with self._cluster.told():
-            generation = self._cluster.client.get(self._generation_name)
+    def _check_generation(self, own: int) -> None:
+        """Raises NeedsBase if a generation is no longer the newest one; ClusterChanged if it has no record yet."""
+        (generation,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
         if generation is None and self._begun:
             self._begun = None
-            raise ClusterChanged(f"{self._cluster.url}: all that was put there is gone")
+            raise ClusterChanged(f"{self._cluster.url}: the cluster has lost all rows of generation {own}")
         if generation is None:
-            raise NeedsBase(f"{self._cluster.url}: all that was published there is gone: it is to be published anew")
-        if int(generation) != (self._begun[1] if self._begun else self._state.record.generation):
+            raise NeedsBase(f"{self._cluster.url}: the cluster has lost all rows: they are to be published anew")
+        if int(generation) != own:
             raise self._fenced_out()
 
     def _fenced_out(self) -> NeedsBase:
@@ -256,13 +256,13 @@ class ClusterTarget:
         )
 
 
-def _refuse_evicting(cluster):
-    """Raises UserError if the cluster gives rows up in silence when it is full."""
+def _refuse_evicting(cluster: Cluster) -> None:
+    """Raises UserError if the cluster evicts rows silently when it is full."""
     for node in cluster.primary_nodes():
         with cluster.told():
             info = cluster.client.get_redis_connection(node).info("memory")
         if info.get("maxmemory") and info.get("maxmemory_policy", "").startswith("allkeys"):
             raise UserError(
                 f"{cluster.url}: {node.name} evicts rows when full (maxmemory-policy {info['maxmemory_policy']}): "
-                "set it to noeviction, so that nothing is lost in silence"
+                "set it to noeviction, so that no row is lost silently"
             )

@@ -1,11 +1,12 @@
-"""Reads a publication in a directory or a store: its rows lie in a file of this host that is mapped into memory."""
+"""Reads a publication from a directory or a store into files of this host that are mapped into memory."""
 
 import contextlib
 import dataclasses
 import logging
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,17 +19,18 @@ from ctr_trainer.publication.records import Publication, Record
 
 _log = logging.getLogger(__name__)
 _TOWER_BLOCK = 4 << 20
+_Rows = TypeVar("_Rows", MappedRows, NewerRows)
 
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """Rows as they are after a record.
+    """The rows after a record.
 
     Attributes:
-      holder: of the generation.
-      record: the `Record`.
-      tables: the rows of each table by its name, as they are, or were some epochs before.
-      changes: for each table what has changed since; {} if `tables` are as they are.
+      holder: the holder of the generation.
+      record: the record.
+      tables: the rows of each table by its name, after this record or an earlier one.
+      changes: the changes of each table since then; {} if `tables` are the rows after this record.
     """
 
     holder: str
@@ -40,28 +42,29 @@ class _State:
 class DirectoryReader:
     """A `RowReader` of a directory, or of its URL.
 
-    It begins with the newest base and applies the epochs after it in order, each once its files were checked. Changes
-    of later epochs lie apart from the rows that are served, until `advance` makes all of them visible together. If an
-    epoch is missing or damaged, or if another generation has become the current one, second tables are filled from the
-    newest base while the first ones are served.
+    It loads the newest base and applies the later epochs in order, after it has checked their files. The changes of
+    later epochs are kept apart from the rows that are served, until `advance` makes all of them visible together. If an
+    epoch is missing or damaged, or if another generation becomes the current one, new tables are filled from the newest
+    base while the earlier ones are served.
 
     Args:
       url: path or URL of the publication.
-      cache_dir: where the rows and towers lie on this host; "" for the system's directory of temporary files.
+      cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.
 
     Raises:
       UserError: there is no publication, or it cannot be read.
     """
 
     lookups = hits = 0
-    lost = ""  # Its files are on this host.
+    lost = ""  # The rows are on this host.
 
-    def __init__(self, url: str, cache_dir: str = ""):
-        self._url = str(url)
+    def __init__(self, url: str, cache_dir: str = "") -> None:
+        self._url = url
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
         self._dense, self._unreadable = DenseFiles(self._place.name), Unreadable()
-        # `_newest` has all that was read; it is `_ready` once its tower is here.
-        self._newest = self._ready = self._state = None
+        # `_newest` is the newest state whose rows were read; it is `_ready` once its tower was copied, too.
+        self._newest: _State | None = None
+        self._ready: _State | None = None
         try:
             self._state = self._loaded(self._publication())
             self._fetch_dense(self._state.record)
@@ -78,13 +81,14 @@ class DirectoryReader:
         publication = self._publication()
         names = records.list_records(self._url, publication.generation)
         with self._unreadable.reading((publication, names)):
-            newest = self._after(self._newest or self._state, publication, names)
-            if newest is not (self._newest or self._state):
+            last = self._newest or self._state
+            newest = self._after(last, publication, names)
+            if newest is not last:
                 self._newest, self._ready = newest, None
             if self._newest is not None and self._ready is None:
                 self._fetch_dense(newest.record)
                 self._ready = newest
-        return self._ready and self._ready.record
+        return self._ready.record if self._ready else None
 
     def advance(self) -> None:
         if self._ready is not None:
@@ -105,26 +109,31 @@ class DirectoryReader:
         return max(time.time() - self.record.time, 0.0)
 
     def close(self) -> None:
-        for state in filter(None, (self._state, self._newest)):
-            for rows in (*state.tables.values(), *state.changes.values()):
-                rows.close()
+        for state in (self._state, self._newest):
+            if state is not None:
+                for name, rows in state.tables.items():
+                    rows.close()
+                    if name in state.changes:
+                        state.changes[name].close()
         self._place.cleanup()
 
     def _publication(self) -> Publication:
         publication = records.read_publication(self._url)
         if publication is None:
-            raise UserError(f"{self._url}: there is no publication (no {records.PUBLICATION}): train with --publish")
+            raise UserError(
+                f"{self._url}: there is no publication (no {records.PUBLICATION}): train with the setting publish"
+            )
         return publication
 
     def _settle(self) -> None:
-        """Makes the changes of the served record in its tables."""
+        """Applies the changes of the served record to its tables."""
         state = self._state
         for table, changes in state.changes.items():
             changes.settle(state.tables[table])
         self._state = dataclasses.replace(state, changes={})
 
     def _after(self, state: _State, publication: Publication, names: list[tuple[str, int]]) -> _State:
-        """Returns the newest state that can be read; the same one if it is that.
+        """Returns the newest state that can be read, which may be `state` itself.
 
         Raises:
           UserError, OSError: there is a newer record, and it cannot be read.
@@ -136,7 +145,7 @@ class DirectoryReader:
         try:
             newest, error = self._extended(state, names, changes)
         except BaseException:
-            self._newest = self._ready = None  # Some rows of an epoch may be among its changes.
+            self._newest = self._ready = None  # Its changes may contain some rows of the next epoch.
             raise
         if newest is not state:
             return dataclasses.replace(newest, changes=changes)
@@ -148,7 +157,7 @@ class DirectoryReader:
         return self._loaded(publication)
 
     def _loaded(self, publication: Publication) -> _State:
-        """Returns the state of the newest record that can be read, in tables of its own."""
+        """Returns the state after the newest record that can be read, in new tables."""
         names = records.list_records(self._url, publication.generation)
         base = records.newest_base(names)
         if base is None:
@@ -160,15 +169,19 @@ class DirectoryReader:
                 _put(record, entry, local, tables)
         state, error = self._extended(_State(publication.holder, record, tables, {}), names, tables)
         if error is not None:
-            _log.warning("%s; serving what comes before it", error)
+            _log.warning("%s; the epochs before it are served", error)
         rows, record = sum(map(len, tables.values())), state.record
         _log.info("%s: generation %d, epoch %d: %d rows", self._url, record.generation, record.epoch, rows)
         return state
 
     def _extended(
-        self, state: _State, names: list[tuple[str, int]], tables: dict[str, MappedRows] | dict[str, NewerRows]
+        self, state: _State, names: list[tuple[str, int]], tables: Mapping[str, _Rows]
     ) -> tuple[_State, Exception | None]:
-        """Applies the epochs after a state to tables. Returns the state after the last one, and what is wrong then."""
+        """Applies the epochs after a state to tables.
+
+        Returns:
+          the state after the last epoch that can be read, and the error that the next epoch raises, or None.
+        """
         while any(epoch > state.record.epoch for _, epoch in names):
             with contextlib.ExitStack() as stack:
                 try:
@@ -188,16 +201,16 @@ class DirectoryReader:
         found = records.read_record(self._url, record.generation, records.EPOCH, epoch)
         if found.configs() != record.configs() or found.dtype != record.dtype:
             raise UserError(
-                f"{self._url}: epoch {epoch} has other tables than the epoch before: publish the model anew"
+                f"{self._url}: epoch {epoch} has other tables than the previous epoch: publish the model anew"
             )
         return found
 
-    def _empty(self, record: Record, kind: type) -> dict:
+    def _empty(self, record: Record, kind: type[_Rows]) -> dict[str, _Rows]:
         return {name: kind(config, record.dtype, self._place.name) for name, config in record.configs().items()}
 
     @contextlib.contextmanager
-    def _checked(self, record: Record, entry: dict) -> Iterator[str]:
-        """Gives the local path of a file of a record, once it was checked."""
+    def _checked(self, record: Record, entry: dict[str, Any]) -> Iterator[str]:
+        """Checks a file of a record, and gives its local path within the block."""
         path = records.generation_path(self._url, record.generation) / entry["file"]
         with path.local_file() as local:
             records.check_file(local, entry, path)
@@ -208,8 +221,8 @@ class DirectoryReader:
         self._dense.fetch(record, lambda name: (directory / name).blocks(_TOWER_BLOCK))
 
 
-def _put(record: Record, entry: dict, local: str, tables: dict[str, MappedRows] | dict[str, NewerRows]) -> None:
-    """Puts the rows of a file into tables, or removes its removed keys."""
+def _put(record: Record, entry: dict[str, Any], local: str, tables: Mapping[str, _Rows]) -> None:
+    """Puts the rows of a file into its table, or removes its removed keys."""
     config, table = record.configs()[entry["table"]], tables[entry["table"]]
     if entry["kind"] == ROWS:
         for keys, values in read_rows(local, config, record.dtype):

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import threading
 import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, file_name, read_removed, read_rows, schema, value_array
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.background import Background
 from ctr_trainer.publication import records
-from ctr_trainer.publication.records import BASE, EPOCH, Publication, Record
+from ctr_trainer.publication.records import BASE, EPOCH, Place, Publication, Record
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
 _log = logging.getLogger(__name__)
@@ -27,38 +29,37 @@ _CLOSE_SECONDS = 5.0
 GRACE_SECONDS = 600.0
 
 
-def is_due(base, epochs):
-    """-> whether the epochs since a base take as much to read as the base, or are many.
+def is_due(chain: Sequence[Record]) -> bool:
+    """Returns whether the epochs of a chain, a base and the epochs after it, should become a new base.
 
-    Args:
-      base: `Record` of the newest base.
-      epochs: list of the `Record`s after it.
+    They should if they have as many bytes as the base, or are many.
     """
+    base, *epochs = chain
     changed = sum(entry["bytes"] for record in epochs for entry in record.files)
     enough = changed >= sum(entry["bytes"] for entry in base.files) and len(epochs) >= _LEAST_EPOCHS
     return enough or len(epochs) >= _MOST_EPOCHS
 
 
-def compact(url, base, epochs):
-    """Writes the base of the state after the last of the epochs, its record last. -> the `Record`
+def compact(url: Place, chain: Sequence[Record]) -> Record:
+    """Writes a base of the state after a chain, its record last, and returns the record.
 
-    Memory: 16 bytes per key that changed since the base.
+    Takes 16 bytes of memory per key that has changed since the chain's base.
 
     Args:
       url: path or URL of the publication.
-      base, epochs: as for `is_due`.
+      chain: a base and the epochs after it, at least one.
 
     Raises:
       UserError: a file cannot be read, is damaged, or cannot be written.
     """
-    last = epochs[-1]
+    last = chain[-1]
     directory, name = records.generation_path(url, last.generation), records.name_of(records.BASE, last.epoch)
     (directory / name).mkdir(parents=True, exist_ok=True)
     files = []
     for table, config in last.configs().items():
         file = f"{name}/{file_name(table, ROWS)}"
         with arrow_file(directory, file, schema(config, last.dtype, ROWS)) as writing:
-            for keys, values in _merged(directory, [base, *epochs], table, config):
+            for keys, values in _merged(directory, chain, table, config):
                 writing.write([key_array(np.ascontiguousarray(keys)), value_array(np.ascontiguousarray(values))])
             files.append(dict(file=file, table=table, kind=ROWS, **writing.finish()))
     (directory / name).sync()
@@ -67,15 +68,19 @@ def compact(url, base, epochs):
     return record
 
 
-def _merged(directory, chain, table, config):
-    """Yields (keys, values) blocks of a table: each key once, with its last row; no removed key."""
+def _merged(
+    directory: Path, chain: Sequence[Record], table: str, config: TableConfig
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields blocks of keys and values of a table: each key once, with its last row; no removed key."""
     newer = Index()
     for record in reversed(chain):
-        seen = []  # The keys of this record; a key comes once in it.
+        seen: list[np.ndarray] = []  # The keys of this record; it has each key once.
         for entry in record.files:
             if entry["table"] != table:
                 continue
-            with _checked(directory, entry) as local:
+            path = directory / entry["file"]
+            with path.local_file() as local:
+                records.check_file(local, entry, path)
                 if entry["kind"] != ROWS:
                     seen += [keys.copy() for keys in read_removed(local, config, record.dtype)]
                     continue
@@ -88,30 +93,22 @@ def _merged(directory, chain, table, config):
             newer.find_or_add(keys)
 
 
-@contextlib.contextmanager
-def _checked(directory, entry):
-    path = directory / entry["file"]
-    with path.local_file() as local:
-        records.check_file(local, entry, path)
-        yield local
-
-
 class DirectoryTarget:
     """A `Target` in a directory, or at its URL.
 
-    Files come first, then their record. A local directory shares the files of a spool on its disk. Now and then the
-    epochs since a base are made a new base, in a thread beside; what is older than it, and older generations, are
-    removed after a while in which a reader may still load them.
+    Files are written first, then their record. If the spool is on the same disk, its files are shared and not copied.
+    Now and then a background thread makes a new base of the epochs since the last one. Older records and generations
+    are removed once readers have had time to finish loading them.
 
     Args:
       url: path or URL.
-      grace_secs: how long what is replaced stays for readers.
+      grace_secs: how long replaced records stay for readers.
 
     Raises:
       UserError: another process delivers there, or the place cannot be written to.
     """
 
-    def __init__(self, url, grace_secs=GRACE_SECONDS):
+    def __init__(self, url: Place, grace_secs: float = GRACE_SECONDS) -> None:
         self._url, self._path, self._grace = str(url), path_of(url), grace_secs
         self._path.mkdir(parents=True, exist_ok=True)
         self._fence = (self._path / ".lock").hold(
@@ -125,16 +122,19 @@ class DirectoryTarget:
             raise
         self._work, self._tidied = Background(f"the compaction of {url}"), -_TIDY_SECONDS
 
-    def newest_epoch(self, holder):
+    def newest_epoch(self, holder: str) -> int | None:
         if self._current is None or self._current.holder != holder:
             return None
         return self._chain[-1].epoch
 
     def deliver(self, holder: str, record: Record, directory: Path) -> None:
-        begins = self.newest_epoch(holder) is None
-        if begins and self._current is not None:
-            records.refuse_other_model(self._url, self._current.model, record.model, records.PUBLICATION)
-        generation = records.newest_generation(self._url) + 1 if begins else self._current.generation
+        begins = self._current is None or self._current.holder != holder
+        if self._current is not None and not begins:
+            generation = self._current.generation
+        else:
+            if self._current is not None:
+                records.refuse_other_model(self._url, self._current.model, record.model, records.PUBLICATION)
+            generation = records.newest_generation(self._url) + 1
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)
         for entry in record.files:
@@ -153,24 +153,24 @@ class DirectoryTarget:
         with self._chain_lock:
             self._chain = [record] if begins else [*self._chain, record]
 
-    def tidy(self):
+    def tidy(self) -> None:
         if self._current is None or self._work.is_busy or time.monotonic() < self._tidied + _TIDY_SECONDS:
             return
         self._tidied = time.monotonic()
         self._work.start(self._tidy)
 
-    def tidy_all(self):
+    def tidy_all(self) -> None:
         if self._current is not None:
             self._work.wait()
             self._tidy()
 
-    def close(self):
-        with contextlib.suppress(UserError):  # A compaction that was begun leaves files without a record.
+    def close(self) -> None:
+        with contextlib.suppress(UserError):  # An unfinished compaction leaves files without a record.
             self._work.close(_CLOSE_SECONDS)
         self._fence.close()
 
-    def _read_chain(self):
-        """-> list of the newest base's `Record` and of those of the epochs after it."""
+    def _read_chain(self) -> list[Record]:
+        """Returns the records of the newest base and of the epochs after it."""
         if self._current is None:
             return []
         generation = self._current.generation
@@ -183,24 +183,24 @@ class DirectoryTarget:
             chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))
         return chain
 
-    def _tidy(self):
+    def _tidy(self) -> None:
         try:
             chain = list(self._chain)
-            if is_due(chain[0], chain[1:]):
+            if is_due(chain):
                 self._fence.check()
-                base = compact(self._url, chain[0], chain[1:])
+                base = compact(self._url, chain)
                 with self._chain_lock:
                     if self._chain[0] is chain[0]:
                         self._chain = [base, *self._chain[len(chain) :]]
             self._remove_old(self._chain[0])
         except (OSError, UserError) as error:
-            _log.warning("%s: was not tidied up, and goes on to grow: %s", self._url, error)
+            _log.warning("%s: old records were not removed, and the directory grows: %s", self._url, error)
 
     def _remove_old(self, base: Record) -> None:
-        """Removes what readers have had time to do without.
+        """Removes records and generations that were replaced longer ago than the grace time.
 
-        The age is the time between two writes to this directory, by the clock of its file system or store. The clock of
-        this host may have jumped, or be another one.
+        The age is the time between two writes to this directory, by the clock of its file system or store: the clock of
+        this host may differ from it, or may have jumped.
         """
         newest = self._record_file(self._chain[-1]).stamp()[1]
         if newest - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
@@ -212,11 +212,11 @@ class DirectoryTarget:
         return records.generation_path(self._url, record.generation) / f"{record.name}.json"
 
 
-def _copy(source, target):
-    """Makes `target` a file of its own with the bytes of `source`, or one that shares them."""
+def _copy(source: Path, target: Path) -> None:
+    """Copies a file, or shares its bytes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, LocalPath) and isinstance(target, LocalPath):
-        target.unlink(missing_ok=True)  # What a killed process left may be the same file: it must not be written to.
+        target.unlink(missing_ok=True)  # A killed process may have left the shared file, which nobody may write to.
         target.share(source)
         target.sync()
         return

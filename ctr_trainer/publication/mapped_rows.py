@@ -19,18 +19,18 @@ _ROWS_A_LOCK = 4096  # Rows that are put per hold of the lock: a reader waits un
 
 
 class MappedRows:
-    """The rows of one table. Several threads may use it at a time.
+    """The rows of one table. Several threads may use them concurrently.
 
-    The file has no name, so that it is gone when this process ends, however it ends. The index takes 16 bytes of memory
-    per key.
+    The file has no name, so that it disappears when this process ends, even by a kill. The index takes 16 bytes of
+    memory per key.
 
     Args:
-      config: the table's `TableConfig`.
-      dtype: of the packed rows, see `packed_rows`.
-      directory: where the file lies; on a disk with room for the rows.
+      config: configuration of the table.
+      dtype: dtype of the packed rows, see `packed_rows`.
+      directory: directory of the file, on a disk with room for the rows.
     """
 
-    def __init__(self, config, dtype, directory):
+    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
         self._config, self._dtype, self._directory = config, dtype, directory
         self._width = value_bytes(config, dtype)
         self._index, self._lock = Index(), threading.Lock()
@@ -38,10 +38,10 @@ class MappedRows:
         self._close_file = weakref.finalize(self, self._file.close)
         self._values = np.empty((0, self._width), np.uint8)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._index)
 
-    def put(self, keys, values):
+    def put(self, keys: np.ndarray, values: np.ndarray) -> None:
         """Adds rows, or replaces them.
 
         Args:
@@ -58,14 +58,14 @@ class MappedRows:
                 self._reserve(self._index.slots)
                 self._values[slots] = values[first : first + _ROWS_A_LOCK]
 
-    def remove(self, keys):
-        """Forgets int64[n] keys; unknown ones do no harm."""
+    def remove(self, keys: np.ndarray) -> None:
+        """Removes the rows of int64[n] keys; ignores keys without a row."""
         for first in range(0, len(keys), _ROWS_A_LOCK):
             with self._lock:
                 self._index.remove(np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A")))
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (float32[U, weights], bool[U]: whether there is a row) of int64[U] keys; zeros without a row."""
+        """Returns for int64[U] keys float32[U, weights], zeros without a row, and bool[U]: whether there is a row."""
         keys = np.require(keys, np.int64, ("C", "A"))
         with self._lock:
             slots = self._index.find(keys)
@@ -76,26 +76,26 @@ class MappedRows:
         return weights, found
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields all rows as (int64[n] keys, uint8[n, value_bytes]); none may be put or removed meanwhile."""
+        """Yields all rows as (int64[n] keys, uint8[n, value_bytes]). Nobody may put or remove rows meanwhile."""
         for first in range(0, self._index.slots, _ROWS_A_LOCK):
             keys = self._index.keys[first : first + _ROWS_A_LOCK]
             there = keys != 0  # The others are free slots.
             yield keys[there], self._values[first : first + len(keys)][there]
 
-    def close(self):
-        """Gives back memory and disk."""
+    def close(self) -> None:
+        """Releases memory and disk."""
         with self._lock:
             self._values = np.empty((0, self._width), np.uint8)
             self._index = Index()
             self._close_file()
 
-    def _reserve(self, rows):
+    def _reserve(self, rows: int) -> None:
         if rows <= len(self._values):
             return
         rows = max(rows, len(self._values) * 3 // 2, _FIRST_ROWS)
         size = rows * self._width
         try:
-            os.posix_fallocate(self._file.fileno(), 0, size)  # Else a full disk would end the process with SIGBUS.
+            os.posix_fallocate(self._file.fileno(), 0, size)  # Otherwise SIGBUS ends the process on a full disk.
             pages = mmap.mmap(self._file.fileno(), size)
         except OSError as error:
             raise UserError(
@@ -106,29 +106,29 @@ class MappedRows:
 
 
 class NewerRows:
-    """The rows of one table that have changed since those of a `MappedRows`, and the keys that were removed.
+    """The changes of one table since the state in a `MappedRows`: changed rows, and removed keys.
 
     Args:
-      config, dtype, directory: as for `MappedRows`.
+      config, dtype, directory: see `MappedRows`.
     """
 
-    def __init__(self, config: TableConfig, dtype: str, directory: str):
+    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
         self._rows, self._removed, self._lock = MappedRows(config, dtype, directory), Index(), threading.Lock()
 
     def put(self, keys: np.ndarray, values: np.ndarray) -> None:
-        """Takes rows that are new or have changed, as `MappedRows.put`."""
+        """Adds rows that are new or have changed; see `MappedRows.put`."""
         self._rows.put(keys, values)
         with self._lock:
             self._removed.remove(np.require(keys, requirements=("C", "A")))
 
     def remove(self, keys: np.ndarray) -> None:
-        """Takes int64[n] keys that were removed."""
+        """Adds int64[n] keys that were removed."""
         self._rows.remove(keys)
         with self._lock:
             self._removed.find_or_add(np.require(keys, requirements=("C", "A")))
 
     def read_over(self, earlier: MappedRows, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U, weights] of int64[U] keys, as they are after the changes of the earlier rows."""
+        """Returns the weights of int64[U] keys, float32[U, weights]: the earlier rows with these changes applied."""
         keys = np.require(keys, np.int64, ("C", "A"))
         weights, _ = earlier.find(keys)
         changed, there = self._rows.find(keys)
@@ -138,12 +138,12 @@ class NewerRows:
         return weights
 
     def settle(self, earlier: MappedRows) -> None:
-        """Makes the changes in the earlier rows. `read_over` gives the same at any time meanwhile."""
+        """Applies the changes to the earlier rows. `read_over` returns the same rows before, during and after."""
         for keys, values in self._rows.blocks():
             earlier.put(keys, values)
         removed = self._removed.keys
         earlier.remove(removed[removed != 0].copy())
 
     def close(self) -> None:
-        """Gives back memory and disk."""
+        """Releases memory and disk."""
         self._rows.close()

@@ -1,50 +1,77 @@
-"""Publishes a training beside its steps."""
+"""Publishes a model while it trains."""
 
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError, diverged
+from ctr_trainer.publication.delivery import DeliverySupervisor
+from ctr_trainer.publication.spool import DeliveryStatus, Spool
+from ctr_trainer.settings.publish_config import PublishConfig
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
-# So many records wait for their delivery at most; what changes meanwhile gathers in the tables' bits.
+# Records that wait for their delivery; later changes are gathered in the bits of the tables.
 _MOST_WAITING = 2
-_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # What waits for longer than either is said.
+_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # A record that waits for longer than both is reported.
 _REPEAT_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 
 
-class Publisher:
-    """Writes records into a spool, in a thread of its own; no step waits for it.
+class TowerWriter(Protocol):
+    """Writes the dense tower of a model as a SavedModel."""
 
-    The thread of the steps offers the values of the dense tower now and then. The last offer is published with the rows
-    as they are then, once the records before it are delivered up to one. An offer that is not finite is not published.
-    What fails is said, and tried again: it never ends a training.
+    def write(self, path: str, values: Mapping[str, np.ndarray]) -> object:
+        """Writes the tower with the values of its variables into a local directory."""
+
+
+class Publisher:
+    """Writes records into a spool from a thread of its own; no training step waits for it.
+
+    The training thread offers the values of the dense tower now and then. The thread publishes the last offer with the
+    current rows once at most one earlier record waits for its delivery. An offer that is not finite is not published.
+    An error is logged, and the thread tries again: it never ends a training.
 
     Args:
-      spool: `Spool`.
-      tower: has `write(directory, values)`.
-      to: where the spool is delivered to, as the log calls it.
-      delivery: `DeliverySupervisor`; None if nobody takes the records away.
-      config: `PublishConfig`.
+      spool: the spool, which nobody else writes to.
+      tower: the writer of the dense tower.
+      to: what the log calls the target.
+      delivery: restarts the process that delivers the spool; None if nobody takes the records away.
+      config: the settings.
       clock: f() -> seconds.
+
+    Attributes:
+      failures: how many attempts to publish have failed.
     """
 
-    def __init__(self, spool, tower, to, delivery, config, clock=time.monotonic):
+    def __init__(
+        self,
+        spool: Spool,
+        tower: TowerWriter,
+        to: str,
+        delivery: DeliverySupervisor | None,
+        config: PublishConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._spool, self._tower, self._to, self._delivery = spool, tower, to, delivery
         self._config, self._clock = config, clock
-        self._offer, self._lock = None, threading.Lock()
+        self._offer: tuple[int, Mapping[str, np.ndarray]] | None = None
+        self._lock = threading.Lock()
         self._woken, self._ending, self._done = threading.Event(), threading.Event(), threading.Event()
-        self._retry_at = None
-        self._times, self._delivered, self._begun = {}, None, time.time()
-        self.failures, self._problem, self._said_at = 0, "", {}
+        self._retry_at = 0.0
+        self._times: dict[int, float] = {}  # When the rows of an epoch were taken.
+        self._status: DeliveryStatus | None = None
+        self._begun = time.time()
+        self.failures, self._problem = 0, ""
+        self._logged_at: dict[str, float] = {}
         self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
 
-    def offer(self, step, values):
-        """Offers the dense variables as they are after a step: by name, an array each. Returns at once."""
+    def offer(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        """Offers the values of the dense variables, by name, after a step. Returns at once."""
         with self._lock:
             self._offer = step, values
             self._done.clear()
@@ -52,23 +79,26 @@ class Publisher:
         if not self._thread.is_alive():
             self._thread.start()
 
-    def finish(self, seconds):
-        """Waits until the last offer is published and delivered, and says so if it is not within `seconds`."""
+    def finish(self, seconds: float) -> None:
+        """Waits until the last offer is published and delivered; logs an error if that takes more than `seconds`."""
         deadline = self._clock() + seconds
         published = self._done.wait(seconds)
-        while published and self._delivery and self._waiting() and self._clock() < deadline:
+        while published and self._waiting() and self._clock() < deadline:
             self._ending.wait(_LOOK_SECONDS)
-        if not published or (self._delivery and self._waiting()):
+        if not published or self._waiting():
             step = self._spool.last.global_step if self._spool.last else None
             what = f"step {step} is written, and not all of it delivered" if published else "it is not written yet"
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
                 "rows anew",
-                *(self._to, seconds, what, f"; {self._problem}" if self._problem else ""),
+                self._to,
+                seconds,
+                what,
+                f"; {self._problem}" if self._problem else "",
             )
 
-    def close(self):
-        """Ends its thread and the delivery, whatever they are at."""
+    def close(self) -> None:
+        """Ends the thread and the delivery, finished or not."""
         self._ending.set()
         self._spool.close()
         self._woken.set()
@@ -78,13 +108,13 @@ class Publisher:
             self._delivery.close()
 
     @property
-    def age_secs(self):
-        """Seconds since the rows that are served were taken, or since the beginning if none are served yet."""
+    def age_secs(self) -> float:
+        """Seconds since the delivered rows were taken, or since the training began if none are delivered yet."""
         served = self._spool.last.epoch - self._waiting() if self._spool.last else -1
         return max(time.time() - self._times.get(served, self._begun), 0.0)
 
-    def results(self):
-        """-> dict of what was published, for the summary of the training."""
+    def results(self) -> dict[str, Any]:
+        """Returns what was published, for the summary of the training."""
         spool = self._spool
         return {
             "to": self._to,
@@ -97,90 +127,91 @@ class Publisher:
             "failures": self.failures,
         }
 
-    def status_line(self):
-        """-> the line of the log; no file is read for it."""
+    def status_line(self) -> str:
+        """Returns a line for the log. Reads no file."""
         figures = {**self.results(), "age_secs": f"{self.age_secs:.1f}"}
         named = "  ".join(f"{name}: {figures[name]}" for name in ("epochs", "rows", "removed", "waiting", "age_secs"))
         return f"[RunStatus]: Publication statistics => {named}"
 
-    def _waiting(self):
-        """-> how many records are written and not delivered, as far as the thread has looked."""
+    def _waiting(self) -> int:
+        """Returns how many records are written and not delivered, by the last status that the thread has read."""
         if self._spool.last is None or self._delivery is None:
             return 0
-        delivered = self._delivered.epoch if self._delivered else -1
-        return self._spool.last.epoch - delivered
+        return self._spool.last.epoch - (self._status.epoch if self._status else -1)
 
-    def _run(self):
+    def _run(self) -> None:
         while not self._ending.is_set():
             self._woken.wait(_LOOK_SECONDS)
             self._woken.clear()
             try:
                 self._look()
-            except Exception as error:  # Whatever it is, the training goes on.
+            except Exception as error:  # No error of publishing ends the training.
                 if self._ending.is_set():
                     return
                 self.failures += 1
                 self._retry_at = self._clock() + max(self._config.secs, 1.0)
-                if not isinstance(error, (UserError, OSError)):
+                if not isinstance(error, UserError | OSError):
                     _log.debug("publishing", exc_info=True)
-                self._say("writing", f"not published: {error or type(error).__name__}")
+                self._warn("writing", f"not published: {error or type(error).__name__}")
 
-    def _look(self):
+    def _look(self) -> None:
         if self._delivery:
-            self._delivery.keep()
-            self._delivered = self._spool.status()
-            if self._delivered and self._delivered.needs_base and self._spool.last:
-                _log.warning("publishing all rows anew to %s: %s", self._to, self._delivered.problem)
-                self._spool.begin()
-                self._times, self._delivered = {}, None
-            if self._delivered and self._delivered.problem:
-                self._say("delivery", f"not delivered: {self._delivered.problem}")
+            self._look_after(self._delivery)
         with self._lock:
             offer = self._offer
-        if offer is None or (self._retry_at and self._clock() < self._retry_at):
+        if offer is None or self._clock() < self._retry_at:
             return
         if self._waiting() >= _MOST_WAITING:
-            self._say_if_old()
+            self._warn_if_old()
             return
-        wrong = _first_not_finite(offer[1])
+        step, values = offer
+        wrong = _first_not_finite(values)
         if wrong:
             self.failures += 1
-            self._say(
-                "diverged", f"step {offer[0]} is not published: {diverged(f'the variable {wrong} is not finite')}"
-            )
+            self._warn("diverged", f"step {step} is not published: {diverged(f'the variable {wrong} is not finite')}")
         else:
-            self._publish(*offer)
+            self._publish(step, values)
         with self._lock:
             if self._offer is offer:
                 self._offer = None
                 self._done.set()
 
-    def _publish(self, step, values):
+    def _look_after(self, delivery: DeliverySupervisor) -> None:
+        delivery.keep()
+        self._status = status = self._spool.status()
+        if status and status.needs_base and self._spool.last:
+            _log.warning("publishing all rows anew to %s: %s", self._to, status.problem)
+            self._spool.begin()
+            self._times, self._status = {}, None
+        elif status and status.problem:
+            self._warn("delivery", f"not delivered: {status.problem}")
+
+    def _publish(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         begun, is_first = self._clock(), self._spool.last is None
         record = self._spool.write(step, lambda path: self._tower.write(path, values))
         self._times[record.epoch] = record.time
         self._times.pop(record.epoch - _MOST_WAITING - 2, None)
-        self._retry_at, self._problem = None, ""
-        self._said_at.pop("writing", None)
+        self._retry_at, self._problem = 0.0, ""
+        self._logged_at.pop("writing", None)
         log = _log.info if is_first else _log.debug
         seconds = self._clock() - begun
         log("published %s %d of step %d: %d rows, %.1f s", record.kind, record.epoch, step, record.rows, seconds)
 
-    def _say_if_old(self):
+    def _warn_if_old(self) -> None:
         age = self.age_secs
         if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
-            self._say("age", f"{self._waiting()} records wait for their delivery, the rows there are {age:.0f} s old")
+            self._warn("age", f"{self._waiting()} records wait for their delivery, the rows there are {age:.0f} s old")
 
-    def _say(self, what, text):
-        """Logs a problem; another one of the same kind not before a minute has passed."""
+    def _warn(self, kind: str, text: str) -> None:
+        """Logs a problem; logs no other one of the same kind within a minute."""
         self._problem = text
         now = self._clock()
-        if now > self._said_at.get(what, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
-            _log.warning("%s: %s; the training goes on, and what has changed is published later", self._to, text)
-            self._said_at[what] = now
+        if now > self._logged_at.get(kind, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
+            _log.warning("%s: %s; the training continues, and later epochs contain all changes", self._to, text)
+            self._logged_at[kind] = now
 
 
-def _first_not_finite(values: dict[str, np.ndarray]) -> str:
+def _first_not_finite(values: Mapping[str, np.ndarray]) -> str:
     """Returns the name of the first variable that holds an infinity or a NaN; "" if there is none."""
     for name, value in values.items():
         array = np.asarray(value)

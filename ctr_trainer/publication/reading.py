@@ -4,39 +4,37 @@ import contextlib
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.records import Record
 
-_KEPT = 3  # The towers served now and before, and the one that is got ready.
+_KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 
 
 class DenseFiles:
-    """The towers of the last records, each in a directory of its own.
+    """The dense towers of the last records, each in a directory of its own below a local directory."""
 
-    Args:
-      directory: a local directory for them.
-    """
+    def __init__(self, directory: str) -> None:
+        self._directory = LocalPath(directory)
+        self._kept: list[str] = []
 
-    def __init__(self, directory):
-        self._directory, self._kept = LocalPath(directory), []
-
-    def path_of(self, record):
-        """-> the local directory of a record's tower, which was fetched."""
+    def path_of(self, record: Record) -> str:
+        """Returns the local directory of a record's tower, which `fetch` has copied."""
         return str(self._directory / _name(record))
 
-    def fetch(self, record, blocks_of):
-        """Copies a record's tower, unless it is there; removes an old one.
+    def fetch(self, record: Record, blocks_of: Callable[[str], Iterable[bytes]]) -> None:
+        """Copies a record's tower unless it is there, and removes the oldest tower if there are more than three.
 
         Args:
-          record: `records.Record`.
-          blocks_of: f(name of a file of the tower) -> its bytes in blocks.
+          record: the record.
+          blocks_of: f(name of a file of the tower) -> the file's bytes in blocks.
 
         Raises:
-          UserError: a file is missing, or not as it was written; names it.
+          UserError: a file is missing, or was altered; the message names it.
         """
         name = _name(record)
         if name in self._kept:
@@ -52,12 +50,12 @@ class DenseFiles:
 
 
 def _name(record: Record) -> str:
-    # A place that was emptied and filled anew may use the number of a generation once more.
+    # A place that was emptied and filled anew may reuse the number of a generation.
     content = zlib.crc32(repr(record.dense_files).encode())
     return os.path.join(f"{record.generation}", f"{record.dense}-{content:08x}")
 
 
-def _copy(path, entry, blocks):
+def _copy(path: LocalPath, entry: dict[str, Any], blocks: Iterable[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     size = crc32 = 0
     with open(path, "wb") as file:
@@ -72,33 +70,33 @@ def _copy(path, entry, blocks):
 
 
 class RowsAhead(UserError):
-    """Rows were read that are more than one epoch ahead of the served record: refresh, advance, then read again."""
+    """The rows are more than one epoch ahead of the served record: refresh, advance, then read again."""
 
 
 class RowsLost(UserError):
-    """The place has lost rows of the served record: what it gives may not be used until rows are there again."""
+    """The place has lost rows of the served record: requests are refused until all rows are published anew."""
 
 
 class Unreadable:
-    """What could not be read: it is read again after a while that doubles, or as soon as something else is there."""
+    """Remembers what could not be read. The next try follows after a pause that doubles, or once the place changes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._found: object = None
         self._error: Exception | None = None
         self._wait = self._until = 0.0
 
     @contextlib.contextmanager
     def reading(self, found: object) -> Iterator[None]:
-        """A context manager around a read.
+        """Surrounds a read.
 
         Args:
-          found: what is there to read; equal if it is the same.
+          found: identifies what is read: while it is equal and the pause lasts, the last error is raised again.
 
         Raises:
-          UserError, OSError: the block has raised it, now or a moment ago.
+          UserError, OSError: the block has raised it, now or before the pause.
         """
         again = self._error is not None and found == self._found
-        if again and time.monotonic() < self._until:
+        if self._error is not None and again and time.monotonic() < self._until:
             raise self._error.with_traceback(None)
         try:
             yield

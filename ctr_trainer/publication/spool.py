@@ -1,32 +1,37 @@
-"""The publication that a training writes, from which a delivery takes it."""
+"""The spool: the publication that a training writes into its model directory, and that a delivery takes from there."""
 
 import dataclasses
 import time
 import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
-from ctr_trainer.publication.records import BASE, EPOCH, Publication, Record
+from ctr_trainer.publication.records import BASE, EPOCH, Place, Publication, Record
 
 _FILE = "delivered.json"
 DIRECTORY = "publication"  # Below the model directory.
 
 
 class NeedsBase(UserError):
-    """No epoch can follow what the target has: it takes a new generation, which begins with all rows."""
+    """No epoch can follow the target's last record: a new generation is needed, which begins with all rows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DeliveryStatus:
-    """The last record that was delivered, and what is wrong since.
+    """What a delivery reports to the training: the last delivered record, and the problem since then.
 
     Attributes:
-      holder: of the generation.
-      epoch: of the record; -1 if none of this generation was delivered yet.
-      time: seconds since 1970, at which it was delivered.
+      holder: the holder of the generation.
+      epoch: the epoch of the record; -1 if no record of this generation was delivered yet.
+      time: when it was delivered, in seconds since 1970.
       problem: why the next record is not delivered; "" if nothing is wrong.
-      needs_base: whether no epoch can follow at the target, so that the training has to begin a new generation.
+      needs_base: whether the training has to begin a new generation, since no epoch can follow at the target.
     """
 
     holder: str
@@ -36,8 +41,8 @@ class DeliveryStatus:
     needs_base: bool = False
 
 
-def read_status(spool):
-    """-> the `DeliveryStatus` of a spool; None if no delivery has looked at it yet."""
+def read_status(spool: Place) -> DeliveryStatus | None:
+    """Returns the status of the delivery of a spool; None if no delivery has opened the spool yet."""
     path = path_of(spool) / _FILE
     if not path.exists():
         return None
@@ -48,79 +53,86 @@ def read_status(spool):
         raise UserError(f"{path}: is not of this version of ctr_trainer: {error}") from None
 
 
-def write_status(spool, delivered):
-    """Replaces the `DeliveryStatus` of a spool."""
-    (path_of(spool) / _FILE).write_json(dataclasses.asdict(delivered))
+def write_status(spool: Place, status: DeliveryStatus) -> None:
+    """Replaces the status of the delivery of a spool."""
+    (path_of(spool) / _FILE).write_json(dataclasses.asdict(status))
 
 
 class Spool:
-    """Writes one record after the other: a base, then epochs.
+    """Writes records one by one: a base, then epochs.
 
-    What a killed process leaves here is whole up to its last record. The next training begins a new generation.
+    If the process is killed, the records that it has written stay valid. The next training begins a new generation.
 
     Args:
-      path: path or URL of its directory; the store's shards have to see it as this process does.
+      path: path or URL of the directory; the store's shards have to reach it under the same name.
       model: name of the model.
-      store: `Store` of the rows.
-      configs: list of the TableConfig of each table.
-      dtype: of the packed rows.
+      store: the store of the rows.
+      configs: the configuration of each table.
+      dtype: the dtype of the packed rows.
 
     Attributes:
-      path: the `Path`.
-      last: the last `Record` of this generation; None before its base is written.
-      records, rows, removed: how many of each were written, by all generations of this object.
+      path: the path of the directory.
+      last: the last record of this generation; None before its base is written.
+      records, rows, removed: how many of each this object has written, in all generations.
     """
 
-    def __init__(self, path, model, store, configs, dtype):
-        self.path = path_of(path).absolute()
+    def __init__(self, path: Place, model: str, store: Store, configs: Sequence[TableConfig], dtype: str) -> None:
+        self.path: Path = path_of(path).absolute()
         self._model, self._store, self._dtype = model, store, dtype
         self._tables = [{"config": config.to_dict()} for config in configs]
-        self._publication, self.last, self._is_closed = None, None, False
+        self._publication: Publication | None = None
+        self.last: Record | None = None
+        self._is_closed = False
         self.records = self.rows = self.removed = 0
 
-    def begin(self):
-        """Begins a new generation with the next record, which has all rows."""
-        before = records.read_publication(self.path)
-        number = max(before.generation if before else 0, records.newest_generation(self.path)) + 1
+    def begin(self) -> Publication:
+        """Begins a new generation: the next record has all rows."""
+        current = records.read_publication(self.path)
+        number = max(current.generation if current else 0, records.newest_generation(self.path)) + 1
         self._publication, self.last = Publication(self._model, number, uuid.uuid4().hex), None
+        return self._publication
 
-    def write(self, step, write_tower=None):
+    def write(self, step: int, write_tower: Callable[[str], object]) -> Record:
         """Writes the next record, with the rows that have changed since the last one.
 
-        If this raises, the next call writes the same record, with what was to be in it; if it is not known whether the
-        record was written, it begins a new generation.
+        If this raises, the next call writes the same record, with all changes that it lacked. If the record may have
+        been written, the next call begins a new generation.
 
         Args:
           step: the global step of the dense tower.
-          write_tower: f(local directory), writes the SavedModel of the dense tower; None to name the one before.
-
-        Returns:
-          the `Record`.
+          write_tower: f(local directory), writes the SavedModel of the dense tower.
 
         Raises:
-          UserError, OSError: it cannot be written.
+          UserError, OSError: the record cannot be written.
         """
-        if self._publication is None:
-            self.begin()
+        publication = self._publication or self.begin()
         kind, epoch = (EPOCH, self.last.epoch + 1) if self.last else (BASE, 0)
         name, now = records.name_of(kind, epoch), time.time()
-        directory = records.generation_path(self.path, self._publication.generation)
+        directory = records.generation_path(self.path, publication.generation)
         (directory / name).remove_all()
-        files = self._store.publish(str(directory / name), epoch, self._dtype, self.last and self.last.epoch)
-        files = [{**entry, "file": f"{name}/{entry['file']}"} for entry in files]
-        dense = dict(dense=self.last.dense, dense_files=self.last.dense_files) if self.last else {}
-        if write_tower or not dense:
-            dense = _write_tower(directory, records.dense_name(epoch), write_tower)
-        of = dict(model=self._model, generation=self._publication.generation, epoch=epoch, kind=kind)
-        record = Record(**of, global_step=step, time=now, dtype=self._dtype, tables=self._tables, files=files, **dense)
+        files = self._store.publish(str(directory / name), epoch, self._dtype, self.last.epoch if self.last else None)
+        dense = records.dense_name(epoch)
+        record = Record(
+            model=self._model,
+            generation=publication.generation,
+            epoch=epoch,
+            kind=kind,
+            global_step=step,
+            time=now,
+            dtype=self._dtype,
+            tables=self._tables,
+            files=[{**entry, "file": f"{name}/{entry['file']}"} for entry in files],
+            dense=dense,
+            dense_files=_write_tower(directory / dense, write_tower),
+        )
         if self._is_closed:
             raise UserError(f"{self.path}: the rows of {name} may be of a store that is closed")
         try:
             records.write_record(self.path, record)
             if kind == BASE:
-                records.write_publication(self.path, self._publication)
+                records.write_publication(self.path, publication)
         except Exception:
-            # It may be delivered by now, so no other record may take its number.
+            # The record may have been delivered, so no other record may take its number.
             if (directory / f"{name}.json").exists():
                 self.begin()
             raise
@@ -130,28 +142,26 @@ class Spool:
             records.remove_generations_before(self.path, record.generation)
         return record
 
-    def close(self):
-        """Has no record written from now on, also by a thread that is about to: its rows may be given back."""
+    def close(self) -> None:
+        """Refuses all further records, also in a thread that is writing one: the rows' store may be closed next."""
         self._is_closed = True
 
-    def status(self):
-        """-> the `DeliveryStatus` of this generation; None if no delivery has said anything of it yet."""
-        delivered = read_status(self.path)
-        is_own = delivered and self._publication and delivered.holder == self._publication.holder
-        return delivered if is_own else None
+    def status(self) -> DeliveryStatus | None:
+        """Returns the status of the delivery of this generation; None if no delivery has reported one yet."""
+        status = read_status(self.path)
+        is_own = status is not None and self._publication is not None and status.holder == self._publication.holder
+        return status if is_own else None
 
 
-def _write_tower(directory, name, write_tower):
-    """-> `dense` and `dense_files` of a record."""
-    path = directory / name
+def _write_tower(path: Path, write_tower: Callable[[str], object]) -> list[dict[str, Any]]:
+    """Writes a tower into a directory. Returns `dense_files` of its record."""
     path.remove_all()
     path.mkdir(parents=True, exist_ok=True)
     with path.filled_locally() as local:
         write_tower(str(local))
-    files = path.files()
     entries = []
-    for file in files:
+    for file in path.files():
         (path / file).sync()
         size, crc32 = bytes_and_crc32(path / file)
         entries.append({"file": file, "bytes": size, "crc32": crc32})
-    return dict(dense=name, dense_files=entries)
+    return entries

@@ -40,7 +40,7 @@ class Published:
         return self._write("base", self.record.epoch, sorted(self.state), (), self.state)
 
     def weights(self, keys, state=None):
-        """-> float32[n, 3], what a reader has to give."""
+        """Returns float32[n, 3], the weights that a reader has to return."""
         state = self.state if state is None else state
         keys = np.asarray(keys, np.int64)
         epochs = np.array([state.get(int(key), -1) for key in keys], np.int64)
@@ -89,10 +89,10 @@ class Published:
 
 
 def weights_of(keys, epochs):
-    """-> float32[n, 3], the weights of rows."""
+    """Returns float32[n, 3], the weights of rows."""
     return np.stack([keys % 1000, epochs, -(keys % 7)], axis=1).astype(np.float32)
 
 
 def tower_of(reader, record=None):
-    """-> the text of a reader's tower."""
+    """Returns the text of a reader's tower."""
     return (path_of(reader.dense_path(record)) / TOWER).read_bytes().decode()

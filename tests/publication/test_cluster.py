@@ -24,7 +24,7 @@ from tests.publication.published import Published, tower_of
 
 pytestmark = pytest.mark.integration
 KEYS = np.arange(0, 3000, dtype=np.int64)
-LEASE = 3.0  # On a busy machine it has to be renewed in time, too.
+LEASE = 3.0  # It must be renewed in time on a busy machine, too.
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def url(cluster, request):
-    """Of a publication of this test alone."""
+    """The URL of a publication that only this test uses."""
     cluster.await_whole()
     yield f"{cluster.url.rpartition('/')[0]}/{request.node.originalname[5:40]}"
     cluster.revive()
@@ -58,7 +58,7 @@ def deliver_all(spool, target):
 
 @contextlib.contextmanager
 def reading(url, **settings):
-    with contextlib.closing(open_reader(url, cache_rows=0, **settings)) as reader:
+    with contextlib.closing(open_reader(url, **{"cache_rows": 0, **settings})) as reader:
         yield reader
 
 
@@ -86,7 +86,7 @@ def test_epochs_are_delivered_and_read(url, tmp_path, dtype):
     assert_there(url, published)
 
 
-def test_a_reader_whose_record_is_two_epochs_old_is_told_so_of_rows_and_of_removed_keys(url, tmp_path):
+def test_a_reader_whose_record_is_two_epochs_old_learns_it_from_rows_and_removed_keys(url, tmp_path):
     published = Published(tmp_path)
     with target_of(url) as target:
         deliver_all(tmp_path, target)
@@ -105,9 +105,8 @@ def test_a_reader_whose_record_is_two_epochs_old_is_told_so_of_rows_and_of_remov
 
 def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
     published, key = Published(tmp_path), np.array([1, 99])
-    with target_of(url) as target, contextlib.closing(open_reader(_delivered(url, tmp_path, target))) as reader:
-        reader._cache = (10, 60.0)
-        reader._served.hot.update(reader._cold(reader.record))
+    cache = dict(cache_rows=10, cache_secs=60.0)
+    with target_of(url) as target, reading(_delivered(url, tmp_path, target), **cache) as reader:
         first = reader.read("dim3", key)
         state = dict(published.state)
         published.epoch([1, 99])
@@ -361,7 +360,7 @@ def test_a_user_and_a_password_are_shown(url, tmp_path, cluster):
         cluster.ask(port, "ACL", "SETUSER", "ctr", "on", ">secret:2", "~*", "&*", "+@all")
     cluster.ask_all("ACL", "SETUSER", "default", "-cluster", "-get", "-mget")
     try:
-        with pytest.raises(UserError, match="has the user of --redis_auth_file"):
+        with pytest.raises(UserError, match="has the user of redis_auth_file"):
             open_reader(url)
         file.write_text("ctr:secret:2\n")
         redis = RedisFiles(redis_auth_file=str(file))

@@ -60,7 +60,7 @@ def test_epochs_are_delivered_in_order_and_leave_the_spool(tmp_path, target):
     ]
 
 
-def test_a_delivery_goes_on_from_what_the_target_has(tmp_path):
+def test_a_delivery_continues_after_the_newest_record_of_the_target(tmp_path):
     spool, place = tmp_path / "spool", tmp_path / "target"
     published = Published(spool)
     for number in range(3):
@@ -135,7 +135,7 @@ def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, tar
     second = Published(tmp_path / "second", holder="b")
     deliver_all(tmp_path / "second", target)
     first.epoch([2])
-    with pytest.raises(NeedsBase, match="another generation since"):
+    with pytest.raises(NeedsBase, match="the target has another generation or none"):
         Delivery(tmp_path / "first", target).step()
     said = read_status(tmp_path / "first")
     assert (said.holder, said.needs_base) == ("a", True)
@@ -159,7 +159,7 @@ def test_a_damaged_epoch_of_the_spool_is_named_and_not_delivered(tmp_path, targe
     assert read_status(spool).problem == ""
 
 
-def test_epochs_become_a_base_when_they_are_as_large_and_readers_go_on(tmp_path, target, monkeypatch):
+def test_epochs_become_a_base_when_they_are_as_large_and_readers_continue(tmp_path, target, monkeypatch):
     monkeypatch.setattr(directory_target, "_LEAST_EPOCHS", 3)
     spool, place = tmp_path / "spool", tmp_path / "target"
     published = Published(spool)

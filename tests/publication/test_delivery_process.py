@@ -22,7 +22,7 @@ def await_delivery(is_delivered, what, process):
     assert process.ended() is None, process.ended()
 
 
-def test_a_killed_delivery_says_how_it_ended_and_the_next_one_goes_on(tmp_path):
+def test_a_killed_delivery_reports_how_it_ended_and_the_next_one_continues(tmp_path):
     spool, to, log = tmp_path / "spool", tmp_path / "to", tmp_path / "delivery.log"
     published = Published(spool)
     with DeliveryProcess(spool, str(to), RedisFiles(), log) as process:

@@ -111,7 +111,7 @@ def test_a_place_that_was_emptied_and_filled_anew_is_another_generation(tmp_path
     assert_serves(reader, other)
 
 
-def test_a_reader_that_missed_an_epoch_goes_on_from_a_newer_base_and_not_before_advance(tmp_path, reading):
+def test_a_reader_that_missed_an_epoch_continues_with_a_newer_base_and_not_before_advance(tmp_path, reading):
     published = Published(tmp_path)
     reader = reading(tmp_path)
     before = dict(published.state)

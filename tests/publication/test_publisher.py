@@ -1,4 +1,4 @@
-"""What a training writes for its delivery: one record after the other, whatever fails beside the steps."""
+"""What a training writes for its delivery: one record after the other, even if an attempt fails."""
 
 import logging
 import time
@@ -159,7 +159,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
     publisher.offer(2, _values(2))
     _until(lambda: caplog.messages)  # Failures are counted before they are logged.
     assert "there: not published: [Errno 28] No space left on device" in caplog.text
-    assert "the training goes on" in caplog.text
+    assert "the training continues" in caplog.text
     assert published.state(spool.path)[1].global_step == 1
     tower.is_full = False
     publisher.finish(SECONDS)
@@ -173,7 +173,7 @@ def test_why_nothing_is_delivered_is_said_at_once_and_not_again_with_each_epoch(
     _until(lambda: caplog.messages)
     _published(publisher, spool, 2)
     time.sleep(0.5)
-    assert caplog.text.count("there: not delivered: another training publishes there; the training goes on") == 1
+    assert caplog.text.count("there: not delivered: another training publishes there; the training continues") == 1
 
 
 def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
