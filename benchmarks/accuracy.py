@@ -1,14 +1,14 @@
-"""Test AUC of our models beside other libraries', on equal splits, features and embedding size. The last line is JSON.
+"""Compares the test AUC of our models and of other libraries on equal splits, features and embedding sizes.
 
-MovieLens (label: rated 4 or better) split at random and by time, and Adult. Each of our models is trained as its
-flagfile in configs/ says, which was chosen by the validation part alone; the epoch too, by both sides. The peers are
-scikit-learn's logistic regression, LightGBM, PyTorch models in `accuracy_torch.py`, and FuxiCTR's; --libraries chooses.
-A table shows means and spreads (highest minus lowest) over the seeds. Targets: ours at most 0.001 below each peer of
-the same model, and on Adult one of ours at most 0.005 below LightGBM. DIN with histories stands beside our DeepFM
-without them on the split by time, which it has to beat.
+The data are MovieLens (label: rated 4 or better), split at random and by time, and Adult. Our models are trained with
+their flagfiles in configs/, which were chosen by the validation part alone; all sides choose the epoch by it as well.
+The peers are scikit-learn's logistic regression, LightGBM, the PyTorch models in `accuracy_torch.py`, and FuxiCTR's
+models; --libraries chooses among them. A table shows means and spreads (highest minus lowest) over the seeds; the last
+line is JSON. Targets: our model at most 0.001 below each peer of the same kind, on Adult our best model at most 0.005
+below LightGBM, and DIN with histories above our DeepFM without them on the split by time.
 
-Each result is a line of --results, and what stands there is not run again, unless its flagfile or feature spec has
-changed since; --again trains all of ours again, --tune_peers all peers.
+Each result is a line of --results. A run whose result is there is not repeated, unless its flagfile or feature spec has
+changed; --again repeats all of our runs, --tune_peers all runs of peers.
 
 Example: python benchmarks/accuracy.py --results=accuracy.jsonl --peer_python=peers/bin/python
          python benchmarks/accuracy.py --data=adult --models=deepfm,lr --seeds=1
@@ -27,7 +27,7 @@ import accuracy_data
 from accuracy_peers import LIBRARIES
 
 MODELS = ("lr", "wide_deep", "deepfm", "dcn_v2", "din")
-# What is run of them on one data set alone: DIN where there are histories, and nothing else there.
+# The models of the data sets with histories, which are run on no other data set.
 ONLY = {"movielens-history": ("din",), "movielens-liked": ("din",)}
 PEER_SECONDS = 7200
 BELOW_PEER, BELOW_TREES = 0.001, 0.005
@@ -67,17 +67,13 @@ def _is_selected(line, flags):
 
 
 def models_of(data, models):
-    """-> those of the models that are run on a data set."""
+    """Returns the models that are run on a data set."""
     elsewhere = {model for only in ONLY.values() for model in only}
     return [model for model in models if (model in ONLY[data] if data in ONLY else model not in elsewhere)]
 
 
 class Results:
-    """JSON lines of `side` (`ours` or `peer`), `data`, `model`, `seed`, `auc` and more.
-
-    Args:
-      path: of the file; what stands there is read.
-    """
+    """A file of JSON lines with `side` (`ours` or `peer`), `data`, `model`, `seed`, `auc` and more."""
 
     def __init__(self, path):
         self._path = pathlib.Path(path)
@@ -87,7 +83,7 @@ class Results:
             self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
 
     def has(self, **key):
-        """-> whether there is a line with these values."""
+        """Returns whether there is a line with these values."""
         return any(_matches(line, key) for line in self.lines)
 
     def add(self, **line):
@@ -96,7 +92,7 @@ class Results:
             print(json.dumps(line), file=file)
 
     def forget(self, **key):
-        """Takes the lines with these values out, of the file too."""
+        """Removes the lines with these values, from the file as well."""
         self.lines = [line for line in self.lines if not _matches(line, key)]
         self._path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
@@ -107,11 +103,13 @@ def _matches(line, key):
 
 def _flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--real_data", default=accuracy_data.default_directory(), help="with movielens/ and adult/")
+    parser.add_argument(
+        "--real_data", default=accuracy_data.default_directory(), help="where movielens/ and adult/ are"
+    )
     parser.add_argument("--work", default=pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy")
     parser.add_argument("--results", help="JSON lines; default: results.jsonl below --work")
-    parser.add_argument("--again", action="store_true", help="train ours again, whatever --results has of them")
-    parser.add_argument("--peer_python", default=sys.executable, help="the interpreter that has the peers")
+    parser.add_argument("--again", action="store_true", help="repeat all of our runs")
+    parser.add_argument("--peer_python", default=sys.executable, help="the Python interpreter that has the peers")
     parser.add_argument("--tune_peers", action="store_true", help="choose the peers' settings by validation again")
     choices = (("data", accuracy_data.DATA), ("models", MODELS), ("libraries", tuple(LIBRARIES)), ("seeds", (1, 2, 3)))
     for name, values in choices:
@@ -122,7 +120,7 @@ def _flags():
 
 
 def _list_of(values):
-    """-> the type of a comma separated flag: of integers where `values` are, else of some of the values."""
+    """Returns the type of a comma separated flag: integers if `values` are integers, else some of the values."""
 
     def parse(text):
         if isinstance(values[0], int):
@@ -135,7 +133,7 @@ def _list_of(values):
 
 
 def _installed(flags):
-    """-> those of --libraries that --peer_python has; says how to get the others."""
+    """Returns the --libraries that --peer_python has, and prints how to install the others."""
     there = []
     for library in flags.libraries:
         module, packages, _ = LIBRARIES[library]
@@ -147,7 +145,7 @@ def _installed(flags):
 
 
 def _run_ours(results, data, parts, model, seeds):
-    import accuracy_ours  # Which loads TensorFlow.
+    import accuracy_ours  # It imports TensorFlow.
 
     experiment = accuracy_ours.fingerprint(data, model)
     for seed in seeds:
@@ -184,14 +182,10 @@ def _say(text):
 
 
 def summary(lines):
-    """-> by data and model, what there is of: `auc`, `spread`, `seeds`, `peer`, `peer_spread`, `library`, `met`.
+    """Returns, by data and model, the known ones of `auc`, `spread`, `seeds`, `peer`, `peer_spread`, `library`, `met`.
 
-    A spread is of several seeds. `peer` and `library` are of the first library there is, and `others` has, by library,
-    the same of the rest. `met` says whether ours is within the target. LightGBM has `peer` only, and on Adult our
-    `best` model and whether that is within its target.
-
-    Args:
-      lines: those of `accuracy.Results`.
+    `peer` and `library` belong to the first library with a result; `others` has the same keys for the other libraries.
+    `met` says whether our model is within the target. LightGBM has `peer` only, and on Adult also our `best` model.
     """
     found = {}
     for side in ("ours", "peer"):
@@ -242,7 +236,7 @@ def _add_histories_target(result):
 
 
 def table(lines):
-    """-> Markdown."""
+    """Returns a table in Markdown."""
     rows = ["| data | model | ours | spread | peer | its AUC | spread | ours - peer | |", f"|{'---|' * 9}"]
     for data, models in summary(lines).items():
         for model, entry in models.items():

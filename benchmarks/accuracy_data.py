@@ -1,4 +1,4 @@
-"""The data sets of `accuracy.py`: real logs, converted once, and the same rows as arrays for peers."""
+"""The data sets of `accuracy.py`: real logs that are converted once, and the same rows as arrays for the peers."""
 
 import dataclasses
 import os
@@ -31,22 +31,21 @@ class Parts:
 
 
 def default_directory():
-    """-> where the real data are unless `--real_data` says otherwise."""
+    """Returns the default of `--real_data`."""
     return pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
 def spec_path(data):
-    """-> the feature spec's path of a data set of `DATA`."""
+    """Returns the path of the feature spec of a data set."""
     own = SPECS / f"{data.replace('-', '_')}.toml"
     return own if own.is_file() else SPECS / f"{data.partition('-')[0]}.toml"
 
 
 def prepare(data, real_data, work):
-    """-> the Parts of a data set of `DATA`, converted below `work` at the first call.
+    """Returns the parts of a data set, which the first call converts below `work`.
 
-    MovieLens is cut into 80, 10 and 10 percent at random or by time, the latter also with histories of liked movies,
-    and with these and histories of all ratings; the training file of Adult at random into 90 and 10, and its test file
-    is its own.
+    MovieLens is split into 80, 10 and 10 percent at random or by time. The split by time also exists with histories of
+    liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent.
     """
     source, spec_file = pathlib.Path(real_data) / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
@@ -69,12 +68,12 @@ def prepare(data, real_data, work):
 
 
 def export_arrays(parts, path):
-    """Writes a data set's rows to `path` as a NumPy archive, unless it is there: what peers train on.
+    """Writes the rows of a data set to `path` as a NumPy archive for the peers, unless it exists.
 
-    Per part of train, valid and test: `PART/ids` int32[n, F], `PART/bag/NAME` int32[n, most values], `PART/dense`
-    float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. An id is one more than the place of the
-    value among those of the training part; 0 is what training did not see, what is missing, and padding. `sizes`
-    int64[F] counts ids with 0, `sizes/NAME` those of a bag, and `bucketised` bool[F] says which of the F are numbers.
+    Each part of train, valid and test has `PART/ids` int32[n, F], `PART/bag/NAME` int32[n, most values], `PART/dense`
+    float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids count the values of the training part
+    from 1; 0 stands for other values, for missing ones and for padding. `sizes` int64[F] and `sizes/NAME` are the
+    numbers of ids with 0, and `bucketised` bool[F] says which of the F features are numbers.
     """
     path = pathlib.Path(path)
     if path.is_file():
@@ -104,7 +103,7 @@ def export_arrays(parts, path):
 
 
 def _rows(path, statistics):
-    """-> Batch of all rows, in the order of the files."""
+    """Returns a batch of all rows, in the order of the files."""
     rows = BatchReader(path, 1).rows
     (batch,) = BatchReader(path, rows, shuffle=False, epochs=1).with_statistics(statistics)
     return batch
@@ -116,13 +115,13 @@ def _vocabulary(keys):
 
 
 def _ids(keys, vocabulary):
-    """int64[n] -> int32[n]: 1 + the place in the vocabulary, 0 where it is not there."""
+    """Maps keys int64[n] to int32[n]: 1 + the position in the vocabulary, 0 for other keys."""
     places = np.minimum(np.searchsorted(vocabulary, keys), len(vocabulary) - 1)
     return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)
 
 
 def _padded(bag, vocabulary):
-    """Bag of B rows -> int32[B, most values]."""
+    """Returns the ids of a bag of B rows as int32[B, most values]."""
     lengths = np.diff(bag.splits)
     padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
     padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(bag.values, vocabulary)

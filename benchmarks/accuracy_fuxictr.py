@@ -1,10 +1,10 @@
-"""DeepFM and DCN-v2 of FuxiCTR, as its model zoo composes them of its layers: https://github.com/reczoo/FuxiCTR.
+"""DeepFM and DCN-v2 of FuxiCTR, composed of its layers as in its model zoo: https://github.com/reczoo/FuxiCTR.
 
-Its package has the layers, the training loop and the regularizers, but not these two models, which its repository has
-beside it. Widths, embeddings and the batch size are those of our flagfiles; all else is as in its templates of a
-configuration: no dropout, Adam at 1e-3, a tenth of that after an epoch without a better validation AUC, and the end
-after two. (Batches of 10,000, as in its templates, have a validation AUC 0.007 lower.) Its loop is given batches of
-tensors; its own reader makes the same one row at a time.
+Its package has the layers, the training loop and the regularizers, but not these two models, which are in its
+repository. Widths, embeddings and the batch size equal our flagfiles; all else equals its configuration templates: no
+dropout, Adam at 1e-3, a tenth of this rate after an epoch without a better validation AUC, and the end after two such
+epochs. (With its batches of 10,000, the validation AUC is 0.007 lower.) Its loop gets batches of tensors, which its own
+reader would make one row at a time.
 """
 
 import logging
@@ -21,7 +21,7 @@ from fuxictr.pytorch.torch_utils import seed_everything
 from torch import nn
 
 LEARNING_RATE, EPOCHS = 1e-3, 100
-NAME = "accuracy"  # of the data
+NAME = "accuracy"  # The name of the data.
 
 
 class DeepFM(BaseModel):
@@ -61,7 +61,7 @@ MODELS = {"deepfm": DeepFM, "dcn_v2": DCNv2}
 
 
 class Batches:
-    """Batches of a part's rows, in a new order each time where `shuffle`; what FuxiCTR calls a data generator."""
+    """A data generator for FuxiCTR: batches of the rows of a part, shuffled anew for each epoch if `shuffle`."""
 
     def __init__(self, columns, batch_size, shuffle):
         self._columns, self._batch_size, self._shuffle = columns, batch_size, shuffle
@@ -77,14 +77,7 @@ class Batches:
 
 
 def train(kind, arrays, l2, seed):
-    """-> (probabilities of the valid part, of the test part), float64[n], of the best epoch.
-
-    Args:
-      kind: of MODELS.
-      arrays: of `accuracy_data.export_arrays`.
-      l2: `embedding_regularizer`.
-      seed: of the weights and the order.
-    """
+    """Returns the probabilities of the best epoch for the valid and the test part, float64[n] each."""
     torch.set_num_threads(1)
     logging.getLogger().setLevel(logging.WARNING)
     seed_everything(seed)
@@ -106,7 +99,7 @@ def train(kind, arrays, l2, seed):
 
 
 def _features(arrays, directory):
-    """-> FeatureMap of the columns that `_columns` gives."""
+    """Returns the FeatureMap of the columns of `_columns`."""
     features = FeatureMap(NAME, directory)
     category = {"source": "", "padding_idx": 0}
     for at, size in enumerate(arrays["sizes"]):

@@ -1,4 +1,4 @@
-"""One run of ours as `train` and `evaluate` make it: a flagfile's model, its best epoch by validation, its test AUC."""
+"""A run of one of our models: training by its flagfile, its best epoch by validation, and its test AUC."""
 
 import hashlib
 import pathlib
@@ -19,28 +19,21 @@ EXACT = MetricsConfig(exact_auc=True)
 
 
 def flagfile(data, model):
-    """-> the experiment's path, as configs/movielens_deepfm.flags, movielens_time_deepfm.flags, adult_deepfm.flags."""
+    """Returns the path of an experiment, such as configs/movielens_time_deepfm.flags."""
     return CONFIGS / f"{data.removesuffix('-random').replace('-', '_')}_{model}.flags"
 
 
 def fingerprint(data, model):
-    """-> text that changes with what the experiment's flagfile or feature spec says."""
+    """Returns a hash of the experiment's flagfile and feature spec."""
     spec = accuracy_data.spec_path(data)
     return hashlib.sha256(flagfile(data, model).read_bytes() + spec.read_bytes()).hexdigest()[:16]
 
 
 def run(data, parts, model, seed, more=()):
-    """Trains to the best epoch by the AUC of the part `valid`, and tests that.
-
-    Args:
-      data: `movielens-random`, `movielens-time` or `adult`.
-      parts: `accuracy_data.Parts`.
-      model: of whose flagfile there is one for this data.
-      seed: of the data's order, the dense variables and the rows.
-      more: flags after the flagfile's, as `--dropout=0.2`.
+    """Trains to the best epoch by the AUC of the part `valid`, and tests it; `more` are flags after the flagfile.
 
     Returns:
-      dict of `auc` and `logloss` (of the test part), `valid` (AUC), `steps` (until the best), `seconds` (all of it).
+      dict of `auc` and `logloss` of the test part, the AUC `valid`, the `steps` until the best epoch, and `seconds`.
     """
     start, values = time.perf_counter(), flags.define(GROUPS)
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as model_dir:

@@ -1,14 +1,14 @@
-"""The peers of `accuracy.py`, on arrays of `accuracy_data.export_arrays`: a JSON line for each seed.
+"""Trains the peers of `accuracy.py` on the arrays of `accuracy_data.export_arrays`; prints a JSON line for each seed.
 
-lr        scikit-learn's LogisticRegression (lbfgs) on one-hot columns, a bag's value as 1 / values; C by validation
-lightgbm  native categorical columns, a bag as a column of 0 and 1 for each value, numbers as they are and not in
-          buckets; rounds by early stopping on the validation AUC
+lr        scikit-learn's LogisticRegression (lbfgs) on one-hot columns, a value of a bag of n as 1 / n; C by validation
+lightgbm  native categorical columns, a column of 0 and 1 for each value of a bag, numbers without buckets; rounds by
+          early stopping on the validation AUC
 deepfm, dcn_v2, wide_deep   `accuracy_torch`, and the first two `accuracy_fuxictr`
 
-SETTINGS are those with the best validation AUC of the first seed out of TUNED; --tune tries these anew, and so does a
-model without a setting.
+SETTINGS has the settings of TUNED with the best validation AUC of the first seed. With --tune, and for a model without
+an entry there, they are tried again.
 
-Needs no package of this project: --peer_python of `accuracy.py` runs it. Deterministic for a seed; lr has none.
+It needs no package of this project: --peer_python of `accuracy.py` runs it. A seed makes it deterministic; lr has none.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import json
 
 import numpy as np
 
-# By library: the module, what pip installs, and its models.
+# By library: its module, its packages for pip, and its models.
 LIBRARIES = {
     "scikit-learn": ("sklearn", "scikit-learn", ("lr",)),
     "LightGBM": ("lightgbm", "lightgbm scikit-learn", ("lightgbm",)),
@@ -52,9 +52,9 @@ SETTINGS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=SETTINGS, required=True)
-    parser.add_argument("--arrays", required=True, help="of `accuracy_data.export_arrays`")
+    parser.add_argument("--arrays", required=True, help="file of `accuracy_data.export_arrays`")
     parser.add_argument("--library", choices=LIBRARIES, required=True)
-    parser.add_argument("--model", choices=TUNED, required=True, help="one of the library's")
+    parser.add_argument("--model", choices=TUNED, required=True, help="model of the library")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=(1, 2, 3))
     parser.add_argument("--tune", action="store_true", help="choose the setting by the first seed")
     flags = parser.parse_args()
@@ -72,7 +72,7 @@ def main():
 
 
 def train(library, model, arrays, setting, seed):
-    """-> dict of `auc` and `logloss` (of the test part) and `valid` (AUC)."""
+    """Returns `auc` and `logloss` of the test part, and the AUC `valid`."""
     if library == "scikit-learn":
         return _logistic_regression(arrays, setting)
     if library == "LightGBM":
@@ -90,7 +90,7 @@ def _logistic_regression(arrays, c):
 
 
 def _one_hot(arrays, part):
-    """-> sparse float32[n, columns]; id 0 has none."""
+    """Returns sparse float32[n, columns]; id 0 has no column."""
     import scipy.sparse
 
     ids, blocks = arrays[f"{part}/ids"], []
@@ -103,7 +103,7 @@ def _one_hot(arrays, part):
 
 
 def bags(arrays, part):
-    """-> [(int32[n, most values], ids with 0)]"""
+    """Returns (int32[n, most values], number of ids with 0) for each bag."""
     names = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
     return [(arrays[f"{part}/bag/{name}"], int(arrays[f"sizes/{name}"])) for name in names]
 

@@ -1,7 +1,7 @@
-"""DeepFM, DCN-v2 and Wide & Deep in PyTorch as the papers have them, with the widths of our flagfiles.
+"""DeepFM, DCN-v2 and Wide & Deep in PyTorch, as in the papers, with the widths of our flagfiles.
 
 Embeddings of 16, hidden layers 256, 128 and 64 with ReLU and dropout 0.1, Adam at 1e-3 with batches of 2048, up to 15
-epochs; the epoch is the one with the best validation AUC, and training ends after 3 without a better one. L2 on all
+epochs; the epoch with the best validation AUC counts, and training ends after 3 epochs without a better one. L2 on all
 embeddings. All features are in one table; id 0 is a vector of zeros. A bag is the mean of its values.
 """
 
@@ -13,18 +13,11 @@ from torch import nn
 
 DIM, HIDDEN_UNITS, CROSS_LAYERS = 16, (256, 128, 64), 3
 DROPOUT, LEARNING_RATE, BATCH_SIZE, EPOCHS, PATIENCE = 0.1, 1e-3, 2048, 15, 3
-PREDICTED = 16384  # rows at once
+PREDICTED = 16384  # Rows of a batch.
 
 
 class Model(nn.Module):
-    """p = sigmoid(model(ids, bags, dense)).
-
-    Args:
-      kind: `deepfm`, `dcn_v2` or `wide_deep`.
-      total: ids of all features, 0 among them.
-      fields: features that are embedded.
-      dense: numbers of an example.
-    """
+    """p = sigmoid(model(ids, bags, dense)), for `total` ids, `fields` embedded features and `dense` numbers."""
 
     def __init__(self, kind, total, fields, dense):
         super().__init__()
@@ -46,7 +39,7 @@ class Model(nn.Module):
         self.out = nn.Linear(inputs + (width if kind == "dcn_v2" else 0), 1)
 
     def forward(self, ids, bags, dense):
-        """int64[B, F], [int64[B, N], ...], float32[B, n] -> logits float32[B]."""
+        """Maps int64[B, F], [int64[B, N], ...], float32[B, n] to logits float32[B]."""
         vectors = torch.cat([self.embedding(ids), *(_mean(self.embedding, bag)[:, None] for bag in bags)], 1)
         inputs = torch.cat([vectors.flatten(1), dense], 1)
         deep = self.mlp(inputs)
@@ -65,7 +58,7 @@ class Model(nn.Module):
         return logits[:, 0]
 
     def l2(self):
-        """-> half the sum of the squares of all embeddings."""
+        """Returns half the sum of the squares of all embeddings."""
         return 0.5 * (self.embedding.weight.square().sum() + self.linear.weight.square().sum())
 
 
@@ -75,7 +68,7 @@ def _mean(table, bag):
 
 
 def train(kind, arrays, l2, seed):
-    """-> (probabilities of the valid part, of the test part), float32[n], of the best epoch."""
+    """Returns the probabilities of the best epoch for the valid and the test part, float32[n] each."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     parts = {part: _tensors(arrays, part) for part in ("train", "valid", "test")}
@@ -102,7 +95,7 @@ def train(kind, arrays, l2, seed):
 
 
 def _tensors(arrays, part):
-    """-> (ids, bags, dense, labels), the ids of all features counted in one row."""
+    """Returns (ids, bags, dense, labels), with one numbering of the ids of all features."""
     offset, ids, bags = 0, [], []
     for column, size in zip(arrays[f"{part}/ids"].T.astype(np.int64), arrays["sizes"], strict=True):
         ids.append(np.where(column > 0, column + offset, 0))

@@ -1,11 +1,11 @@
-"""Measures what kills cost a job under `launch`. The last line is JSON.
+"""Measures how much time and data a job under `launch` loses by kills. The last line is JSON.
 
     python benchmarks/faults.py --rows=600000 --rounds=3 --kills=50
 
 The job is the demo's, of two workers. `seconds_to_train_again` is the largest of the medians by kind of loss, from the
-kill to the log line that the launcher writes when a step is done again; the kills of `--rounds` meet a job whose next
-workers are ready, those of `--kills` come at random. A part that is left out (`--parts`), or that this machine does not
-allow, is null; so is one that failed, which `failed` names.
+kill to the log line that the launcher writes when a step is done again. The kills of `--rounds` meet a job whose next
+workers are ready; the kills of `--kills` come at random. The keys of a part that is left out (`--parts`) or that failed
+are null; `failed` names it.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 
 import psutil
 
@@ -31,7 +32,7 @@ from ctr_trainer.ranks.notices import ATTEMPT
 from tests.hosts.rows import names, trained
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# Has each worker note the names of the rows that it reads.
+# Makes each worker write the names of the rows that it reads.
 SITE = ROOT / "tests" / "hosts" / "site"
 TIMEOUT_S = 900
 PARTS = ("kills", "random")
@@ -41,7 +42,7 @@ KILLS = {
     "both": lambda job: [job.worker(1), *job.services()],
 }
 WORKERS = 2
-# A job starts the workers of its next start after 10 s, and they import for some more.
+# A job starts its next workers after 10 s, and they take some time for their imports.
 READY_SECONDS = 10.0
 
 
@@ -49,22 +50,26 @@ class FaultyJob:
     """A running `launch`; leaving the block ends it.
 
     Args:
-      arguments: list, what stands behind `launch`.
-      model_dir: of the training.
-      seen: directory for the names of the rows that each start reads; None to note none.
-      batch_seconds: time that a worker waits before each batch, so that a job lasts for its faults.
-      command: f(list) -> the command that runs the list on another machine; None for this one.
-      environment: dict of more variables.
+      arguments: the arguments of `launch`.
+      model_dir: directory of the training.
+      seen: directory for the names of the rows that each start reads, or None.
+      batch_seconds: time that a worker waits before each batch, so that the job outlasts its faults.
     """
 
-    def __init__(self, arguments, model_dir, seen=None, batch_seconds=0.0, command=None, environment=None):
+    def __init__(
+        self,
+        arguments: Sequence[object],
+        model_dir: str | os.PathLike[str],
+        seen: pathlib.Path | None = None,
+        batch_seconds: float = 0.0,
+    ) -> None:
         self.model_dir, self._lines, self._changed = pathlib.Path(model_dir), [], threading.Condition()
         path = [str(SITE)] * bool(seen) + [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         more = {"ROWS_SEEN": str(seen), "BATCH_SECONDS": str(batch_seconds)} if seen else {}
         line = [sys.executable, "-m", "ctr_trainer", "launch", *map(str, arguments)]
         self.process = subprocess.Popen(
-            command(line) if command else line,
-            env={**os.environ, **(environment or {}), **more, "PYTHONPATH": os.pathsep.join(path)},
+            line,
+            env={**os.environ, **more, "PYTHONPATH": os.pathsep.join(path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -74,13 +79,8 @@ class FaultyJob:
         )
         threading.Thread(target=self._read, daemon=True).start()
 
-    def wait_for(self, text, times=1, seconds=TIMEOUT_S):
-        """Waits for a text in the job's output. -> when it came for the `times`-th time, in seconds since 1970
-
-        Raises:
-          RuntimeError: the job ended before.
-          TimeoutError: it did not come in time.
-        """
+    def wait_for(self, text: str, times: int = 1, seconds: float = TIMEOUT_S) -> float:
+        """Waits until `times` lines of the output have a text, and returns the Unix time of the last one."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while len(found := [at for at, line in self._lines if text in line]) < times:
@@ -90,16 +90,16 @@ class FaultyJob:
                     raise TimeoutError(f"{text!r} did not come within {seconds} s:\n{self.tail()}")
         return found[times - 1]
 
-    def count(self, text):
-        """-> in how many lines of the output a text stands."""
+    def count(self, text: str) -> int:
+        """Returns the number of lines of the output with a text."""
         return sum(text in line for _, line in list(self._lines))
 
-    def tail(self, lines=30):
-        """-> the end of the output."""
+    def tail(self, lines: int = 30) -> str:
+        """Returns the end of the output."""
         return "\n".join(line for _, line in list(self._lines)[-lines:])
 
-    def worker(self, rank):
-        """-> the process of a rank that trains; None if there is none."""
+    def worker(self, rank: int) -> psutil.Process | None:
+        """Returns the process of a rank that trains, or None."""
         held = []
         for process in self._processes("ctr_trainer.launch.worker"):
             with contextlib.suppress(psutil.Error):
@@ -108,12 +108,12 @@ class FaultyJob:
                     held.append((int(environment[ATTEMPT].partition(".")[2]), process))
         return min(held, default=(0, None), key=lambda each: each[0])[1]
 
-    def services(self):
-        """-> the processes of its local services."""
+    def services(self) -> list[psutil.Process]:
+        """Returns the processes of its local services."""
         return self._processes("ctr_trainer", "serve")
 
-    def left(self):
-        """-> the processes that it has started, and that are there."""
+    def left(self) -> list[psutil.Process]:
+        """Returns the running processes that it has started."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _processes(self, *module):
@@ -129,12 +129,8 @@ class FaultyJob:
             return ATTEMPT in process.environ() and str(self.model_dir) in " ".join(process.cmdline())
         return False
 
-    def finish(self, seconds=TIMEOUT_S):
-        """Waits for the end. -> the exit status"""
-        return self.process.wait(seconds)
-
-    def summary(self):
-        """-> what the training left at its end."""
+    def summary(self) -> dict:
+        """Returns the training's summary."""
         return json.loads((self.model_dir / "train_summary.json").read_text())
 
     def _read(self):
@@ -163,8 +159,8 @@ class FaultyJob:
 _END = "(the end of the output)"
 
 
-def training_flags(data, *more):
-    """-> list of the flags of the demo's experiment."""
+def training_flags(data: pathlib.Path, *more: str) -> list[str]:
+    """Returns the flags of the demo's experiment."""
     return [
         f"--train_data={data / 'train'}",
         f"--eval_data={data / 'test'}",
@@ -176,16 +172,18 @@ def training_flags(data, *more):
     ]
 
 
-def kill(job, kind):
-    """Kills the processes of a kind. -> the seconds until the job trains again"""
+def kill(job: FaultyJob, kind: str) -> float:
+    """Kills the processes of a kind, and returns the seconds until the job trains again."""
     before, at = job.count("training again after"), time.time()
     for process in KILLS[kind](job):
         process.kill()
     return job.wait_for("training again after", before + 1) - at
 
 
-def timed_kills(directory, data, rounds):
-    """-> (by kind of kill, list of the seconds to train again; the most seconds of training lost)."""
+def timed_kills(
+    directory: pathlib.Path, data: pathlib.Path, rounds: int
+) -> tuple[dict[str, list[float]], float | None]:
+    """Returns the seconds until the job trains again by kind of kill, and the most seconds of training lost."""
     found, lost = {kind: [] for kind in KILLS}, []
     for number in range(rounds):
         for kind in KILLS:
@@ -200,13 +198,13 @@ def timed_kills(directory, data, rounds):
     return found, max(lost, default=None)
 
 
-def _seconds_lost(job):
+def _seconds_lost(job: FaultyJob) -> float:
     line = next(line for _, line in reversed(job._lines) if " s of training; resuming" in line)
     return float(line.partition(" s of training; resuming")[0].rpartition(" ")[2])
 
 
-def random_kills(directory, data, kills, batch_seconds):
-    """Kills at random while an epoch is trained. -> dict of what became of its rows and of its AUC."""
+def random_kills(directory: pathlib.Path, data: pathlib.Path, kills: int, batch_seconds: float) -> dict:
+    """Kills at random while an epoch is trained, and returns the figures of its rows and its AUC."""
     model_dir, seen = directory / "random", directory / "seen"
     seen.mkdir()
     flags = training_flags(data, "--log_steps=1", f"--model_dir={model_dir}")
@@ -221,7 +219,7 @@ def random_kills(directory, data, kills, batch_seconds):
                 break  # The training has just ended.
             done += 1
             print(f"random kill {done} of {kills}: trains again after {seconds[-1]} s", flush=True)
-        status = job.finish()
+        status = job.process.wait(TIMEOUT_S)
         if status:
             raise RuntimeError(f"the job of random kills ended with status {status}:\n{job.tail()}")
         summary = job.summary()
@@ -232,7 +230,7 @@ def random_kills(directory, data, kills, batch_seconds):
     undisturbed = directory / "undisturbed"
     flags_of_other = training_flags(data, f"--model_dir={undisturbed}")
     with FaultyJob(["-np", WORKERS, "--", *flags_of_other], undisturbed) as other:
-        if other.finish():
+        if other.process.wait(TIMEOUT_S):
             raise RuntimeError(other.tail())
     return {
         "random_kills": done,
@@ -244,52 +242,35 @@ def random_kills(directory, data, kills, batch_seconds):
     }
 
 
-def auc(flags):
-    """-> the AUC of a model on the test data."""
+def auc(flags: list[str]) -> float:
+    """Returns the AUC of a model on the test data."""
     command = [sys.executable, "-m", "ctr_trainer", "evaluate", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, cwd=ROOT)
     return json.loads(done.stdout.splitlines()[-1])["auc"]
 
 
-def make_data(directory, rows):
-    """-> the directory of the demo's data with so many rows."""
+def make_data(directory: pathlib.Path, rows: int) -> pathlib.Path:
+    """Makes the demo's data, and returns its directory."""
     data = directory / "data"
     command = ["convert", "--format=synthetic", f"--rows={rows}", f"--output={data}"]
     subprocess.run([sys.executable, "-m", "ctr_trainer", *command], check=True, timeout=TIMEOUT_S, cwd=ROOT)
     return data
 
 
-def measure(directory, flags):
-    """-> dict, the result."""
+def measure(directory: pathlib.Path, flags: argparse.Namespace) -> dict:
     data = make_data(directory, flags.rows)
-    result = dict.fromkeys(
-        (
-            "seconds_to_train_again",
-            "seconds_by_loss",
-            "seconds_of_steps_lost_at_most",
-            "random_kills",
-            "rows_twice",
-            "rows_missing",
-            "auc_minus_undisturbed",
-        )
-    )
+    result = dict.fromkeys(("random_kills", "rows_twice", "rows_missing", "auc_minus_undisturbed"))
     medians, lost, failed = {}, [], []
-
-    def kills():
-        seconds, most = timed_kills(directory, data, flags.rounds)
-        medians.update({kind: statistics.median(each) for kind, each in seconds.items()})
-        lost.append(most)
-
-    def at_random():
-        result.update(random_kills(directory, data, flags.kills, flags.batch_seconds))
-        lost.append(result["seconds_of_steps_lost_at_most"])
-
-    for name, measure_part in zip(PARTS, (kills, at_random), strict=True):
-        if name not in flags.parts:
-            continue
+    for name in flags.parts:
         try:
-            measure_part()
-        except Exception:  # What the other parts have found, or will find, counts all the same.
+            if name == "kills":
+                seconds, most = timed_kills(directory, data, flags.rounds)
+                medians = {kind: statistics.median(each) for kind, each in seconds.items()}
+                lost.append(most)
+            else:
+                result |= random_kills(directory, data, flags.kills, flags.batch_seconds)
+                lost.append(result["seconds_of_steps_lost_at_most"])
+        except Exception:  # The results of the other part count all the same.
             traceback.print_exc()
             failed.append(name)
     result["seconds_by_loss"] = medians
@@ -301,16 +282,14 @@ def measure(directory, flags):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=600_000, help="rows of the demo's data")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each kind of loss is measured")
-    parser.add_argument("--kills", type=int, default=50, help="kills at random")
-    parser.add_argument(
-        "--batch_seconds", type=float, default=1.5, help="pace of the job of random kills: it must outlast them"
-    )
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"what is measured, of {','.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=3, help="kills of each kind")
+    parser.add_argument("--kills", type=int, default=50, help="number of random kills")
+    parser.add_argument("--batch_seconds", type=float, default=1.5, help="seconds per batch during the random kills")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"parts to measure, of {','.join(PARTS)}")
     flags = parser.parse_args()
     flags.parts = flags.parts.split(",")
     if unknown := set(flags.parts) - set(PARTS):
-        parser.error(f"--parts: there is no {', '.join(sorted(unknown))}; choose of {', '.join(PARTS)}")
+        parser.error(f"--parts: there is no {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory(prefix="faults-") as directory:
         print(json.dumps(measure(pathlib.Path(directory), flags)))
 

@@ -1,4 +1,4 @@
-"""What jobs leave behind, however they end: processes, memory, ports, temporary files. Prints one JSON object last.
+"""Finds what ended jobs leave behind: processes, memory, ports, temporary files. The last line is JSON.
 
 python benchmarks/leftovers.py                     # all ends, about 20 s each on two cores
 python benchmarks/leftovers.py rank_1_sigkill      # some of them
@@ -18,10 +18,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 
 import psutil
+from sides import ROOT, environment
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 MARK = "CTR_TRAINER_MARK"
 _DRAFT = re.compile(r".+\.[0-9a-f]{8}\.tmp")
 _CHECKPOINT = re.compile(r"(draft-)?step-\d{10}")
@@ -32,54 +33,47 @@ _SHARED = "/dev/shm/"
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """By what the processes of a job are known, and the files that they make.
-
-    Attributes:
-      mark: value of the variable MARK in their environment.
-      temporary: their TMPDIR, of their own.
-      segments: names of the shared memory that they were seen to use.
-    """
+    """Identifies the processes of a job by the variable MARK, and what they use: TMPDIR and shared memory."""
 
     mark: str
     temporary: pathlib.Path
-    segments: set
+    segments: set[str]
 
     @classmethod
-    def below(cls, directory):
-        """-> a new one; TMPDIR is made below the directory."""
+    def below(cls, directory: pathlib.Path) -> "Trace":
+        """Returns a new trace; TMPDIR is made below the directory."""
         temporary = pathlib.Path(tempfile.mkdtemp(prefix="tmp-", dir=directory))
         return cls(secrets.token_hex(8), temporary, set())
 
     @property
-    def environment(self):
-        """What is to be added to the environment of the job."""
+    def environment(self) -> dict[str, str]:
+        """The variables to add to the environment of the job."""
         return {MARK: self.mark, "TMPDIR": str(self.temporary)}
 
-    def look(self):
-        """Notes which shared memory the job uses; call it before the job ends."""
+    def look(self) -> None:
+        """Remembers the shared memory that the job uses; call it before the job ends."""
         for process in self.processes():
             with contextlib.suppress(psutil.Error, OSError):
                 self.segments.update(each.path for each in process.memory_maps() if each.path.startswith(_SHARED))
                 self.segments.update(_system_v(process.pid))
 
-    def processes(self):
-        """-> list of the processes that run, as `psutil.Process`."""
+    def processes(self) -> list[psutil.Process]:
+        """Returns the running processes."""
         return [each for each in psutil.process_iter() if self._is_marked(each)]
 
-    def _is_marked(self, process):
+    def _is_marked(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error, OSError):
             return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
         return False
 
 
-def left_behind(trace, directories=(), patience=_PATIENCE_SECONDS):
-    """-> list of texts, one for each thing that a job has left; [] once there is nothing.
+def left_behind(
+    trace: Trace, directories: Sequence[pathlib.Path] = (), patience: float = _PATIENCE_SECONDS
+) -> list[str]:
+    """Waits at most `patience` seconds until a job has left nothing, and returns a text for each thing that is left.
 
-    Args:
-      trace: `Trace` of the job.
-      directories: those that the job wrote to: no drafts of files may be left in them. Those of a checkpoint without
-        its manifest do not count: if the process that wrote it is killed, the next start of the training removes it.
-      patience: seconds to wait until there is nothing.
+    Unfinished files in `directories` count, unless they are in a checkpoint without a manifest, which the next start of
+    the training removes.
     """
     deadline = time.monotonic() + patience
     while (found := _left(trace, directories)) and time.monotonic() < deadline:
@@ -87,8 +81,8 @@ def left_behind(trace, directories=(), patience=_PATIENCE_SECONDS):
     return found
 
 
-def _left(trace, directories):
-    found = []
+def _left(trace: Trace, directories: Sequence[pathlib.Path]) -> list[str]:
+    found: list[str] = []
     for process in trace.processes():
         with contextlib.suppress(psutil.Error, OSError):
             found.append(f"process {process.pid}, {process.status()}: {' '.join(process.cmdline())[:200]}")
@@ -101,17 +95,17 @@ def _left(trace, directories):
     return found
 
 
-def _is_draft(path):
+def _is_draft(path: pathlib.Path) -> bool:
     unfinished = _CHECKPOINT.fullmatch(path.parent.name) and not (path.parent / "manifest.json").exists()
     return bool(_DRAFT.fullmatch(path.name)) and not unfinished
 
 
-def _listening(process):
+def _listening(process: psutil.Process) -> list:
     return [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
 
 
-def _memory_files(process):
-    """-> names of the anonymous files in memory that a process holds, see memfd_create(2)."""
+def _memory_files(process: psutil.Process) -> list[str]:
+    """Returns the names of the anonymous files in memory that a process holds, see memfd_create(2)."""
     names = []
     for link in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -119,76 +113,60 @@ def _memory_files(process):
     return sorted({name for name in names if name.startswith("/memfd:ctr_trainer")})
 
 
-def _system_v(creator=None):
-    """-> the numbers of the System V segments that a process, or any one, has made."""
+def _system_v(creator: int | None = None) -> set[str]:
+    """Returns the numbers of the System V segments that a process made; None for any process."""
     lines = _SYSTEM_V.read_text().splitlines()[1:] if _SYSTEM_V.exists() else []
     return {line.split()[1] for line in lines if creator in (None, int(line.split()[4]))}
 
 
-def _is_there(segment):
+def _is_there(segment: str) -> bool:
     return os.path.exists(segment) if segment.startswith(_SHARED) else segment in _system_v()
 
 
 class Job:
-    """A training of two workers, or of one without horovodrun, that goes on until it is ended; a context manager.
+    """A training on `directory/data` that runs until it is ended; with one worker it runs without horovodrun."""
 
-    Args:
-      directory: with the data set `data`; the job writes below it.
-      workers: 2 or 1.
-      flags: more flags of `train`.
-
-    Attributes:
-      trace: `Trace` of it.
-      model_dir: where it trains.
-    """
-
-    def __init__(self, directory, workers, *flags):
+    def __init__(self, directory: pathlib.Path, workers: int, *flags: str) -> None:
         self.trace = Trace.below(directory)
         self.model_dir = pathlib.Path(tempfile.mkdtemp(prefix="model-", dir=directory))
         train = [sys.executable, "-m", "ctr_trainer", "train", f"--train_data={directory / 'data'}"]
         train += [f"--model_dir={self.model_dir}", "--model=fm", "--batch_size=64", "--epochs=0", "--max_steps=1000000"]
         train += ["--save_checkpoints_steps=50", "--sync_steps=5", "--log_steps=10", "--stall_timeout=30", *flags]
         launcher = ["horovodrun", "-np", str(workers), "--gloo"] if workers > 1 else []
-        environment = {**os.environ, "CTR_TRAINER_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **self.trace.environment}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+        variables = environment(CTR_TRAINER_THREADS="1", **self.trace.environment)
         with open(directory / "log", "wb") as log:
             self.launcher = psutil.Popen(
-                [*launcher, *train], env=environment, stdout=log, stderr=log, start_new_session=True
+                [*launcher, *train], env=variables, stdout=log, stderr=log, start_new_session=True
             )
         self._log = directory / "log"
 
-    def __enter__(self):
-        """Returns once it has saved."""
+    def __enter__(self) -> "Job":
+        """Waits for the first checkpoint."""
         self._await(lambda: any(self.model_dir.glob("checkpoints/*/manifest.json")), "a checkpoint", _START_SECONDS)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for process in self.trace.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self.launcher.wait(_END_SECONDS)
 
-    def rank(self, number):
-        """-> the process of a worker."""
+    def rank(self, number: int) -> psutil.Process:
+        """Returns the process of a worker."""
         return self._process(lambda each: each.environ().get("HOROVOD_RANK", "0") == str(number), "train")
 
-    def service(self):
-        """-> the process of the embedding service."""
+    def service(self) -> psutil.Process:
+        """Returns the process of the embedding service."""
         return self._process(lambda each: True, "serve")
 
-    def await_end(self):
-        """Returns once the launcher has ended."""
-        self.launcher.wait(_END_SECONDS)
-
-    def _process(self, is_it, command):
+    def _process(self, is_it: Callable[[psutil.Process], bool], command: str) -> psutil.Process:
         for each in self.trace.processes():
             line = each.cmdline()
             if line[1:4] == ["-m", "ctr_trainer", command] and is_it(each):
                 return each
         raise SystemExit(f"no process of the job runs {command}")
 
-    def _await(self, condition, what, seconds):
+    def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if self.launcher.poll() is not None or time.monotonic() > deadline:
@@ -196,33 +174,33 @@ class Job:
             time.sleep(0.1)
 
 
-def _signal(whom, number):
-    """-> f(job) that sends a signal to the process that `whom(job)` returns."""
+def _signal(whom: Callable[[Job], psutil.Process], number: int) -> Callable[[Job], None]:
+    """Returns a function that sends a signal to the process that `whom` returns."""
     return lambda job: whom(job).send_signal(number)
 
 
-def _all(job):
-    """As a machine that shuts down: every process gets SIGTERM."""
+def _all(job: Job) -> None:
+    """Sends SIGTERM to every process, as a machine does when it shuts down."""
     for process in job.trace.processes():
         with contextlib.suppress(psutil.Error):
             process.terminate()
 
 
-def _fill_disk(job):
-    """From here on the kernel refuses the service files of more than 64 bytes, as a full disk would."""
+def _fill_disk(job: Job) -> None:
+    """Makes the kernel refuse the service files of more than 64 bytes, as a full disk would."""
     resource.prlimit(job.service().pid, resource.RLIMIT_FSIZE, (64, 64))
 
 
-def _launcher(job):
+def _launcher(job: Job) -> psutil.Process:
     return job.launcher
 
 
-def _rank(number):
+def _rank(number: int) -> Callable[[Job], psutil.Process]:
     return lambda job: job.rank(number)
 
 
 _SHARED_ROWS = (2, "--embedding_service=shared")
-# By name: (workers, flags...), f(job) that ends it.
+# (workers, flags...) of a job, and the function that ends it.
 ENDS = {
     "launcher_sigkill": ((2,), _signal(_launcher, signal.SIGKILL)),
     "launcher_sigterm": ((2,), _signal(_launcher, signal.SIGTERM)),
@@ -247,22 +225,17 @@ ENDS = {
 }
 
 
-def left_after(end, directory):
-    """-> list of texts, what a job has left behind that was ended so; see `left_behind`.
-
-    Args:
-      end: one of ENDS.
-      directory: of `make_data`.
-    """
+def left_after(end: str, directory: pathlib.Path) -> list[str]:
+    """Returns what a job has left behind that was ended by one of ENDS; see `left_behind`."""
     (workers, *flags), act = ENDS[end]
     with Job(directory, workers, *flags) as job:
         job.trace.look()
         act(job)
-        job.await_end()
+        job.launcher.wait(_END_SECONDS)
         return left_behind(job.trace, [job.model_dir])
 
 
-def make_data(directory):
+def make_data(directory: pathlib.Path) -> None:
     """Makes the data set of the jobs."""
     from ctr_trainer.data.convert import convert
     from ctr_trainer.features.spec import FeatureSpec
@@ -272,7 +245,7 @@ def make_data(directory):
     (directory / "made" / "train").rename(directory / "data")
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ends", nargs="*", help=f"of {', '.join(ENDS)}; all if none is given")
     ends = parser.parse_args().ends or list(ENDS)

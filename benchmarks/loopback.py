@@ -1,6 +1,6 @@
-"""What `service.py` asks of a service on one core: pulls, pushes and syncs over loopback, and the demo's traffic.
+"""The requests of `service.py` to a service on one core: pulls, pushes and syncs over loopback, and the demo's traffic.
 
-The demo's traffic is what its training asks without the dense tower: real batches, caches and syncs.
+The demo's traffic is a training without the dense tower: real batches, caches and syncs.
 """
 
 import concurrent.futures
@@ -32,7 +32,7 @@ CLIENTS = 2
 LEASE = Lease.new("benchmark")
 BATCH_SIZE = 1024
 PREFETCH_BATCHES = RunConfig().prefetch_batches
-# Steps of each worker before the clock starts: the service loads its kernels, the caches fill.
+# Steps of each worker before the measurement, in which the service loads its kernels and the caches fill.
 WARMUP_STEPS = 60
 SPEC = pathlib.Path(__file__).parents[1] / "configs" / "features" / "demo.toml"
 # The demo's model: DeepFM, an embedding and a linear weight a key; Adagrad's rows are 34 floats, row-wise Adagrad's 19.
@@ -40,29 +40,29 @@ DIMS, SCALES, ACCUMULATOR = (16, 1), (0.01, 0.0), 1e-3
 OPTIMIZERS = ("rowwise_adagrad", "adagrad")
 
 
-def start(directory, core):
-    """-> a `LocalService` whose threads all run on `core`."""
+def start(directory: str, core: int) -> LocalService:
+    """Returns a service whose threads all run on `core`."""
     own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})  # which the child inherits
+    os.sched_setaffinity(0, {core})  # The child inherits it.
     try:
         return LocalService(directory, os.path.join(directory, "log"), TIMEOUT_S)
     finally:
         os.sched_setaffinity(0, own)
 
 
-def connect(service):
-    """-> a client of a `LocalService`, all of one training; it sends as to another host."""
+def connect(service: LocalService) -> ServiceClient:
+    """Returns a client that sends requests as to another host; all clients belong to one training."""
     return ServiceClient([service.address], TIMEOUT_S, ClientSecurity(service.token), LEASE, by_socket=True)
 
 
-def cpu_seconds(service):
-    """-> processor time that the service has used."""
+def cpu_seconds(service: LocalService) -> float:
+    """Returns the processor time that the service has used."""
     times = psutil.Process(service.pid).cpu_times()
     return times.user + times.system
 
 
 class Worker:
-    """One client that pulls, pushes and syncs its own batches and remembers the versions it saw."""
+    """A client that pulls, pushes and syncs its own batches, and remembers the versions of its rows."""
 
     def __init__(self, service, name, batches, rows, bench):
         self.client = connect(service)
@@ -88,7 +88,7 @@ class Worker:
 
 
 def measure(rows, flags, directory, core, bench):
-    """-> {distribution: rates and percentiles, "index_bytes_per_row": of the service}"""
+    """Returns rates and percentiles by distribution, and the service's `index_bytes_per_row`."""
     results = {}
     with start(directory, core) as service:
         loader = connect(service)
@@ -119,7 +119,7 @@ def measure(rows, flags, directory, core, bench):
 
 
 def saturate(op, service, workers, seconds):
-    """-> rows/s and rows per core-second of an operation that all workers ask for without a pause."""
+    """Returns rows/s and rows per core-second of an operation that all workers request without a pause."""
     for worker in workers:
         for batch in worker.batches:
             getattr(worker, op)(*batch)
@@ -148,7 +148,7 @@ def saturate(op, service, workers, seconds):
 
 
 def at_half_load(workers, rows_per_sec, syncs):
-    """-> percentiles, in ms, of syncs that are due at a fixed rate, from when they are due: a queue counts."""
+    """Returns latency percentiles, in ms, of syncs at a fixed rate, measured from the time at which they are due."""
     interval = len(workers[0].batches[0][1]) / rows_per_sec
     begin = time.perf_counter() + interval
 
@@ -167,12 +167,12 @@ def at_half_load(workers, rows_per_sec, syncs):
 
 
 def write_data(rows, directory):
-    """Writes the demo's data, for the other functions here."""
+    """Writes the demo's data."""
     convert("synthetic", None, directory / "data", FeatureSpec.load(SPEC), rows=rows, seed=1, progress=False)
 
 
 def measure_demo(workers, directory, cores):
-    """-> {optimizer: service core-seconds per million examples at N = 1 and 30, and bytes and misses an example}"""
+    """Returns, by optimizer, core-seconds per million examples at N = 1 and 30, and bytes and misses per example."""
     figures = {}
     for optimizer in OPTIMIZERS:
         figures[optimizer] = {}
@@ -182,12 +182,12 @@ def measure_demo(workers, directory, cores):
 
 
 def measure_demo_of_hosts(hosts, workers_a_host, directory, cores):
-    """-> the figures of row-wise Adagrad at N = 30, of workers that train one copy of the rows on each host."""
+    """Returns the figures of row-wise Adagrad at N = 30 for workers that train one copy of the rows on each host."""
     return _train(directory, hosts * workers_a_host, OPTIMIZERS[0], 30, cores, workers_a_host)
 
 
 def _train(directory, workers, optimizer, sync_steps, cores, workers_a_host=1):
-    """The workers take turns in this process, so a host's copy needs no shared memory: the service sees the same."""
+    """Trains with workers that take turns in this process, so that the copy of a host needs no shared memory."""
     data, hosts = directory / "data" / "train", workers // workers_a_host
     readers = [BatchReader(data, BATCH_SIZE, rank, workers, epochs=1) for rank in range(workers)]
     table = readers[0].spec.tables[0]
@@ -221,7 +221,7 @@ def _counters(caches):
 
 
 def _steps(cache, reader, table):
-    """Yields the size of each batch after its step; batches are looked up ahead as the input pipeline does."""
+    """Yields the size of each batch after its step. Batches are looked up ahead, as in the input pipeline."""
     batches = iter(reader)
     while group := list(itertools.islice(batches, PREFETCH_BATCHES)):
         lookups = [Lookup(batch.keys[table]) for batch in group]
@@ -232,7 +232,7 @@ def _steps(cache, reader, table):
 
 
 def _step(cache, lookup, since):
-    """A step with made-up gradients of a click model's size."""
+    """Makes a step with constant gradients of the size in a click model."""
     slots = cache.find_or_create(lookup.unique, since)
     gradients = [np.full((len(slots), dim), 1e-4, np.float32) for dim in DIMS]
     cache.apply_gradients(slots, gradients, 0.05)

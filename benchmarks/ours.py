@@ -15,16 +15,16 @@ import time
 RSS_FROM_STEP = 2000
 
 
-def parse():
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warmup", type=int, default=20)
-    parser.add_argument("--cores", default="0", help="of each worker, as 0,1; all of them for a lone worker")
+    parser.add_argument("--cores", default="0", help="core of each worker, such as 0,1; a lone worker uses all")
     parser.add_argument("--prefetch_batches", type=int, default=0)
     parser.add_argument("--embedding_service", default="auto")
     parser.add_argument("--row_copies", default="auto")
-    parser.add_argument("--service_core", type=int, help="of a service for a lone worker, which has none otherwise")
+    parser.add_argument("--service_core", type=int, help="the core of a service for a lone worker; default none")
     parser.add_argument("--sync_steps", type=int, default=30)
     parser.add_argument("--dense_sync_steps", type=int, default=1)
     parser.add_argument("--dense_exchange", default="auto")
@@ -34,7 +34,7 @@ def parse():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     flags = parse()
     cores = [int(core) for core in flags.cores.split(",")]
     os.sched_setaffinity(0, cores)
@@ -51,7 +51,7 @@ def main():
     from ctr_trainer.settings.optimizers import RowAdagrad
 
     class Clock(tf.compat.v1.train.SessionRunHook):
-        """The times at which steps began, and the memory in use then, now and again."""
+        """The times at which steps began, and the resident memory at every 1,000th step."""
 
         def __init__(self):
             self.times, self.rss = [], []
@@ -64,7 +64,7 @@ def main():
         def end(self, session):
             self.times.append(time.perf_counter())
 
-    # Several workers take a core each, as in any job; the service and what runs beside the steps may use all of them.
+    # Several workers take a core each, as in any job; the service and the background threads may use all cores.
     distributed.init(pin_cores=True, steps_exchange=dense_exchange.is_by_horovod(flags.dense_exchange))
     dense_exchange.choose(flags.dense_exchange)
     clock = Clock()
@@ -102,7 +102,7 @@ def main():
 
 
 def _with_service(stack, embedding, core, directory):
-    """-> the EmbeddingConfig with a service of its own on that core, which ends with the `ExitStack`."""
+    """Returns the settings for a service on this core, which ends with the `ExitStack`."""
     from ctr_trainer.embedding.service.local_service import LocalServices
     from ctr_trainer.settings.embedding_config import SecurityFiles
 

@@ -1,4 +1,4 @@
-"""The recipe of Horovod, counted and timed: the demo's job of two workers by its defaults and by configs/recipe.flags.
+"""Counts and times the recipe of Horovod: the demo's job of two workers with its defaults and configs/recipe.flags.
 
 A first job of each configuration counts calls: `MonitoredSession.run`, `hvd.DistributedOptimizer`, and
 `hvd.BroadcastGlobalVariablesHook`. Then all sides run in turn, in each round. The last line is JSON:
@@ -7,10 +7,10 @@ A first job of each configuration counts calls: `MonitoredSession.run`, `hvd.Dis
     distributed_optimizers            by configuration, how often `hvd.DistributedOptimizer` was constructed
     broadcast_hooks                   by configuration, how often `hvd.BroadcastGlobalVariablesHook` was constructed
     exchange                          by configuration, what the log of rank 0 says of the exchange
-    recipe_over_default_speed         examples/s of configs/recipe.flags over those of the defaults
-    default_over_former_speed         examples/s of the defaults over those of the checkout --former; null without it
+    recipe_over_default_speed         examples/s with configs/recipe.flags over examples/s with the defaults
+    default_over_former_speed         examples/s of this code over examples/s of the checkout --former; null without it
     deterministic_equal               whether two runs with --deterministic have equal variables and rows, to the bit
-    deterministic_over_default_speed  examples/s with --deterministic over those of the defaults
+    deterministic_over_default_speed  examples/s with --deterministic over examples/s with the defaults
 
 Speeds are medians over the rounds of the ratio within a round.
 
@@ -20,9 +20,7 @@ Examples:
 """
 
 import argparse
-import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -34,15 +32,14 @@ from typing import Any
 
 import numpy as np
 import tqdm
+from sides import ROOT, call, ratio
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-TIMEOUT_SECONDS = 1800
 _EXCHANGE = re.compile(r"gradient exchange: (.*)")
 _COUNTS = "calls: "
 
 
 def worker(flags: list[str]) -> int:
-    """Trains by `flags` in this process, a worker of a job, and prints how often it made which call."""
+    """Trains with `flags` in this process, a worker of a job, and prints how often it made each call."""
     from ctr_trainer.processes import tensorflow_import
 
     tensorflow_import.install()  # As `train` does, before the first import of TensorFlow.
@@ -72,34 +69,15 @@ def worker(flags: list[str]) -> int:
     return status
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """What a training ended with.
-
-    Attributes:
-      dense: the dense variables, by name.
-      rows: by table, the keys and the rows.
-    """
-
-    dense: dict[str, np.ndarray]
-    rows: dict[str, tuple[np.ndarray, np.ndarray]]
-
-
 class Jobs:
-    """Jobs of two workers on one data set.
-
-    Args:
-      directory: of the data and the models.
-      rows: of the data.
-      steps: of each job.
-    """
+    """Jobs of two workers, of `steps` steps each, on one data set of `rows` rows."""
 
     def __init__(self, directory: str, rows: int, steps: int) -> None:
         self._directory, self._steps = pathlib.Path(directory), steps
         data = self._directory / "data"
         if not (data / "test" / "_dataset.json").exists():
             convert = [f"--rows={rows}", f"--output={data}"]
-            self._call(ROOT, [sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", *convert])
+            call([sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", *convert])
         self._data = data / "train"
 
     def count(self, flags: list[str]) -> tuple[list[dict[str, int]], str]:
@@ -117,16 +95,24 @@ class Jobs:
         _, model = self._run(root, [str(root / "run.sh")], name, flags)
         return json.loads((model / "train_summary.json").read_text(encoding="utf-8"))["examples_per_sec"]
 
-    def model(self, name: str) -> Model:
-        """Returns the model in the directory `name`."""
+    def model(self, name: str) -> dict[str, bytes]:
+        """Returns the dense variables, and the keys and rows of each table in the order of the keys, as bytes."""
         import tensorflow as tf
 
+        from ctr_trainer.embedding.snapshot import snapshot
         from ctr_trainer.estimator.checkpoint import latest_checkpoint
 
         checkpoint = latest_checkpoint(self._directory / name)
         reader = tf.train.load_checkpoint(checkpoint.dense_prefix)
-        dense = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
-        return Model(dense, rows_of(checkpoint))
+        found = {key: reader.get_tensor(key).tobytes() for key in reader.get_variable_to_shape_map()}
+        tables: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            tables.setdefault(str(config), []).append((keys.copy(), rows.copy()))
+        for table, blocks in tables.items():
+            keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+            order = np.argsort(keys)
+            found[table] = keys[order].tobytes() + rows[order].tobytes()
+        return found
 
     def _run(
         self, root: pathlib.Path, program: list[str], name: str, flags: list[str]
@@ -135,52 +121,10 @@ class Jobs:
         shutil.rmtree(model, ignore_errors=True)
         given = [f"--train_data={self._data}", "--eval_data=", f"--model_dir={model}", f"--max_steps={self._steps}"]
         given += ["--epochs=1000", "--save_checkpoints_steps=0"]
-        return self._call(root, ["horovodrun", "-np", "2", "--gloo", *program, *flags, *given]), model
-
-    def _call(self, root: pathlib.Path, command: list[str]) -> subprocess.CompletedProcess:
-        path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, "PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": path}
-        done = subprocess.run(
-            list(map(str, command)), cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-        return done
-
-
-def rows_of(checkpoint: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns the keys and rows of each table of a `Checkpoint`, in the order of the keys."""
-    from ctr_trainer.embedding.snapshot import snapshot
-
-    found = {}
-    for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
-        found.setdefault(str(config), []).append((keys.copy(), rows.copy()))
-    tables = {}
-    for table, blocks in found.items():
-        keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        order = np.argsort(keys)
-        tables[table] = keys[order], rows[order]
-    return tables
-
-
-def are_equal(one: Model, other: Model) -> bool:
-    """Returns whether two models have equal dense variables and rows, to the bit."""
-    if one.dense.keys() != other.dense.keys() or one.rows.keys() != other.rows.keys():
-        return False
-    pairs = [(one.dense[name], other.dense[name]) for name in one.dense]
-    pairs += [pair for name in one.rows for pair in zip(one.rows[name], other.rows[name], strict=True)]
-    return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
-
-
-def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
-    """Returns the median over the rounds of one side's rate over another's, or None if one of them did not run."""
-    if one not in rates or other not in rates:
-        return None
-    return round(statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True)), 3)
+        return call(["horovodrun", "-np", "2", "--gloo", *program, *flags, *given], root), model
 
 
 def measure(flags: argparse.Namespace, directory: str) -> dict[str, Any]:
-    """Returns the results, for JSON."""
     default = [f"--flagfile={ROOT}/configs/demo.flags"]
     configurations = {"default": default, "recipe": [f"--flagfile={ROOT}/configs/recipe.flags"]}
     jobs = Jobs(directory, flags.rows, flags.steps)
@@ -189,12 +133,8 @@ def measure(flags: argparse.Namespace, directory: str) -> dict[str, Any]:
     if flags.former:
         former = pathlib.Path(flags.former).resolve()
         sides["former"] = former, [f"--flagfile={former}/configs/demo.flags"]
-    results: dict[str, Any] = {
-        "session_runs_per_step": {},
-        "distributed_optimizers": {},
-        "broadcast_hooks": {},
-        "exchange": {},
-    }
+    keys = ("session_runs_per_step", "distributed_optimizers", "broadcast_hooks", "exchange")
+    results: dict[str, Any] = {key: {} for key in keys}
     rates: dict[str, list[float]] = {name: [] for name in sides}
     runs = len(configurations) + 1 + flags.rounds * len(sides)
     with tqdm.tqdm(total=runs, desc="jobs of two workers", file=sys.stderr) as bar:
@@ -216,7 +156,7 @@ def measure(flags: argparse.Namespace, directory: str) -> dict[str, Any]:
         **results,
         "recipe_over_default_speed": ratio(rates, "recipe", "default"),
         "default_over_former_speed": ratio(rates, "default", "former"),
-        "deterministic_equal": are_equal(jobs.model("deterministic_first"), jobs.model("deterministic")),
+        "deterministic_equal": jobs.model("deterministic_first") == jobs.model("deterministic"),
         "deterministic_over_default_speed": ratio(rates, "deterministic", "default"),
         "examples_per_sec": {name: round(statistics.median(each)) for name, each in rates.items()},
         "rounds": flags.rounds,
@@ -228,9 +168,9 @@ def main() -> int:
     if sys.argv[1:2] == ["--worker"]:
         return worker(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
-    parser.add_argument("--rows", type=int, default=2_000_000, help="of the data, which are made first")
-    parser.add_argument("--steps", type=int, default=600, help="of each job")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of all sides, in turn")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the data, which are made first")
+    parser.add_argument("--steps", type=int, default=600, help="steps of each job")
     parser.add_argument("--former", help="directory of a checkout of the former code, for default_over_former_speed")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

@@ -2,8 +2,8 @@
 
 The last line is JSON.
 
-Every worker has one thread on a core of its own; a service runs where there is room. All sides of a table run in turn.
-On a processor without instructions for bfloat16 the side `one_bf16` is left out by name, and its keys are null.
+Every worker has one thread on a core of its own; a service may use all cores. All sides run in turn. On a processor
+without instructions for bfloat16 the side `one_bf16` is left out, and its keys are null.
 
     one_worker_vs_in_graph          one worker over TensorFlow's in-graph variables, one core each, float32
     one_worker_bfloat16_vs_in_graph the same with --mixed_precision=bfloat16
@@ -14,8 +14,8 @@ On a processor without instructions for bfloat16 the side `one_bf16` is left out
     one_worker_with_service         one worker on a core with a service on the other, over one worker without
     demo_default_vs_shared          the demo's job by its default flags over the same with --embedding_service=shared
     two_workers_vs_naive_horovod    two_workers_periodic over two workers of in-graph variables under Horovod
-    step_vs_dense_tower             time of a step, with a second core free, over that of its dense tower alone; rows
-                                    are looked up and trained while steps run (--overlap_lookup)
+    step_vs_dense_tower             time of a step, with a second core free, over the time of its dense tower; rows are
+                                    looked up and trained while steps run (--overlap_lookup)
     step_vs_dense_tower_in_turn     the same without
     bfloat16_vs_float32             one worker with --mixed_precision=bfloat16 over one without
     seconds_to_first_step           from the start of `python -m ctr_trainer train` to its first step, caches warm
@@ -26,7 +26,6 @@ Example: python benchmarks/scaling.py --rounds 5
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -34,63 +33,48 @@ import sys
 import tempfile
 import time
 
-from sides import Side, compare, ratio, runnable
+from sides import ROOT, Side, call, compare, environment, ratio, runnable
 
 from ctr_trainer.processes import hardware
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "ctr_trainer")
 FIRST_STEP_RUNS = 3
 
 
 def sides(steps: int) -> dict[str, Side]:
-    """Returns the sides of the table, by name."""
     alone, two = (f"--steps={steps}", "--cores=0"), (f"--steps={steps}", "--cores=0,1")
     shared, averaged = "--embedding_service=shared", "--dense_sync_steps=30"
     return {
         "one": Side("ours.py", alone),
         "one_service": Side("ours.py", (*alone, "--service_core=1", "--prefetch_batches=4")),
         "one_bf16": Side("ours.py", (*alone, "--mixed_precision=bfloat16"), needs_bfloat16=True),
-        "in_graph": Side("in_graph.py", alone),
-        "tower": Side("tower.py", alone),
+        "in_graph": Side("baselines.py", ("in_graph", *alone)),
+        "tower": Side("baselines.py", ("tower", *alone)),
         "one_2_cores": Side("ours.py", (*two, "--prefetch_batches=4", "--overlap_lookup")),
         "one_2_cores_in_turn": Side("ours.py", (*two, "--prefetch_batches=4")),
         "two_shared": Side("ours.py", (*two, shared, averaged), workers=2),
         "two_service": Side("ours.py", (*two, averaged), workers=2),
         "two_shared_each": Side("ours.py", (*two, shared), workers=2),
         "two_service_each": Side("ours.py", (*two, "--prefetch_batches=4"), workers=2),
-        "two_naive": Side("in_graph.py", two, workers=2),
+        "two_naive": Side("baselines.py", ("in_graph", *two), workers=2),
     }
-
-
-def environment() -> dict[str, str]:
-    """Returns the environment of a job: this package, and the programs next to this Python."""
-    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
-    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": path}
-
-
-def call(*command: object) -> None:
-    """Runs a command of the package; if it fails, the end of its log ends this program."""
-    done = subprocess.run([*map(str, command)], env=environment(), capture_output=True, text=True, timeout=1800)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
 
 
 def demo_rates(directory: str, rounds: int) -> tuple[float, dict[str, int]]:
     """Trains the demo's job of two workers by its default flags and with `--embedding_service=shared`, in turn.
 
     Returns:
-      the median over the rounds of the default's examples/s over those of the other, and the median rates by name.
+      (median over the rounds of the ratio of the examples/s, median examples/s by name).
     """
     data = pathlib.Path(directory, "demo")
-    call(*COMMAND, "convert", "--format=synthetic", f"--output={data}")
+    call([*COMMAND, "convert", "--format=synthetic", f"--output={data}"])
     job = ("horovodrun", "-np", "2", "--gloo", ROOT / "run.sh", f"--flagfile={ROOT}/configs/demo.flags")
     sides: dict[str, tuple[str, ...]] = {"demo": (), "demo_shared": ("--embedding_service=shared",)}
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
         for name, flags in sides.items():
             model = pathlib.Path(directory, f"{name}{number}")
-            call(*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model}", *flags)
+            call([*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model}", *flags])
             summary = json.loads((model / "train_summary.json").read_text(encoding="utf-8"))
             rates[name].append(summary["examples_per_sec"])
     ratios = [one / other for one, other in zip(*rates.values(), strict=True)]
@@ -100,7 +84,7 @@ def demo_rates(directory: str, rounds: int) -> tuple[float, dict[str, int]]:
 def seconds_to_first_step(directory: str) -> float:
     """Returns the median of the seconds from the start of a training command to the log line of its first step."""
     data = f"{directory}/data"
-    call(*COMMAND, "convert", "--format=synthetic", "--rows=50000", f"--output={data}")
+    call([*COMMAND, "convert", "--format=synthetic", "--rows=50000", f"--output={data}"])
     seconds = []
     for number in range(FIRST_STEP_RUNS):
         flags = [
@@ -123,17 +107,10 @@ def seconds_to_first_step(directory: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
-    parser.add_argument("--steps", type=int, default=300, help="measured in each run, after a warm-up of 20")
-    parser.add_argument(
-        "--rss_steps",
-        type=int,
-        default=20_000,
-        help="of batches of 64, for the growth of the memory; below 4,000 it is null",
-    )
-    parser.add_argument(
-        "--cpuinfo", default="/proc/cpuinfo", help="file that names the processor's instructions, as Linux has it"
-    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of all sides, in turn")
+    parser.add_argument("--steps", type=int, default=300, help="steps measured in each run, after 20 others")
+    parser.add_argument("--rss_steps", type=int, default=20_000, help="steps for rss_growth_percent; null below 4,000")
+    parser.add_argument("--cpuinfo", default="/proc/cpuinfo", help="file that names the processor's instructions")
     flags = parser.parse_args()
     every = sides(flags.steps)
     chosen = runnable(every, hardware.has_bfloat16(flags.cpuinfo))

@@ -1,13 +1,13 @@
-"""The lookup service alone: kernels in process, requests over loopback, cost of the demo's traffic. Last line: JSON.
+"""Measures the lookup service alone: kernels, requests over loopback, the demo's traffic. The last line is JSON.
 
-Rows of dim 16 with row-wise Adagrad (17 floats), keys uniform and Zipf(1.2). `finds` and `gathers` take keys as a
-batch has them, an update and a request distinct ones, as a worker sends them. The service runs on one core of its own
-and the clients on the others; `*_per_core_sec` divides by the processor time that the service used, which is what
-counts where the clients cannot keep it busy. The demo's traffic is measured with row-wise Adagrad, which
-`workers_per_service_core` is of, and with the demo's own Adagrad: of one worker a host, and, for
-`workers_per_service_core_4_a_host`, of two hosts whose four workers train one copy of the rows.
+Rows have dim 16 with row-wise Adagrad (17 floats); keys are uniform or Zipf(1.2). Finds and gathers take the keys of a
+batch; updates and requests take distinct keys, as a worker sends them. The service runs on a core of its own and the
+clients on the others. `*_per_core_sec` divides by the processor time of the service, so that it also holds if the
+clients cannot keep the service busy. The demo's traffic is measured with row-wise Adagrad (`workers_per_service_core`)
+and with the demo's Adagrad, for one worker per host, and for two hosts whose four workers train one copy of the rows
+(`workers_per_service_core_4_a_host`).
 
-Example: python benchmarks/service.py                  # the 1 M and 20 M rows of the targets: minutes, 6 GiB
+Example: python benchmarks/service.py                  # 1 M and 20 M rows: minutes, 6 GiB
          python benchmarks/service.py --rows=200000 --demo_rows=250000 --workers=2 --seconds=0.5
 """
 
@@ -19,6 +19,7 @@ import pathlib
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import loopback
 import numpy as np
@@ -38,13 +39,13 @@ WORKER_EXAMPLES_PER_SEC = 60_000
 HOSTS, WORKERS_A_HOST = 2, 4
 
 
-def key_of(ranks):
-    """int64[n] ranks from 1 -> int64[n] keys, spread over all 64 bits."""
+def key_of(ranks: np.ndarray) -> np.ndarray:
+    """Maps ranks int64[n] from 1 to keys int64[n] that are spread over all 64 bits."""
     return ranks * np.int64(-7046029254386353131)  # odd, so a bijection of 64-bit integers; 0 stays 0
 
 
-def draw(rng, distribution, rows, count):
-    """-> int64[count], ranks from 1 to `rows`."""
+def draw(rng: np.random.Generator, distribution: str, rows: int, count: int) -> np.ndarray:
+    """Returns int64[count], ranks from 1 to `rows`."""
     if distribution == "uniform":
         return rng.integers(1, rows + 1, count)
     drawn = np.empty(0, np.int64)
@@ -54,16 +55,16 @@ def draw(rng, distribution, rows, count):
     return drawn[:count]
 
 
-def draw_distinct(rng, distribution, rows, count):
-    """-> int64[count], distinct ranks in random order, as many batches' worth as that takes."""
+def draw_distinct(rng: np.random.Generator, distribution: str, rows: int, count: int) -> np.ndarray:
+    """Returns int64[count], distinct ranks in random order."""
     drawn = np.empty(0, np.int64)
     while len(drawn) < count:
         drawn = np.unique(np.append(drawn, draw(rng, distribution, rows, count)))
     return rng.permutation(drawn)[:count]
 
 
-def rate(what, batches, seconds):
-    """-> keys/s of `what(keys)` over the batches in turn, for `seconds`, once each before the clock starts."""
+def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], seconds: float) -> float:
+    """Returns the keys/s of `what(keys)` over the batches in turn for `seconds`, after a first call with each."""
     for batch in batches:
         what(batch)
     batches, done, start = itertools.cycle(batches), 0, time.perf_counter()
@@ -74,8 +75,8 @@ def rate(what, batches, seconds):
     return done / (time.perf_counter() - start)
 
 
-def in_process(rows, seconds):
-    """-> (bytes of index a row, {distribution: rates}) of one table on one core."""
+def in_process(rows: int, seconds: float) -> tuple[float, dict[str, dict[str, float]]]:
+    """Returns the bytes of the index per row, and the rates by distribution, of a table on one core."""
     table = Table(CONFIG)
     for first in range(1, rows + 1, LOAD_ROWS):
         table.find_or_create(key_of(np.arange(first, min(first + LOAD_ROWS, rows + 1))))
@@ -102,13 +103,13 @@ def in_process(rows, seconds):
     return (table.nbytes - rows * CONFIG.width * 4) / rows, results
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="1000000,20000000", help="resident rows, comma separated; the last is scored")
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each rate")
+    parser.add_argument("--rows", default="1000000,20000000", help="resident rows, such as 1000,2000; the last counts")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds for each rate")
     parser.add_argument("--syncs", type=int, default=300, help="syncs at half load, for the percentiles")
     parser.add_argument("--demo_rows", type=int, default=1_000_000, help="training examples of the demo's data")
-    parser.add_argument("--workers", type=int, default=4, help="that the demo's traffic comes from")
+    parser.add_argument("--workers", type=int, default=4, help="workers of the demo's traffic")
     flags = parser.parse_args()
     most_workers = max(flags.workers, HOSTS * WORKERS_A_HOST)
     if flags.demo_rows < 2 * loopback.WARMUP_STEPS * loopback.BATCH_SIZE * most_workers:
@@ -123,11 +124,8 @@ def main():
         with tempfile.TemporaryDirectory() as directory:
             remote = loopback.measure(rows, flags, directory, cores[0], sys.modules[__name__])
         for distribution in ("uniform", "zipf"):
-            case = {
-                **local[distribution],
-                **remote[distribution],
-                "table_bytes_per_row": CONFIG.width * 4 + index_bytes,
-            }
+            case = {**local[distribution], **remote[distribution]}
+            case["table_bytes_per_row"] = CONFIG.width * 4 + index_bytes
             cases[f"{distribution}_{rows}"] = {name: round(value, 3) for name, value in case.items()}
             show(f"{rows:,} rows, {distribution}", cases[f"{distribution}_{rows}"])
         cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(remote["index_bytes_per_row"], 2)
@@ -149,8 +147,8 @@ def main():
     print(json.dumps({**result, "cases": {**cases, "demo": demo, "demo_of_hosts": of_hosts}}))
 
 
-def workers_fed(title, figures):
-    """Prints the figures of the demo's data. -> how many workers a core of the service feeds at N = 30."""
+def workers_fed(title: str, figures: dict[str, float]) -> float:
+    """Prints the figures of the demo's data, and returns the number of workers that a core feeds at N = 30."""
     show(f"the demo's data, {title}", figures)
     per_million = figures["core_sec_per_million_examples_sync_30"]
     fed = round(1e6 / per_million / WORKER_EXAMPLES_PER_SEC, 2)
@@ -161,7 +159,7 @@ def workers_fed(title, figures):
     return fed
 
 
-def show(title, figures):
+def show(title: str, figures: dict[str, float]) -> None:
     """Prints one case as lines."""
     print(title)
     for name, value in figures.items():

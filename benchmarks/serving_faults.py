@@ -1,19 +1,19 @@
 """Whether a scoring server ever gives a wrong answer: faults under 100 requests per second. The last line is JSON.
 
-An answer is wrong if its status is 200 and its predictions differ from those of the model that its headers name. The
-checkpoints of a small model are published in turn, to a real cluster of three primaries with a replica each and to a
-directory, while `python -m ctr_trainer score` serves them; each fault comes at a random moment, and then the other
-checkpoint is published.
+An answer is wrong if its status is 200 and the model that its headers name predicts something else. Two checkpoints of
+a small model are published in turn, to a real cluster of three primaries with a replica each and to a directory, while
+`python -m ctr_trainer score` serves them. Each fault comes at a random moment; then the other checkpoint is published.
 
 | key | what |
 |---|---|
 | `wrong_answers` | wrong answers of the parts `cluster` and `directory` |
-| `answers`, `refused`, `no_answer` | of the same: of status 200, of another status, and requests that got none |
-| `requests_per_sec` | of the same: sent per second of the parts |
-| `losses`, `losses_noticed` | faults that lost rows, and after which the next checkpoint waited for a 503 of /healthz |
-| `requests_lost_at_sigterm` | part `sigterm`, see `serving_limits.py` |
-| `peak_mb_per_request` | part `memory`, see `serving_limits.py` |
-| `rounds`, `left_out` | of each fault; the parts that did not run, whose keys are null |
+| `answers`, `refused`, `no_answer` | answers of status 200, answers of another status, requests without an answer |
+| `requests_per_sec` | requests sent per second of these parts |
+| `losses`, `losses_noticed` | faults that lost rows, and how many of them /healthz showed by 503 |
+| `requests_lost_at_sigterm` | part `sigterm`: requests without an answer of status 200 up to the server's end |
+| `sigterm_rounds`, `sigterm_requests` | part `sigterm`: servers ended under load, and requests sent |
+| `peak_mb_per_request`, `mb_of_attack` | part `memory`: MB added to the peak of memory, the most and by attack |
+| `rounds`, `left_out` | rounds of each fault; the parts that did not run, whose keys are null |
 
 Examples: python benchmarks/serving_faults.py                                  # all parts, about ten minutes
           python benchmarks/serving_faults.py --parts=cluster --rounds=20
@@ -23,7 +23,6 @@ Examples: python benchmarks/serving_faults.py                                  #
 import argparse
 import collections
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -38,6 +37,7 @@ import threading
 import time
 import uuid
 
+import serving_limits
 from serving_load import TIMEOUT_SECONDS, Campaign, run_faults
 
 from ctr_trainer.messages.errors import UserError
@@ -74,7 +74,7 @@ class ClusterFaults:
         self.campaign: Campaign | None = None
 
     def publish(self, spool: pathlib.Path | None = None, number: int = 1) -> int:
-        """Publishes a spool, by default that of the next checkpoint, as a new generation. Returns its number."""
+        """Publishes a spool, by default of the next checkpoint, as a new generation. Returns its number."""
         if spool is None:
             number = next(self._numbers)
             spool = self._spools[number]
@@ -88,12 +88,7 @@ class ClusterFaults:
         return generation
 
     def run(self, fault: str, waits: bool) -> None:
-        """Breaks something at a random moment, and has the next checkpoint served.
-
-        Args:
-          fault: one of `CLUSTER`.
-          waits: whether the checkpoint is published once the loss is noticed, and not at a random moment.
-        """
+        """Causes a fault of `CLUSTER` at a random moment, then publishes; if `waits`, after the loss was noticed."""
         time.sleep(self._draw.random() * STEP_SECONDS)
         cluster, campaign = self._cluster, self.campaign
         with_state = cluster.primary_of(_STATE)
@@ -115,7 +110,7 @@ class ClusterFaults:
         elif fault == "full":
             self._fill()
         elif fault == "diverged":
-            spool = self._place / uuid.uuid4().hex  # A delivery removes what it has delivered.
+            spool = self._place / uuid.uuid4().hex  # A delivery removes what it delivered.
             shutil.copytree(self._diverged, spool)
             generation = self.publish(spool)
             campaign.await_all(
@@ -133,7 +128,7 @@ class ClusterFaults:
         campaign.judge(fault)
 
     def _recover(self) -> None:
-        """Publishes until what was published is served: a fault may have hit what was published already."""
+        """Publishes until a publication is served, as the fault may have damaged the last one."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -153,7 +148,7 @@ class ClusterFaults:
             deadline = time.monotonic() + TIMEOUT_SECONDS
             while self._generation() == before and time.monotonic() < deadline:
                 time.sleep(0.005)
-            self._note(self._generation(), number)  # It may be served, if the kill comes late.
+            self._note(self._generation(), number)  # It may be served if the kill comes late.
             time.sleep(self._draw.random() * 0.5)
             os.kill(process.pid, signal.SIGKILL)
 
@@ -169,7 +164,7 @@ class ClusterFaults:
         return int(self._cluster.ask(self._cluster.primary_of(_STATE), "GET", "{ctr}generation") or 0)
 
     def _renew(self, spool: pathlib.Path) -> None:
-        """Makes a spool one of another training."""
+        """Gives a spool the identity of another training."""
         records.write_publication(spool, Publication(trained.NAME, 1, uuid.uuid4().hex))
 
     def _note(self, generation: int, number: int) -> None:
@@ -180,7 +175,7 @@ class ClusterFaults:
 
 
 class DirectoryFaults:
-    """Publishes to a directory, good records and others."""
+    """Publishes valid and invalid records to a directory."""
 
     first = 1, 0  # A generation, and the number of its checkpoint.
 
@@ -225,13 +220,11 @@ class DirectoryFaults:
 
 
 def limits(part: str, model: trained.Trained, url: pathlib.Path, args: argparse.Namespace) -> dict:
-    """Returns the keys of the part `sigterm` or `memory`, of a server of a directory."""
-    import serving_limits
-
+    """Returns the keys of the part `sigterm` or `memory`."""
     trained.publish(url, model.estimator, model.checkpoints[0])
     if part == "sigterm":
         lost, sent = serving_limits.measure_sigterm(url, model.instances[:10], rounds=args.rounds, seed=args.seed)
-        return {"requests_lost_at_sigterm": lost, "sigterm_requests": sent}
+        return {"requests_lost_at_sigterm": lost, "sigterm_rounds": args.rounds, "sigterm_requests": sent}
     attacks = serving_limits.measure_memory(url, model.instances)
     return {"peak_mb_per_request": max(attacks.values()), "mb_of_attack": attacks}
 
@@ -248,8 +241,6 @@ def measure(args: argparse.Namespace) -> dict:
             why = "" if part in args.parts else "not asked for"
             if not why and part == "cluster" and redis_cluster.server_binary() is None:
                 why = "there is no Redis or Valkey"
-            if not why and part in ("sigterm", "memory") and importlib.util.find_spec("serving_limits") is None:
-                why = "there is no benchmarks/serving_limits.py"
             if why:
                 left_out.append(part)
                 print(f"left out: {part} ({why})", flush=True)
@@ -284,10 +275,10 @@ def _names(text: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=_names, default=list(PARTS), help=f"some of {','.join(PARTS)}; default all")
-    parser.add_argument("--faults", type=_names, help=f"of a cluster, some of {','.join(CLUSTER)}; default all")
-    parser.add_argument("--rounds", type=int, default=5, help="of each fault; default 5")
+    parser.add_argument("--faults", type=_names, help=f"cluster faults, some of {','.join(CLUSTER)}; default all")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each fault; default 5")
     parser.add_argument("--rate", type=float, default=100.0, help="requests per second; default 100")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments; default 0")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments; default 0")
     args = parser.parse_args()
     unknown = sorted({*args.parts} - {*PARTS} | {*(args.faults or ())} - {*CLUSTER})
     if unknown:

@@ -1,98 +1,28 @@
-"""What clients can do to a scoring server: requests lost at its end, and memory that one hostile request takes.
+"""Requests lost at the end of a scoring server, and memory that one hostile request takes; for `serving_faults.py`."""
 
-Each server is a process of its own, `python -m ctr_trainer score`, of a small model with every kind of feature. The
-last line is JSON:
-
-| key | |
-|---|---|
-| `requests_lost_at_sigterm` | requests that got no answer, or another one than 200, up to the server's end |
-| `sigterm_rounds`, `sigterm_requests` | rounds of load with a SIGTERM at a random moment, and requests sent in all |
-| `peak_mb_per_request` | the most MB that one attack added to the server's peak of resident memory |
-| `mb_of_attack` | the same for each attack |
-
-Example: python benchmarks/serving_limits.py --rounds=10
-         python benchmarks/serving_limits.py --parts=memory
-"""
-
-import argparse
 import contextlib
 import dataclasses
 import http.client
 import json
 import pathlib
 import random
-import re
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 from pyarrow import flight
+from serving_load import Server, serving
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from tests.scoring import trained  # noqa: E402
+from tests.scoring import trained
 
-PARTS = ("sigterm", "memory")
 _SECONDS = 120
 # A loaded machine must not turn an answer into a timeout, which would count as lost.
 _PATIENT = "--timeout_secs=60"
 _PREDICT = f"/v1/models/{trained.NAME}:predict"
-
-
-@dataclasses.dataclass(frozen=True)
-class Server:
-    """A scoring server.
-
-    Attributes:
-      process: its process.
-      port, flight_port: of HTTP and of Arrow Flight.
-    """
-
-    process: subprocess.Popen
-    port: int
-    flight_port: int
-
-    def peak_mb(self) -> float:
-        """Returns the most memory that the process has had resident since `forget_peak`."""
-        return self._memory("VmHWM")
-
-    def resident_mb(self) -> float:
-        """Returns the memory that the process has resident."""
-        return self._memory("VmRSS")
-
-    def forget_peak(self) -> None:
-        """Sets the peak to what is resident now."""
-        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-
-    def _memory(self, name: str) -> float:
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) / 1024
-
-
-@contextlib.contextmanager
-def serving(url: str | pathlib.Path, place: pathlib.Path, *flags: str) -> Iterator[Server]:
-    """Yields a server of a publication that has loaded it; kills what is left of it."""
-    log = place / "score.log"
-    command = [sys.executable, "-m", "ctr_trainer", "score", f"--model={url}", "--port=0", "--flight_port=0", *flags]
-    with open(log, "w") as out:
-        process = subprocess.Popen(command, stderr=out, cwd=ROOT)
-    try:
-        deadline = time.monotonic() + _SECONDS
-        while "global step" not in (text := log.read_text()):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{' '.join(command)} does not serve:\n{text[-3000:]}")
-            time.sleep(0.1)
-        port, flight_port = re.search(r"://\S+:(\d+),", text)[1], re.search(r"Flight on \S+:(\d+)", text)[1]
-        yield Server(process, int(port), int(flight_port))
-    finally:
-        process.kill()
-        process.wait(_SECONDS)
 
 
 @dataclasses.dataclass
@@ -104,25 +34,18 @@ class _Counts:
 def measure_sigterm(
     url: str | pathlib.Path, instances: list[dict], rounds: int = 5, clients: int = 8, seed: int = 0
 ) -> tuple[int, int]:
-    """Ends servers under load and counts the requests that are lost.
+    """Ends servers under load by SIGTERM at random moments, and counts the requests that are lost.
 
     Each client sends one request after another on one connection, and connects again when an answer says
-    `Connection: close`. A request is lost if the connection ends without an answer, although the last answer on it did
-    not say that it would be closed. A connection that is refused carries no request.
-
-    Args:
-      url: of the publication.
-      instances: raw examples of its model.
-      rounds: how many servers are ended.
-      clients: how many clients send at a time.
-      seed: of the moments.
+    `Connection: close`. A request is lost if the connection ends without an answer although the previous answer did not
+    say so, or if its status is not 200.
 
     Returns:
       (requests lost, requests sent).
     """
     counts, moments = _Counts(), random.Random(seed)
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as place, serving(url, pathlib.Path(place), _PATIENT) as server:
+        with tempfile.TemporaryDirectory() as place, serving(url, pathlib.Path(place, "score.log"), _PATIENT) as server:
             lock = threading.Lock()
             body = json.dumps({"instances": instances}).encode()
             threads = [
@@ -143,7 +66,7 @@ def measure_sigterm(
 
 
 def _send_until_refused(port: int, body: bytes, counts: _Counts, lock: threading.Lock, pause: float) -> None:
-    """Sends requests until the server lets nobody connect; the mean time between two is a tenth of `pause` seconds."""
+    """Sends requests until the server accepts no connection, one per tenth of `pause` seconds on average."""
     own = random.Random(pause)
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
@@ -175,17 +98,9 @@ def _send_until_refused(port: int, body: bytes, counts: _Counts, lock: threading
 
 
 def measure_memory(url: str | pathlib.Path, instances: list[dict]) -> dict[str, float]:
-    """Attacks a server, and measures by how much each attack raises the peak of its resident memory.
-
-    Args:
-      url: of the publication.
-      instances: raw examples of its model.
-
-    Returns:
-      by attack MB per request; an attack of many connections counts as one request.
-    """
+    """Returns, by attack, the MB by which it raises the server's peak of resident memory."""
     found = {}
-    with tempfile.TemporaryDirectory() as place, serving(url, pathlib.Path(place)) as server:
+    with tempfile.TemporaryDirectory() as place, serving(url, pathlib.Path(place, "score.log")) as server:
         for _ in range(3):
             _post(server, json.dumps({"instances": instances}).encode())
         for name, attack in _attacks(instances).items():
@@ -199,7 +114,6 @@ def measure_memory(url: str | pathlib.Path, instances: list[dict]) -> dict[str, 
 
 
 def _attacks(instances: list[dict]) -> dict[str, Callable[[Server], None]]:
-    """Returns the attacks by name."""
     rows = pa.RecordBatch.from_pylist([instances[0]] * 1000)
     user, tags = rows.schema.names.index("user"), rows.schema.names.index("tags")
     long = rows.slice(0, 2).set_column(user, "user", pa.array(["u" * (1 << 29), "u"]))
@@ -259,33 +173,3 @@ def _many_heads(server: Server) -> None:
             connection.settimeout(0.1)
             with contextlib.suppress(OSError):
                 connection.sendall(b"GET / HTTP/1.1\r\n" + b"A: " + b"a" * (2 << 20))
-
-
-def measure(args: argparse.Namespace) -> dict:
-    """Returns the JSON of the last line."""
-    found: dict = dict.fromkeys(("requests_lost_at_sigterm", "peak_mb_per_request"))
-    with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as place:
-        from ctr_trainer.ranks import distributed
-
-        distributed.init()
-        model, url = trained.train(pathlib.Path(place, "model")), pathlib.Path(place, "publication")
-        trained.publish(url, model.estimator, model.checkpoints[0])
-        if "sigterm" in args.parts:
-            lost, sent = measure_sigterm(url, model.instances[:10], args.rounds, seed=args.seed)
-            found |= {"requests_lost_at_sigterm": lost, "sigterm_rounds": args.rounds, "sigterm_requests": sent}
-        if "memory" in args.parts:
-            attacks = measure_memory(url, model.instances)
-            found |= {"peak_mb_per_request": max(attacks.values()), "mb_of_attack": attacks}
-    return found
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="which to measure")
-    parser.add_argument("--rounds", type=int, default=5, help="servers that are ended under load")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments at which servers are ended")
-    print(json.dumps(measure(parser.parse_args(arguments))))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,11 @@
-"""Scoring servers under load, and whether their answers are those of the models that they name."""
+"""Scoring servers under load, and the check of their answers against the models that they name."""
 
 import collections
 import contextlib
 import dataclasses
 import http.client
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ EXAMPLES, CLIENTS, APART, TIMEOUT_SECONDS = 5, 8, 1e-5, 120.0
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a client got: the status, the record that the headers name, and predictions of some examples."""
+    """An answer: the status, the record that the headers name, and the predictions of some examples."""
 
     status: int
     record: tuple[str, str, str]
@@ -34,13 +35,7 @@ class Answer:
 
 
 class Load:
-    """Clients that send requests to servers at a fixed rate, from threads of this process.
-
-    Args:
-      ports: of the servers, which get requests in turn.
-      model: `trained.Trained`.
-      rate: requests per second in all.
-    """
+    """Clients in threads of this process, which send `rate` requests per second in all to servers in turn."""
 
     def __init__(self, ports: list[int], model: trained.Trained, rate: float):
         self._ports, self._model, self._rate = ports, model, rate
@@ -65,7 +60,7 @@ class Load:
         port, draw = self._ports[number % len(self._ports)], np.random.default_rng(number)
         client, due = Client(port), time.monotonic() + number / self._rate
         while not self._ends.wait(max(due - time.monotonic(), 0)):
-            due = max(due + CLIENTS / self._rate, time.monotonic() - 1)  # What a pause has delayed is not all made up.
+            due = max(due + CLIENTS / self._rate, time.monotonic() - 1)
             examples = draw.choice(len(self._model.instances), EXAMPLES, replace=False)
             self.sent += 1
             try:
@@ -81,11 +76,10 @@ class Load:
 
 
 class Campaign:
-    """Servers under load, and what their answers have to be.
+    """Servers under load, and the counts of their answers.
 
     Attributes:
-      number_of: by (generation, epoch) the number of the checkpoint that was published so.
-      found: Counter of `wrong_answers`, `answers`, `refused`, `losses`, `losses_noticed`; and of rounds by fault.
+      number_of: the number of the checkpoint that was published, by (generation, epoch).
     """
 
     def __init__(self, model: trained.Trained, ports: list[int], rate: float):
@@ -103,7 +97,7 @@ class Campaign:
         self.found["seconds"] += time.monotonic() - self._began
 
     def judge(self, fault: str) -> None:
-        """Compares the answers since the last call, and says how the round of a fault went."""
+        """Checks the answers since the last call, and prints the counts of the round."""
         counts = collections.Counter()
         for answer in self._load.taken():
             counts["answers" if answer.status == 200 else "refused"] += 1
@@ -116,7 +110,7 @@ class Campaign:
         print(f"{fault}, round {self.rounds[fault]}: {dict(counts)}", flush=True)
 
     def await_all(self, is_so: Callable[[int, dict], bool], what: str, seconds: float = TIMEOUT_SECONDS) -> bool:
-        """Waits until is_so(health's status, health) of each server. Returns whether that was so in time."""
+        """Waits until is_so(status, body) holds for /healthz of each server. Returns whether it did in time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError, http.client.HTTPException):
@@ -143,21 +137,45 @@ class Campaign:
         return bool(np.abs(answer.found - self.model.expected[number][answer.examples]).max() < APART)
 
 
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """The process of a scoring server, and its ports."""
+
+    process: subprocess.Popen
+    port: int
+    flight_port: int
+
+    def peak_mb(self) -> float:
+        """Returns the most memory that the process has had resident since `forget_peak`."""
+        return self._memory("VmHWM")
+
+    def resident_mb(self) -> float:
+        """Returns the memory that the process has resident."""
+        return self._memory("VmRSS")
+
+    def forget_peak(self) -> None:
+        """Sets the peak to the memory that is resident now."""
+        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def _memory(self, name: str) -> float:
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) / 1024
+
+
 @contextlib.contextmanager
-def serving(url: str, place: pathlib.Path, name: str, *flags: str) -> Iterator[int]:
-    """Gives the port of a scoring server of a publication, which has loaded it; ends it."""
-    port_file, log = place / f"{name}.port", place / f"{name}.log"
-    command = [sys.executable, "-m", "ctr_trainer", "score", f"--model={url}", "--port=0", f"--port_file={port_file}"]
-    command += flags
+def serving(url: str | pathlib.Path, log: pathlib.Path, *flags: str) -> Iterator[Server]:
+    """Yields a server that has loaded a publication; ends it after the block."""
+    command = [sys.executable, "-m", "ctr_trainer", "score", f"--model={url}", "--port=0", "--flight_port=0", *flags]
     with open(log, "w") as out:
         process = subprocess.Popen(command, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT)
     try:
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while "global step" not in log.read_text():
+        while "global step" not in (text := log.read_text()):
             if process.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"{' '.join(command)} does not serve:\n{log.read_text()[-3000:]}")
+                sys.exit(f"{' '.join(command)} does not serve:\n{text[-3000:]}")
             time.sleep(0.1)
-        yield int(port_file.read_text().rpartition(":")[2])
+        port, flight_port = re.search(r"://\S+:(\d+),", text)[1], re.search(r"Flight on \S+:(\d+)", text)[1]
+        yield Server(process, int(port), int(flight_port))
     finally:
         process.terminate()
         try:
@@ -168,18 +186,13 @@ def serving(url: str, place: pathlib.Path, name: str, *flags: str) -> Iterator[i
 
 
 class Faults(Protocol):
-    """A place that servers read, and what may go wrong there.
-
-    Attributes:
-      campaign: of the servers, once they run.
-      first: the generation that is published at the beginning, and the number of its checkpoint.
-    """
+    """The faults of a place that servers read; `first` is the first generation and the number of its checkpoint."""
 
     campaign: Campaign | None
     first: tuple[int, int]
 
     def run(self, fault: str, waits: bool) -> None:
-        """Has a fault happen at a random moment, and judges the answers; `waits` if its effect is to be noticed."""
+        """Causes a fault at a random moment, waits for its effect if `waits`, and judges the answers."""
 
 
 def run_faults(
@@ -193,9 +206,9 @@ def run_faults(
 ) -> Campaign:
     """Runs rounds of faults under load, against a server with a cache of hot rows and one without."""
     with (
-        serving(url, place, "hot") as hot,
-        serving(url, place, "cold", "--cache_rows=0") as cold,
-        contextlib.closing(Campaign(model, [hot, cold], rate)) as campaign,
+        serving(url, place / "hot.log") as hot,
+        serving(url, place / "cold.log", "--cache_rows=0") as cold,
+        contextlib.closing(Campaign(model, [hot.port, cold.port], rate)) as campaign,
     ):
         generation, checkpoint = faults.first
         campaign.number_of[generation, 0], faults.campaign = checkpoint, campaign

@@ -1,4 +1,4 @@
-"""The sides of a comparison: scripts that run in turn, so that the machine's drift hits all alike."""
+"""The sides of a comparison: scripts that run in turn, so that a drift of the machine's speed affects all of them."""
 
 import dataclasses
 import json
@@ -7,48 +7,65 @@ import pathlib
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 
-HERE = pathlib.Path(__file__).parent
-TIMEOUT_SECONDS = 900
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+TIMEOUT_SECONDS = 1800
+
+
+def environment(root: pathlib.Path = ROOT, **more: str) -> dict[str, str]:
+    """Returns the environment of a job that uses the package in `root` and the programs next to this Python."""
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        **more,
+    }
+
+
+def call(command: Sequence[object], root: pathlib.Path = ROOT, **more: str) -> subprocess.CompletedProcess:
+    """Runs a command in `root`; if it fails, the end of its output ends this program."""
+    line = [*map(str, command)]
+    done = subprocess.run(
+        line, cwd=root, env=environment(root, **more), capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
+    if done.returncode:
+        failed = f"{' '.join(line)} ended with {done.returncode}"
+        raise SystemExit(f"{failed}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One command of a comparison.
+    """A command of a comparison.
 
     Attributes:
-      script: in this directory; each of its workers ends its output with a JSON line.
-      arguments: of the script.
-      workers: 0 runs it without horovodrun.
-      environment: more variables.
+      script: the script in this directory; each of its workers ends its output with a JSON line.
+      arguments: the arguments of the script.
+      workers: number of workers; 0 runs the script without horovodrun.
       needs_bfloat16: whether it multiplies bfloat16, for which not every processor has instructions.
-      lines: JSON lines that each worker prints.
     """
 
     script: str
     arguments: tuple[str, ...] = ()
     workers: int = 0
-    environment: tuple[tuple[str, str], ...] = ()
     needs_bfloat16: bool = False
-    lines: int = 1
 
-    def run(self):
-        """-> list of the workers' JSON objects."""
+    def run(self) -> list[dict]:
+        """Returns the JSON objects of the workers."""
         command = [sys.executable, str(HERE / self.script), *self.arguments]
         if self.workers:
             command = ["horovodrun", "-np", str(self.workers), "--gloo", *command]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        environment["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
-        environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-        environment.update(self.environment)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+        done = call(command, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
         lines = [line[line.index("{") :] for line in done.stdout.splitlines() if line.endswith("}") and "{" in line]
-        if done.returncode or len(lines) != self.lines * max(self.workers, 1):
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        if len(lines) != max(self.workers, 1):
+            raise SystemExit(f"{' '.join(command)} printed {len(lines)} results:\n{done.stdout[-3000:]}")
         return [json.loads(line) for line in lines]
 
-    def examples_per_sec(self):
-        """-> of all workers together."""
+    def examples_per_sec(self) -> float:
+        """Returns the examples/s of all workers together."""
         return sum(result["examples_per_sec"] for result in self.run())
 
 
@@ -73,7 +90,7 @@ def compare(sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
 
 
 def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
-    """Returns the median over the rounds of one side's rate over another's, or None if one of them was left out."""
+    """Returns the median over the rounds of one side's rate over another's, or None if one of them did not run."""
     if one not in rates or other not in rates:
         return None
     return round(statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True)), 3)

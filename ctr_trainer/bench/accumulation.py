@@ -36,7 +36,7 @@ _COLUMNS = (
 )
 _NOTES = (
     "Seconds are for all examples of a row at its examples/s, without and with the run's evaluations. Over the row "
-    "above: by how many percent the examples/s are more. The batch size is that of all workers in an optimizer step. "
+    "above: by how many percent the examples/s are more. The batch size counts all workers in an optimizer step. "
     "Training AUC is of the training examples, each as it came.",
     "--scale_lr=linear_batches and sqrt_batches let the learning rates grow with the batches of a step.",
     "*: its best AUC is the best so far, of this row and those above it.",

@@ -171,7 +171,7 @@ def _lines(
         *format_table(["method", "batch size", *columns], cells),
         "",
         f"Optimizer steps: {steps}. Speed-up and time saved are percent of one worker's time. Over the row above: by "
-        "how many percent the examples/s are more. The batch size is that of all workers in an optimizer step.",
+        "how many percent the examples/s are more. The batch size counts all workers in an optimizer step.",
         *([ONE_ROUND] if bench.rounds == 1 else []),
         *(f"{name} failed: {error}" for name, error in failed.items()),
     ]

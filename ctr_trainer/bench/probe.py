@@ -1,4 +1,4 @@
-"""A worker that measures the batches and the variables of a job and the cost of an allreduce, for `calibration`.
+"""A worker that measures the batches and the variables of a job and the cost of an allreduce, for `measure_costs`.
 
 Rank 0 writes one JSON object:
 

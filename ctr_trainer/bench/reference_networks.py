@@ -63,7 +63,7 @@ def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
     """Returns the flags of `train` for each network.
 
     Args:
-      names: those of `--dense_params`, see `without_divisor`; () for the experiment's own network.
+      names: the names in `--dense_params`, see `without_divisor`; () for the experiment's own network.
       scale: divisor of the number of parameters.
 
     Raises:
@@ -108,7 +108,7 @@ def describe(names: Sequence[str], model: str) -> str:
     """Describes networks in words, such as `deepfm (resnet50, vgg16), conv`.
 
     Args:
-      names: those of `--dense_params`.
+      names: the names in `--dense_params`.
       model: name of the model whose hidden layers all networks but the convolutions are.
     """
     layers = [name for name in names if name != CONVOLUTION]

@@ -1,7 +1,7 @@
 """Measures training jobs: each action prints a table and writes it with JSON and PNG into --output.
 
-What is trained is what `train` would train with the same flags, or a --flagfile; without --train_data it is W1, made in
-memory: DeepFM's 26 fields and 13 numbers with random labels, which is about speed only. All settings run in turn,
+A job trains what `train` would train with the same flags or --flagfile. Without --train_data it trains on W1, which is
+made in memory: 26 fields and 13 numbers with random labels for DeepFM, for speed only. All settings run in turn,
 --rounds times; figures are medians and ranges.
 """
 
@@ -14,8 +14,7 @@ from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags, ListedExperim
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
 
-# An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an `Experiment`, and what
-# other groups it uses.
+# The module of an action has a SUMMARY and run(bench, experiment, ...), where ... are the other groups that it uses.
 _MODULES = {
     "scaling": scaling,
     "settings": settings,
@@ -24,7 +23,7 @@ _MODULES = {
     "network": network,
     "simulate": simulate,
 }
-# What --rounds=0 and --steps=0 stand for; the jobs of `network` are many, and of many workers.
+# The values for --rounds=0 and --steps=0; `network` has many jobs of many workers.
 _SIZES, _SIZES_OF = {"rounds": 3, "steps": 200}, {network: {"rounds": 1, "steps": 100}}
 _USED = {
     accumulation: (AccumulationFlags, ListedExperiment),
@@ -75,13 +74,13 @@ def run(
         raise UserError("--workers=: name one number or more, each at least 1")
     batches = experiment.train.accumulation_steps or (1,)
     if module is accumulation:
-        batches = (1,)  # Its jobs have each their own.
+        batches = (1,)  # Each of its jobs has its own number.
     elif len(batches) > 1:
         listed = ",".join(map(str, batches))
         raise UserError(
             f"--accumulation_steps={listed}: `bench {action}` takes one number, `bench accumulation` a list"
         )
-    # Now, and not after an hour of measuring.
+    # Checked now, and not after an hour of measuring.
     require_known(experiment.model.model)
     for path in filter(None, (experiment.data.train_data, experiment.data.eval_data)):
         require_data(path, experiment)

@@ -1,4 +1,4 @@
-"""Turns raw logs into Parquet files, one column a feature, keys hashed once; prints a summary."""
+"""Converts raw logs to Parquet files with a column per feature and hashed keys, and prints a summary."""
 
 import dataclasses
 import importlib.resources
@@ -9,7 +9,7 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 
-if TYPE_CHECKING:  # Imported where it is used, so that the help is printed at once.
+if TYPE_CHECKING:  # Imported where it is used, so that the help appears at once.
     from ctr_trainer.features.spec import FeatureSpec
 
 
@@ -80,7 +80,7 @@ def run(flags: ConvertFlags) -> None:
         _infer(flags)
         return
     if flags.label:
-        raise UserError("--label goes with --infer; to convert, the feature spec names the label")
+        raise UserError("--label is for --infer; for a conversion the feature spec names the label")
     require(flags, "format", "output")
     if flags.format != "synthetic":
         require(flags, "input")
@@ -113,7 +113,7 @@ def _with_spark(
     from ctr_trainer.spark.conversion import session
 
     if flags.threads:
-        raise UserError("--threads is of --engine=local; Spark's own settings say how many tasks run at a time")
+        raise UserError("--threads is for --engine=local; the number of concurrent tasks is a setting of Spark")
     with session() as spark:
         return convert_files(spark, flags.format, source or [], flags.output, spec, Layout(**options))
 
@@ -126,14 +126,14 @@ def _infer(flags: ConvertFlags) -> None:
         raise UserError(f"--label={flags.label}: the label of format {flags.format} is the first number of each line")
     for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name) not in ("", "none", False):
-            raise UserError(f"--infer writes a feature spec and converts nothing, so --{name} does not go with it")
+            raise UserError(f"--infer writes a feature spec and converts nothing, so it does not take --{name}")
     require_files(flags.input)
     from ctr_trainer.data.infer import infer
 
     spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, flags.max_bad_rows)
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
-        f"{len(spec.ids)} columns kept as ids; its comments say why. Look through it, then convert with "
+        f"{len(spec.ids)} columns kept as ids; its comments say why. Review it, then convert with "
         f"--feature_spec={flags.output}",
         flush=True,
     )

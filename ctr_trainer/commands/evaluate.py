@@ -1,10 +1,10 @@
-"""Computes a checkpoint's metrics on --eval_data: prints them as a table, and last as one JSON object.
+"""Computes the metrics of a checkpoint on --eval_data, and prints them as a table and as a last line of JSON.
 
-With --saved_model=DIR it evaluates an export as it would be served. An export takes the features' raw values, which
+With --saved_model=DIR it evaluates an export as a server would use it. An export takes the features' raw values, which
 converted data do not have, so --eval_data then names raw files as `convert --input` does.
 
---output=FILE.json writes them with the reliability table: by decile of the predictions, what was predicted and what
-happened. Scores of single examples, each with its label, are what `predict` writes.
+--output=FILE.json writes them with the reliability table: mean prediction and mean label by decile of the predictions.
+`predict` writes the scores of single examples with their labels.
 """
 
 import json
@@ -72,7 +72,7 @@ def run(
 
 
 def _is_ours(path: Path) -> bool:
-    """Returns whether a file is what this command wrote."""
+    """Returns whether this command wrote a file."""
     try:
         return path_of(path).read_json("").items() >= _MARK.items()
     except UserError:

@@ -18,7 +18,7 @@ EXAMPLES = (
 
 
 def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, export: ExportFlags) -> None:
-    """Exports; the last line printed is one JSON object."""
+    """Exports. The last line of the output is a JSON object."""
     require(export, "export_dir")
     require_model(experiment.model)
 

@@ -32,16 +32,16 @@ EXAMPLES = (
     "python -m ctr_trainer launch -np 2 --min-np 1 --max-np 8 --host-discovery-script ./hosts.sh -- "
     "--flagfile=job.flags",
 )
-# How horovodrun spells what is spelled otherwise here; besides, it has hyphens where flags here have underscores.
+# Options that horovodrun spells differently. In addition, it has hyphens in place of underscores.
 _SPELLED = {"H": "hosts", "num-proc": "np", "min-num-proc": "min_np", "max-num-proc": "max_np", "p": "ssh_port"}
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-# What workers take to end, besides the time that they have to stop and save.
+# The time in which workers end, in addition to the time in which they stop and save.
 _ENDING_SECONDS = 5.0
 
 
 def spelled(arguments: list[str]) -> list[str]:
-    """Returns the arguments with the launcher's options, those before `--`, as they are spelled here."""
+    """Returns the arguments with the options before `--` in this package's spelling."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return [*map(_as_here, arguments[:end]), *arguments[end:]]
 
@@ -83,14 +83,14 @@ def _experiment(arguments: list[str]) -> Experiment:
       UserError: a flag is wrong or missing.
     """
     if not arguments:
-        raise UserError("launch needs the flags of `train` behind --: launch -np 2 -- --flagfile=my.flags")
+        raise UserError("launch needs the flags of `train` after --: launch -np 2 -- --flagfile=my.flags")
     values = train_flags.define(train_flags.EXPERIMENT)
     try:
         rest = train_flags.parse(values, ["train", *arguments])
     except absl_flags.Error as error:
         raise UserError(f"{error}; see python -m ctr_trainer train --help") from None
     if rest:
-        raise UserError(f"launch takes flags of `train` behind --, not {' '.join(rest)}")
+        raise UserError(f"launch takes flags of `train` after --, not {' '.join(rest)}")
     experiment = train_flags.read(Experiment, values)
     require(experiment.data, "train_data")
     require(experiment.model, "model_dir")

@@ -27,7 +27,7 @@ _MARK = {b"ctr_trainer": b"predictions"}
 
 
 def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, predict: PredictFlags) -> None:
-    """Predicts; each rank writes its share, rank 0 prints how many there are in all."""
+    """Predicts: each rank writes its share, and rank 0 prints the total number."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,7 +69,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
 
 def _is_ours(path: Path) -> bool:
-    """Returns whether a file is predictions."""
+    """Returns whether a file has predictions."""
     import pyarrow as pa
 
     try:

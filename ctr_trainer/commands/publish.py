@@ -1,4 +1,4 @@
-"""Publishes a checkpoint whole, as a new generation of what servers read; or delivers what a training publishes.
+"""Publishes a checkpoint as a new generation for servers, or delivers what a training publishes.
 
 A training with --publish starts the latter by itself. What is published, and how servers read it: docs/serving.md.
 """
@@ -42,7 +42,7 @@ EXAMPLES = (
 
 
 def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, publish: PublishFlags) -> None:
-    """Publishes; the last line printed of a checkpoint is one JSON object."""
+    """Publishes. For a checkpoint, the last line of the output is a JSON object."""
     require(publish, "to")
     if publish.source:
         _deliver(publish, experiment.run.publish.redis)
@@ -63,7 +63,7 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     from ctr_trainer.publication.places import open_target
 
     ended = threading.Event()
-    # A machine that shuts down sends SIGTERM to all processes, and the training still publishes a last epoch.
+    # At a shutdown all processes get SIGTERM, and the training still publishes a last epoch.
     is_child = child.told_by_parent() is not None
     with child.handling_signals(signal.SIG_IGN if is_child else lambda *_: ended.set()):
         if is_child:

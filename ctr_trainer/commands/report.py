@@ -1,4 +1,4 @@
-"""Compares training runs, ended or under way: a table, the settings that differ, and curves as PNG files."""
+"""Compares finished and running trainings: a table, the settings that differ, and curves as PNG files."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ EXAMPLES = (
 
 
 def run(directories: list[str], flags: ReportFlags) -> None:
-    """Prints the table; writes the curves to --output, where that is given."""
+    """Prints the table, and writes the curves to --output if it is given."""
     from ctr_trainer.report.comparison import format_comparison
     from ctr_trainer.report.training_run import read_runs
 

@@ -1,4 +1,4 @@
-"""Inspects running shards of the embedding lookup service: rows, memory, rates; or has them save their rows."""
+"""Inspects running shards of the embedding lookup service (rows, memory, rates), or makes them save their rows."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def run(action: str, flags: ServiceFlags) -> None:
-    """Prints what the shards answer, as a table or, with --format=json, as one JSON object."""
+    """Prints the answers of the shards as a table or, with --format=json, as a JSON object."""
     import contextlib
 
     from ctr_trainer.embedding.service.client import ServiceClient

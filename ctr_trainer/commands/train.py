@@ -1,4 +1,4 @@
-"""Trains a model on converted data, from the newest checkpoint in --model_dir on if there is one."""
+"""Trains a model on converted data; resumes from the newest checkpoint in --model_dir if there is one."""
 
 import contextlib
 import dataclasses
@@ -46,11 +46,11 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def services_ahead(experiment: Experiment) -> Iterator[LocalServices]:
-    """Gives the `LocalServices` of an `Experiment`, which rank 0 has begun to start if its training will use them.
+    """Yields the local services of an experiment, which rank 0 has begun to start if the training will use them.
 
-    They take a second to start, and TensorFlow takes three to import. Not a collective: what `horovodrun` says of this
-    process decides. Those of a model directory in a store start later, since its `Staging` clears the place of their
-    logs first.
+    They start while TensorFlow is imported, which takes longer. This is not a collective: the environment that
+    `horovodrun` gives to this process decides. If the model directory is in a store, they start later, since its
+    `Staging` first clears the directory of their logs.
     """
     config, model_dir = experiment.run.embedding, experiment.model.model_dir
     place = Placement.of_this_process()
@@ -69,10 +69,10 @@ def run(
     metrics: MetricsConfig,
     export: ExportFlags,
 ) -> None:
-    """Trains; rank 0 leaves `flags.json` at the start and `train_summary.json` at the end in the model directory.
+    """Trains. In the model directory, rank 0 writes `flags.json` at the start and `train_summary.json` at the end.
 
-    With --eval_data it evaluates at the end, and while it trains if --eval_steps or --eval_epochs say so.
-    With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
+    With --eval_data it evaluates at the end, and with --eval_steps or --eval_epochs also during the training. With
+    --export_dir it exports at the end: the best model if --best_metric is given, else the last one.
     """
     data, model = experiment.data, experiment.model
     require(data, "train_data")
@@ -85,7 +85,7 @@ def run(
     if data.eval_data:
         require_files(data.eval_data)
     if export.export_dir:
-        directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
+        directory.refuse_others(export.export_dir)  # Checked now, and not after the training.
     with services_ahead(experiment) as services:
         _train(given, experiment, evaluation, metrics, export, services)
 
@@ -120,7 +120,7 @@ def _train(
     experiment = with_label_rates(as_trained(given, experiment))
     estimator = make_estimator(experiment, services)
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
-        eval_spec.input_fn()  # Data that cannot be read is found now, before the graph is made.
+        eval_spec.input_fn()  # Unreadable data raises an error now, before the graph is built.
 
     def train_input_fn(position: Any) -> Any:
         batches = training_reader(experiment, position)
@@ -146,7 +146,7 @@ def _train(
             _log.info(line)
     if export.export_dir:
         checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
-        # The best one may be of before --negative_sampling changed: it is exported as it was trained.
+        # The best checkpoint may precede a change of --negative_sampling; it is exported as it was trained.
         params: Any = estimator.params
         estimator.params = dataclasses.replace(params, negative_sampling=None)
         if distributed.is_chief():
@@ -155,6 +155,6 @@ def _train(
 
 
 def _describe(groups: Iterable[Settings], workers: int) -> dict[str, Any]:
-    """Returns what `report` compares of two runs."""
+    """Returns what `report` compares between two runs."""
     flags = {name: value for group in groups for name, value in by_flag(group).items()}
     return {"command": "train", "version": __version__, "workers": workers, "flags": flags}

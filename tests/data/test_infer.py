@@ -162,7 +162,7 @@ def test_a_label_of_other_values_is_made_by_a_rule(tmp_path, label, values, rule
         ({"a": [0, 1, 1]}, ["--label=b"], "label=b: no such column; there are a"),
         ({"clicked": [0, 1, 1]}, ["--label=click"], "no such column; there are clicked; did you mean clicked?"),
         ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "label=a: has 3 different values"),
-        ({"a": [0, 1, 1]}, ["--split=random:0.5,0.5"], "--split does not go with it"),
+        ({"a": [0, 1, 1]}, ["--split=random:0.5,0.5"], "so it does not take --split"),
         ({"a": [0, 1, 1]}, ["--format=criteo"], "not at format criteo"),
         ({"a": []}, [], "has no rows to look at"),
     ],

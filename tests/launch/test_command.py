@@ -31,10 +31,10 @@ def test_options_are_spelled_as_horovodrun_has_them(supervised):
     ("arguments", "said"),
     [
         (["-np", "2", "--min-np=3", "--", *TRAIN], "--min-np=3, -np 2, --max-np=2: expected these in ascending order"),
-        (["-np", "2"], "launch needs the flags of `train` behind --"),
+        (["-np", "2"], "launch needs the flags of `train` after --"),
         (["--", *TRAIN, "--no_such_flag=1"], "Unknown command line flag 'no_such_flag'"),
         (["--", *TRAIN, "--batch_size=0"], "--batch_size=0 must be at least 1"),
-        (["--", *TRAIN, "more"], "launch takes flags of `train` behind --, not more"),
+        (["--", *TRAIN, "more"], "launch takes flags of `train` after --, not more"),
         (["--", "--train_data=d"], "--model_dir"),
         (["--", *TRAIN, "--epochs=0"], "--epochs=0 never ends by itself"),
         (["-np", "2", "-H", "a", "--", *TRAIN], "-H a: 'a' is no host"),
