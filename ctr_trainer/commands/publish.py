@@ -92,5 +92,6 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
         with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish.dtype)
             record = Delivery(spool, target).step()
+    assert record is not None  # The spool has one record.
     said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
     print(json.dumps(said), flush=True)
