@@ -1,7 +1,7 @@
 """Batches of examples, and the rows that they are cut from, as arrays."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numba
 import numpy as np
@@ -100,6 +100,29 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
         weights=np.concatenate([p.weights for p in parts]),
         ids={name: np.concatenate([p.ids[name] for p in parts]) for name in first.ids},
     )
+
+
+def batches(pieces: Iterator[Rows], steps: int, batch_size: int) -> Iterator[Batch]:
+    """Yields `steps` Batches, cut from the pieces in order; those after the last row are padding.
+
+    Args:
+      pieces: Rows, at least one; used up.
+      steps: number of batches, enough for all rows.
+      batch_size: rows of a batch.
+    """
+    piece, at = next(pieces), 0
+    for _ in range(steps):
+        parts, wanted = [], batch_size
+        while True:
+            parts.append(piece.slice(at, min(at + wanted, len(piece))))
+            at += len(parts[-1])
+            wanted -= len(parts[-1])
+            if not wanted or (following := next(pieces, None)) is None:
+                break
+            piece, at = following, 0
+        yield concatenate(parts).batch(batch_size)
+    for _ in pieces:
+        raise AssertionError("rows are left after the last batch")
 
 
 def _concatenate_bags(bags: Sequence[Bag]) -> Bag:

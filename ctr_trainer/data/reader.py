@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.batch import Batch, Rows, concatenate
+from ctr_trainer.data.batch import Batch, batches
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
 from ctr_trainer.data.row_groups import PieceReader, Place, RowGroups, places
@@ -163,9 +163,8 @@ class BatchReader:
         with OrderedMap(readers, self._places(), name=f"reading {self._source.name}") as pieces:
             for position in self._epochs_from_start():
                 # None marks the end of an epoch's pieces.
-                yield from self._batches(
-                    iter(pieces.__next__, None), row_order.num_batches(position.shares, self.batch_size)
-                )
+                steps = row_order.num_batches(position.shares, self.batch_size)
+                yield from batches(iter(pieces.__next__, None), steps, self.batch_size)
 
     def _epochs_from_start(self) -> Iterator[Position]:
         """Yields the position at which each epoch begins."""
@@ -179,19 +178,3 @@ class BatchReader:
         for position in self._epochs_from_start():
             yield from places(self._order, position.epoch, position.shares[self._rank])
             yield None
-
-    def _batches(self, pieces: Iterator[Rows], steps: int) -> Iterator[Batch]:
-        """Yields `steps` Batches, cut from the pieces; uses the pieces up."""
-        piece, at = next(pieces), 0
-        for _ in range(steps):
-            parts, wanted = [], self.batch_size
-            while True:
-                parts.append(piece.slice(at, min(at + wanted, len(piece))))
-                at += len(parts[-1])
-                wanted -= len(parts[-1])
-                if not wanted or (following := next(pieces, None)) is None:
-                    break
-                piece, at = following, 0
-            yield concatenate(parts).batch(self.batch_size)
-        for _ in pieces:
-            raise AssertionError("rows are left after the epoch's last batch")

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -42,19 +42,8 @@ class RowGroups:
         Raises:
           UserError: a file was removed or changed.
         """
-        spec, total = self._spec, sum(self.rows[g] for g in groups)
-        keys = {t.name: np.empty((total, len(t.single)), np.int64) for t in spec.tables}
-        dense = np.empty((total, len(spec.dense)), np.float32)
-        rest, start = [], 0
-        for group in groups:
-            columns = self._source.read(group)
-            part = slice(start, start := start + self.rows[group])
-            for table in spec.tables:
-                _fill(keys[table.name][part], [self._keys(columns, f) for f in table.single])
-            _fill(dense[part], [columns[f.name].to_numpy() for f in spec.dense])
-            rest.append(_rest(spec, columns))
-        rows = concatenate(rest)
-        return Rows(keys, rows.bags, dense, rows.labels, rows.weights, rows.ids)
+        tables = (self._source.read(group) for group in groups)
+        return rows_of(tables, sum(self.rows[group] for group in groups), self._spec, self._buckets)
 
     def reopened(self) -> "RowGroups":
         """Returns a reader of the same groups that opens the files anew, for another thread."""
@@ -66,9 +55,32 @@ class RowGroups:
         """Closes the files."""
         self._source.close()
 
-    def _keys(self, columns: pa.Table, feature: SparseFeature) -> np.ndarray:
-        values = columns[feature.name].to_numpy()
-        return self._buckets[feature.name].keys(values) if feature.is_bucketised else values
+
+def rows_of(tables: Iterable[pa.Table], total: int, spec: FeatureSpec, buckets: Mapping[str, hashing.Buckets]) -> Rows:
+    """Returns the Rows of encoded tables, in order.
+
+    Args:
+      tables: as `encode.Encoder` makes them.
+      total: number of their rows.
+      spec: FeatureSpec of the tables.
+      buckets: the Buckets of each bucketised feature, of `hashing.buckets_of`.
+    """
+    keys = {t.name: np.empty((total, len(t.single)), np.int64) for t in spec.tables}
+    dense = np.empty((total, len(spec.dense)), np.float32)
+    rest, start = [], 0
+    for columns in tables:
+        part = slice(start, start := start + len(columns))
+        for table in spec.tables:
+            _fill(keys[table.name][part], [_keys(columns, f, buckets) for f in table.single])
+        _fill(dense[part], [columns[f.name].to_numpy() for f in spec.dense])
+        rest.append(_rest(spec, columns))
+    rows = concatenate(rest)
+    return Rows(keys, rows.bags, dense, rows.labels, rows.weights, rows.ids)
+
+
+def _keys(columns: pa.Table, feature: SparseFeature, buckets: Mapping[str, hashing.Buckets]) -> np.ndarray:
+    values = columns[feature.name].to_numpy()
+    return buckets[feature.name].keys(values) if feature.is_bucketised else values
 
 
 def _fill(matrix: np.ndarray, columns: list[np.ndarray]) -> None:

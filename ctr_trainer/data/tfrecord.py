@@ -170,6 +170,46 @@ def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
     return None, record[:40], "a serialized tf.train.Example"
 
 
+class ExampleReader:
+    """Reads serialized `tf.train.Example` that do not come from a file, such as the messages of a stream.
+
+    Args:
+      wanted: what `typed.uses` returned.
+    """
+
+    def __init__(self, wanted: dict[str, Use]) -> None:
+        self._wanted = wanted
+        self._kinds: dict[str, str] = {}
+        self._parser: _Parser | None = None
+
+    def read(self, records: np.ndarray) -> tuple[pa.Table, dict[int, str]]:
+        """Returns a table of the records' wanted features, and what is wrong with each record that is not in it.
+
+        The first record that has a feature decides whether it holds bytes, integers or floats.
+
+        Args:
+          records: object array of bytes.
+        """
+        kinds = _kinds(records, self._wanted) | self._kinds
+        if not kinds:
+            return pa.table({}), dict.fromkeys(range(len(records)), "has none of the spec's features")
+        if kinds != self._kinds or self._parser is None:
+            self.close()
+            self._kinds, self._parser = kinds, _Parser(kinds)
+        table, misfits = self._parser.parse(records)
+        faults = {row: _fault(records[row], kinds) for row in misfits}
+        return table, {
+            row: (f"feature {column!r}: " if column else "") + f"{value!r} is not {expected}"
+            for row, (column, value, expected) in faults.items()
+        }
+
+    def close(self) -> None:
+        """Closes the session."""
+        if self._parser is not None:
+            self._parser.close()
+        self._parser = None
+
+
 class _Parser:
     """Parses thousands of records at a time, in a graph and session of its own.
 

@@ -32,6 +32,9 @@ class GivenReader:
       steps_per_epoch: batches of a whole epoch.
       in_epochs: `Epochs`.
       epochs: the number of the epoch that it stops before.
+      is_live: whether examples come one after another, as in a stream.
+      committed: f(position), called once a checkpoint with it is complete.
+      status_lines: f() -> list of f() -> a line for the log.
       read_latency: OpsReadSample: for each batch, how long the reader took to give it.
     """
 
@@ -43,7 +46,10 @@ class GivenReader:
         knows = hasattr(reader, "steps_per_epoch") and hasattr(reader, "steps_before")
         rows = getattr(reader, "rows", None)
         self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before, rows) if knows else None
+        self.is_live = getattr(reader, "is_live", False)
         self._position_after = getattr(reader, "position_after", lambda steps: None)
+        self.committed = getattr(reader, "committed", lambda position: None)
+        self.status_lines = getattr(reader, "status_lines", list)
         self.read_latency = Latency(operation("read"))
 
     def with_statistics(self, statistics):
@@ -135,7 +141,10 @@ class BatchInput(GraphInput):
             config.seed,
             store,
             # To pull rows ahead of their lookup is a matter of time.
-            config.prefetch_batches if training and not in_order else 0,
+            # Where records come one after another, none of them waits for the batches that are pulled with its own.
+            (min(config.prefetch_batches, 1) if self._reader.is_live else config.prefetch_batches)
+            if training and not in_order
+            else 0,
             trained,
             training and training.learning_rate_scale,
             within_training,
@@ -198,6 +207,14 @@ class BatchFeed(Feed):
 
     def position_after(self, steps):
         return self._reader.position_after(self._batches.taken_by(steps))
+
+    def committed(self, position):
+        if position is not None:
+            self._reader.committed(position)
+
+    @property
+    def status_lines(self):
+        return self._reader.status_lines()
 
     def epochs_after(self, steps):
         known = progress(self.position_after(steps))

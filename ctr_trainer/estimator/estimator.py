@@ -154,7 +154,7 @@ class Estimator(TrainedModel):
                 _log_start(training)
             stop = stop_hook(self.config.grace_secs)
             publishing = open_publishing(training, stop)
-            own, measuring = training_hooks(training, publishing.status_lines)
+            own, measuring = training_hooks(training, [*publishing.status_lines, *feed.status_lines])
             own += [stop, *publishing.hooks]
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else NoEvaluations()
             observed = observation.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, training.store)

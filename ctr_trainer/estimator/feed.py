@@ -128,7 +128,7 @@ class Feed:
     """
 
     embeddings = batch = steps = None
-    latencies = ()
+    latencies = status_lines = ()
     examples = 0
 
     def __init__(self, inputs, hooks=()):
@@ -143,6 +143,9 @@ class Feed:
     def position_after(self, steps):
         """Returns where the input stands after `steps` more steps of every worker; None if it does not know."""
         return
+
+    def committed(self, position):
+        """Takes notice of a checkpoint that is complete, with that position."""
 
     def epochs_after(self, steps):
         """Returns how many epochs, a float, are done after `steps` more steps; None if the input does not know."""

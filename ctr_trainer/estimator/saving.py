@@ -202,6 +202,7 @@ class Saving:
                     decay=self._decay,
                 )
                 model_directory.point_tensorflow_to(self._model_dir, self._last)
+            self._feed.committed(position)
             self._last_path = path
             _log.info("saved the checkpoint of step %d: %s", step, path)
             retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)

@@ -16,6 +16,7 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.checks import way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
+from ctr_trainer.experiment.open_stream import open_stream
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.hooks.progress_hooks import ProgressHook
 from ctr_trainer.messages.errors import UserError
@@ -26,6 +27,8 @@ from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import declared
+from ctr_trainer.stream.reader import StreamReader
+from ctr_trainer.stream.source import is_stream
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +45,8 @@ def with_label_rates(experiment: Experiment) -> Experiment:
     params, path = experiment.params, experiment.data.train_data
 
     def look(advanced: Callable[[str], None]) -> dict[str, float]:
-        return open_dataset(path).label_means if (path_of(path) / FILE).exists() else {}
+        is_converted = not is_stream(path) and (path_of(path) / FILE).exists()
+        return open_dataset(path).label_means if is_converted else {}
 
     means = distributed.from_chief(look, "the_shares_of_positive_examples")
     if params.positive_weight == BALANCED:
@@ -62,6 +66,8 @@ def _balanced(experiment: Experiment) -> float:
             f"--positive_weight={BALANCED} is of one label, and --model={model.model} predicts several: give a number, "
             "which counts for each of them"
         )
+    if is_stream(data.train_data):
+        raise UserError(f"--positive_weight={BALANCED}: the examples of a stream cannot be counted: give a number")
     source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
 
     def count(advanced: Callable[[str], None]) -> float:
@@ -185,8 +191,10 @@ def progress(what: str, batches: BatchReader) -> list[ProgressHook]:
     return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
 
 
-def training_reader(experiment: Experiment, position: Any) -> BatchReader | NegativeSampling:
+def training_reader(experiment: Experiment, position: Any) -> BatchReader | NegativeSampling | StreamReader:
     """Returns this rank's batches of --train_data; --negative_sampling keeps a share of their negative examples."""
+    if is_stream(experiment.data.train_data):
+        return open_stream(experiment, position)
     batches, share = reader(experiment, experiment.data.train_data, position), experiment.params.negative_sampling
     return batches if share in (None, 1) else NegativeSampling(batches, share, distributed.rank(), experiment.run.seed)
 

@@ -24,15 +24,34 @@ def require_data(path: str, experiment: Experiment) -> None:
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
     from ctr_trainer.files.paths import path_of
+    from ctr_trainer.stream.source import is_stream
 
     data, model = experiment.data, experiment.model
     if data.feature_spec:
         FeatureSpec.load(data.feature_spec)
+    if is_stream(path):
+        _require_stream(path, experiment)
+        return
     if (path_of(path) / FILE).exists():
         return
     if not data.feature_spec and not path_of(model.model_dir).is_dir():
         ConvertedData(path)  # It is none, and this says so.
     require_files(path)
+
+
+def _require_stream(url: str, experiment: Experiment) -> None:
+    """Raises UserError if a stream's URL or the settings of its reading are wrong, or a package is missing."""
+    from ctr_trainer.files.paths import path_of
+    from ctr_trainer.stream.source import StreamAddress, opener
+
+    address = StreamAddress.parse(url)
+    opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")
+    if not experiment.data.feature_spec and not path_of(experiment.model.model_dir).is_dir():
+        raise UserError(f"--train_data={url}: a stream has raw values, so give --feature_spec")
+    if experiment.params.negative_sampling not in (None, 1):
+        raise UserError("--negative_sampling draws by an example's place in an epoch, which a stream does not have")
+    if experiment.run.save_checkpoints_epochs:
+        raise UserError("--save_checkpoints_epochs: a stream has no epochs; give --save_checkpoints_secs or _steps")
 
 
 def require_files(paths: str) -> None:

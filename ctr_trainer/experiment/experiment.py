@@ -6,6 +6,7 @@ from ctr_trainer.messages import log_lines
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.settings.train_settings import TrainSettings
 
 
@@ -44,8 +45,8 @@ class DataSettings(Settings, title="Data"):
 
     train_data: str = setting(
         "",
-        "data to train on: a directory that `convert` wrote; with --feature_spec also Parquet, TFRecords or CSV; or a "
-        "URL, as s3://bucket/data",
+        "data to train on: a directory that `convert` wrote; with --feature_spec also Parquet, TFRecords or CSV, or a "
+        "stream, as kafka://host:port,host:port/TOPIC; or a URL, as s3://bucket/data",
         "path",
     )
     eval_data: str = setting(
@@ -118,13 +119,14 @@ class Experiment(Settings):
     """What the commands that train or use a model have in common; `build` makes the objects of it.
 
     Attributes:
-      model, data, train, run, workers, log: see their classes.
+      model, data, stream, train, run, workers, log: see their classes.
       params: the params that all models have.
     """
 
     model: ModelSettings = ModelSettings()
     params: ModelParams = ModelParams()
     data: DataSettings = DataSettings()
+    stream: StreamConfig = StreamConfig()
     train: TrainSettings = TrainSettings()
     run: RunConfig = RunConfig()
     workers: WorkersSettings = WorkersSettings()

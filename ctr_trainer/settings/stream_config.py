@@ -1,0 +1,58 @@
+"""How a training reads a stream."""
+
+import dataclasses
+import datetime
+
+from ctr_trainer.settings.setting import Settings, setting
+
+FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamConfig(Settings, title="Stream"):
+    """How a training reads a stream; see `docs/streaming.md`."""
+
+    start: str = setting(
+        "checkpoint",
+        "where to begin in a stream: checkpoint, earliest, latest, or a time, as 2026-11-23T10:00:00Z. A run with the "
+        "same value resumes from its checkpoint; checkpoint: from the earliest record if there is none",
+        "time",
+        flag="stream_from",
+    )
+    until: str = setting(
+        "",
+        'where to end in a stream: latest for the records that there are at the start, or a time; "" for no end',
+        "time",
+        flag="stream_until",
+    )
+    wait_secs: float = setting(
+        1.0,
+        "longest time that a record waits for others to fill a batch",
+        "seconds",
+        minimum=0.0,
+        maximum=60.0,
+        flag="stream_wait_secs",
+    )
+    max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
+    kafka_config: str = setting(
+        "",
+        "file of librdkafka's settings, a line name=value each, as security.protocol=SASL_SSL; also group.id",
+        "path",
+        alike=False,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, words in (("start", self.start, FROM), ("until", self.until, ("", *UNTIL))):
+            if value not in words and seconds_of(value) is None:
+                known = ", ".join(word for word in words if word)
+                raise self.refused(f"{{{name}}}: expected {known} or a time, as 2026-11-23T10:00:00Z")
+
+
+def seconds_of(text: str) -> float | None:
+    """Returns a time in seconds since 1970; without a zone it is UTC. None if the text is no time."""
+    try:
+        found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=datetime.timezone.utc)).timestamp()

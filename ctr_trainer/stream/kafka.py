@@ -1,0 +1,302 @@
+"""A Kafka topic as a stream, through `confluent-kafka` (librdkafka)."""
+
+import collections
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text
+
+try:
+    import confluent_kafka
+    from confluent_kafka import admin as kafka_admin
+except ImportError as missing:
+    raise UserError("kafka:// needs the package confluent-kafka: pip install 'ctr_trainer[stream]'") from missing
+
+_log = logging.getLogger(__name__)
+_ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.2, 15.0
+_MOST = 10_000  # Messages that one call takes; and those of one partition that are kept for later ranges.
+_GAP = 20_000  # Up to so many records are read and dropped; over a longer gap the consumer jumps.
+_LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
+
+_OF_CONSUMERS = (
+    *("group.id", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset", "isolation.level"),
+    *("queued.min.messages", "queued.max.messages.kbytes", "fetch.wait.max.ms"),
+)
+
+
+def configuration(address: StreamAddress, path: str, group: str) -> dict[str, Any]:
+    """Returns librdkafka's settings for a consumer.
+
+    Args:
+      address: the topic.
+      path: file with a line `name=value` per setting, and lines that are empty or begin with #; "" for none.
+      group: the consumer group, unless the file names one.
+
+    Raises:
+      UserError: the file cannot be read, or a line is no setting.
+    """
+    settings: dict[str, Any] = {
+        "bootstrap.servers": address.hosts,
+        "group.id": group,
+        "log_level": 2,  # This package says itself what it waits for.
+        "queued.min.messages": 20_000,
+        "queued.max.messages.kbytes": 16_384,
+        "fetch.wait.max.ms": 100,
+    }
+    try:
+        lines = open(path, encoding="utf-8").read().splitlines() if path else []
+    except OSError as error:
+        raise UserError(f"kafka_config: {path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        name, equals, value = line.partition("=")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not equals:
+            raise UserError(f"kafka_config: {path}, line {number}: expected name=value, as security.protocol=SSL")
+        settings[name.strip()] = value.strip()
+    # What positions in checkpoints depend on is not a matter of taste.
+    return settings | {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error"}
+
+
+class KafkaSource:
+    """A topic; see `StreamSource`.
+
+    Args:
+      address: the topic.
+      settings: what `configuration` returned.
+    """
+
+    def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
+        self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name
+        self._settings = settings
+        self._admin: Any = None
+        self._consumer: Any = None
+        # By partition: the offset after the last record that has come, and the offset before which none is wanted.
+        self._next: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+        self._assigned: set[int] = set()
+        self._kept: dict[int, collections.deque[Message]] = {}  # Records of later ranges, by partition.
+
+    def partitions(self) -> list[int]:
+        def ask() -> Any:
+            return self._admin_client().list_topics(self._topic, timeout=_ASK_SECONDS).topics[self._topic]
+
+        found = self._asked(ask, "the partitions")
+        if found.error is not None:
+            if found.error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise UserError(f"there is no topic {self._topic!r} at {self.address}; create it, or mend the URL")
+            raise Unavailable(f"{self.name} at {self.address}: {found.error.str()}")
+        return sorted(found.partitions)
+
+    def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
+        return self._offsets(partitions, kafka_admin.OffsetSpec.earliest())
+
+    def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
+        found = self._offsets(partitions, kafka_admin.OffsetSpec.latest())
+        return {p: max(found[p], end) for p, end in self._ends(found).items()} if exact else found
+
+    def lost(self, places: dict[int, int]) -> dict[int, str]:
+        first, last = self.earliest(list(places)), self.latest(list(places))
+        texts = {p: lost_text(self, p, at, first[p], first[p] - at) for p, at in places.items() if at < first[p]}
+        ends = self._ends({p: at for p, at in places.items() if at > last[p]})
+        cut = {p: max(end, last[p]) for p, end in ends.items() if end < places[p]}
+        return texts | {p: cut_text(self, p, places[p], end) for p, end in cut.items()}
+
+    def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
+        found = self._offsets(partitions, kafka_admin.OffsetSpec.for_timestamp(int(seconds * 1000)))
+        later = [partition for partition, offset in found.items() if offset < 0]
+        return found | (self.latest(later, exact=True) if later else {})
+
+    def count(self, partition: int, start: int, stop: int, most: int) -> int:
+        return min(max(stop - start, 0), most)
+
+    def after(self, partition: int, start: int, stop: int, count: int) -> int:
+        return min(start + count, stop)
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
+        stops = {each.partition: each.stop for each in ranges}
+        for each in ranges:
+            self._go_to(each.partition, each.start)
+        last, warned = time.monotonic(), 0.0
+        taken = [m for p, stop in stops.items() for m in self._take_kept(p, stop)]
+        while True:
+            if taken:
+                yield taken
+            missing = [partition for partition, stop in stops.items() if self._next[partition] < stop]
+            if not missing:
+                self._taken |= stops
+                return
+            self._assign(missing)
+            taken = self._poll(stops)
+            now = time.monotonic()
+            if taken:
+                last = now
+            else:
+                yield []
+                if now - max(last, warned) > _WARN_SECONDS:
+                    warned = now
+                    places = ", ".join(f"{p} at offset {self._next[p]}" for p in missing[:3])
+                    _log.warning(
+                        "waiting for records of %s from %s: partition %s; %.0f s by now",
+                        *(self.name, self.address, places, now - last),
+                    )
+
+    def watermarks(self) -> dict[int, int]:
+        found = {}
+        for partition in self._assigned:
+            place = confluent_kafka.TopicPartition(self._topic, partition)
+            _, high = self._consumer.get_watermark_offsets(place, cached=True)
+            if high >= 0:
+                found[partition] = high
+        return found
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        places = [confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
+        self._asked(lambda: self._open_consumer().commit(offsets=places, asynchronous=False), "a commit of positions")
+
+    def text(self, offset: int) -> str:
+        return str(offset)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = self._admin = None
+
+    def _ends(self, places: dict[int, int]) -> dict[int, int]:
+        """Returns the ends of partitions as a fetch from these offsets on tells them; 0 where it tells nothing."""
+        ends: dict[int, int] = {}
+        if not places:
+            return ends
+        with contextlib.closing(_opened(confluent_kafka.Consumer, self._settings)) as consumer:
+            consumer.assign([confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in places.items()])
+            deadline = time.monotonic() + _ASK_SECONDS
+            while len(ends) < len(places) and time.monotonic() < deadline:
+                for message in consumer.consume(_MOST, _READ_SECONDS):
+                    error = message.error()
+                    if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                        ends[message.partition()] = message.offset()
+                    elif error is not None and error.code() in _LOST:
+                        ends[message.partition()] = 0
+        return dict.fromkeys(places, 0) | ends
+
+    def _poll(self, stops: dict[int, int]) -> list[Message]:
+        """Returns the records of the ranges that have come; keeps those of later ranges."""
+        taken = []
+        for message in self._consumer.consume(_MOST, _READ_SECONDS):
+            partition, offset, error = message.partition(), message.offset(), message.error()
+            if error is not None:
+                self._note(error, partition, offset)
+            elif partition in self._assigned and offset >= self._next[partition]:
+                self._next[partition] = offset + 1
+                if offset < self._taken[partition]:
+                    continue
+                record = Message(partition, offset, message.timestamp()[1] / 1000, message.value())
+                if offset < stops.get(partition, 0):
+                    taken.append(record)
+                else:
+                    self._kept.setdefault(partition, collections.deque()).append(record)
+        for partition in [p for p in self._assigned if len(self._kept.get(p, ())) > _MOST]:
+            self._unassign(partition)  # Until what has come is used up.
+        return taken
+
+    def _note(self, error: Any, partition: int, offset: int) -> None:
+        if error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            # Also behind records that are only marks of transactions, or that compaction has removed.
+            self._next[partition] = max(self._next.get(partition, 0), offset)
+        elif error.code() in _LOST:
+            first = self.earliest([partition])[partition]
+            raise UserError(lost_text(self, partition, self._next[partition], first, first - self._next[partition]))
+        elif error.fatal():
+            raise UserError(f"{self.name} at {self.address}: {error.str()}")
+        else:
+            _log.debug("%s at %s: %s", self.name, self.address, error.str())
+
+    def _go_to(self, partition: int, start: int) -> None:
+        """Has the records of a partition come from `start` on."""
+        here, kept = self._next.get(partition), self._kept.setdefault(partition, collections.deque())
+        if here is None or start < self._taken[partition] or start > here + _GAP:
+            self._unassign(partition)
+            kept.clear()
+            self._next[partition] = start
+        self._taken[partition] = start
+        while kept and kept[0].offset < start:
+            kept.popleft()
+
+    def _take_kept(self, partition: int, stop: int) -> Iterator[Message]:
+        kept = self._kept[partition]
+        while kept and kept[0].offset < stop:
+            yield kept.popleft()
+
+    def _assign(self, partitions: Iterable[int]) -> None:
+        new = [p for p in partitions if p not in self._assigned]
+        if new:
+            places = [confluent_kafka.TopicPartition(self._topic, p, self._next[p]) for p in new]
+            self._open_consumer().incremental_assign(places)
+            self._assigned.update(new)
+
+    def _unassign(self, partition: int) -> None:
+        if partition in self._assigned:
+            self._consumer.incremental_unassign([confluent_kafka.TopicPartition(self._topic, partition)])
+            self._assigned.remove(partition)
+
+    def _open_consumer(self) -> Any:
+        if self._consumer is None:
+            self._consumer = _opened(confluent_kafka.Consumer, self._settings)
+        return self._consumer
+
+    def _admin_client(self) -> Any:
+        if self._admin is None:
+            self._admin = _opened(kafka_admin.AdminClient, _without(self._settings, _OF_CONSUMERS))
+        return self._admin
+
+    def _offsets(self, partitions: Sequence[int], of: Any) -> dict[int, int]:
+        def ask() -> dict[int, int]:
+            places = {confluent_kafka.TopicPartition(self._topic, partition): of for partition in partitions}
+            asked = self._admin_client().list_offsets(places, request_timeout=_ASK_SECONDS)
+            return {place.partition: found.result(_ASK_SECONDS).offset for place, found in asked.items()}
+
+        return self._asked(ask, "offsets")
+
+    def _asked(self, ask: Callable[[], Any], what: str) -> Any:
+        try:
+            return ask()
+        except (confluent_kafka.KafkaException, TimeoutError) as error:
+            reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
+            raise Unavailable(f"{self.name} at {self.address}, asked for {what}: {reason}") from error
+
+
+class KafkaDeadLetters:
+    """A topic of records that cannot be trained on; see `DeadLetters`.
+
+    Args:
+      topic: name of the topic.
+      settings: what `configuration` returned.
+    """
+
+    def __init__(self, topic: str, settings: dict[str, Any]) -> None:
+        self._topic = topic
+        self._producer = _opened(confluent_kafka.Producer, _without(settings, _OF_CONSUMERS))
+
+    def write(self, letters: Iterable[dict[str, object]]) -> None:
+        for letter in letters:
+            self._producer.produce(self._topic, json.dumps(letter).encode())
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        self._producer.flush(_ASK_SECONDS)
+
+
+def _without(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def _opened(kind: Any, settings: dict[str, Any]) -> Any:
+    try:
+        return kind(settings)
+    except confluent_kafka.KafkaException as error:
+        raise UserError(f"kafka_config: librdkafka refuses its settings: {error.args[0].str()}") from error

@@ -1,0 +1,303 @@
+"""Makes rows of a stream's messages: JSON objects, `tf.train.Example`, or Arrow IPC streams of many examples.
+
+| a message begins with | it is |
+|---|---|
+| `{`, after blanks | a JSON object, one example |
+| the byte 0xFF, or `ARROW1` | an Arrow IPC stream or file, an example per row |
+| the byte 0x0A, otherwise | a `tf.train.Example` |
+
+Raw values become keys and numbers by the feature spec, as in a conversion of Parquet; see `data.typed`. A feature whose
+column a message lacks is missing.
+"""
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from ctr_trainer.data import typed
+from ctr_trainer.data.batch import Rows, concatenate
+from ctr_trainer.data.blocks import FoundBadRows
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.row_groups import rows_of
+from ctr_trainer.data.typed import Use
+from ctr_trainer.features import hashing
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.stream.source import Message
+
+_SAMPLE = 200  # Messages whose values tell the types of JSON's columns.
+_SHOWN = 200  # Characters of a bad value that are kept.
+_FORMATS = "a JSON object, a serialized tf.train.Example or an Arrow IPC stream"
+
+
+@dataclasses.dataclass(frozen=True)
+class BadMessage:
+    """A message, or a row of one, that cannot be trained on.
+
+    Attributes:
+      message: its number among the decoded messages.
+      row: number of the row in the message.
+      reason: what is wrong.
+    """
+
+    message: int
+    row: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """The rows of messages, in the messages' order.
+
+    Attributes:
+      rows: the good rows.
+      messages, places: int64[n] of each good row: the number of its message, and of the row in it.
+      bad: the bad rows, in order.
+    """
+
+    rows: Rows
+    messages: np.ndarray
+    places: np.ndarray
+    bad: list[BadMessage]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Raw columns of some messages, with the number of its message, and the place in it, of each row."""
+
+    columns: pa.Table
+    messages: np.ndarray
+    places: np.ndarray
+
+
+class MessageDecoder:
+    """Decodes the messages of a stream. One thread at a time may use it.
+
+    Args:
+      spec: FeatureSpec of the raw values.
+      statistics: statistics of the training data, with the boundaries of quantiles.
+      name: name of the stream, for messages.
+    """
+
+    def __init__(self, spec: FeatureSpec, statistics: dict[str, dict], name: str) -> None:
+        self._spec, self._name = dataclasses.replace(spec, ids=()), name
+        self._wanted = typed.uses(self._spec)
+        self._buckets = hashing.buckets_of(spec, statistics)
+        self._encoder = Encoder(self._spec, threads=1)
+        self._json = _JsonReader(self._wanted)
+        self._examples: Any = None  # An `ExampleReader`, once there is an Example.
+
+    def decode(self, messages: Sequence[Message], skip: dict[int, int] | None = None) -> Decoded:
+        """Decodes messages.
+
+        Args:
+          messages: in order.
+          skip: by the number of a message, how many of its first rows to leave out.
+        """
+        bad: list[BadMessage] = []
+        parts = [self._encoded(table, bad) for table in self._tables(messages, bad, skip or {})]
+        rows = [part for part, _, _ in parts] or [self.empty()]
+        numbers = np.concatenate([np.empty(0, np.int64), *(of for _, of, _ in parts)])
+        places = np.concatenate([np.empty(0, np.int64), *(at for _, _, at in parts)])
+        whole = concatenate(rows)
+        if len(parts) > 1:  # Formats were decoded one after another.
+            order = np.lexsort((places, numbers))
+            whole, numbers, places = whole.take(order), numbers[order], places[order]
+        return Decoded(whole, numbers, places, sorted(bad, key=lambda each: (each.message, each.row)))
+
+    def empty(self) -> Rows:
+        """Returns no rows, in the arrays of some."""
+        table = pa.table({name: pa.nulls(0) for name in self._wanted})
+        return self._rows(self._encode(table, FoundBadRows(0)))
+
+    def _tables(self, messages: Sequence[Message], bad: list[BadMessage], skip: dict[int, int]) -> Iterator[_Table]:
+        of_format: dict[str, list[int]] = {"json": [], "example": [], "arrow": [], "": []}
+        for number, message in enumerate(messages):
+            of_format[_format(message.value)].append(number)
+        bad += [BadMessage(number, 0, f"is not {_FORMATS}: {_shown(messages[number])}") for number in of_format[""]]
+        readers: dict[str, Callable[[list[bytes]], Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]]] = {
+            "json": self._json.read,
+            "example": self._read_examples,
+            "arrow": _read_arrow,
+        }
+        for form, read in readers.items():
+            numbers = np.array(of_format[form], np.int64)
+            if not len(numbers):
+                continue
+            for table, of, wrong in read([messages[number].value or b"" for number in numbers]):
+                bad += [BadMessage(int(numbers[at]), 0, reason) for at, reason in wrong]
+                places = _places(of)
+                if skip:
+                    kept = places >= np.array([skip.get(int(numbers[at]), 0) for at in of], np.int64)
+                    table, of, places = table.filter(pa.array(kept)), of[kept], places[kept]
+                if len(of):
+                    yield _Table(self._complete(table), numbers[of], places)
+
+    def _complete(self, table: pa.Table) -> pa.Table:
+        """Returns the wanted columns; null for those that there are not."""
+        names = set(table.column_names)
+        return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
+
+    def _encoded(self, table: _Table, bad: list[BadMessage]) -> tuple[Rows, np.ndarray, np.ndarray]:
+        """Returns the good rows of a table, with the numbers of their messages, and their places."""
+        found = FoundBadRows(sys.maxsize)
+        try:
+            encoded = self._encode(table.columns, found)
+        except UserError as error:  # A column has a type of which the spec makes nothing, in these rows at least.
+            rows = len(table.messages)
+            if rows == 1:
+                bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), str(error)))
+                return self.empty(), table.messages[:0], table.places[:0]
+            cuts = [(0, rows // 2), (rows // 2, rows)]
+            halves = [_Table(table.columns.slice(a, b - a), table.messages[a:b], table.places[a:b]) for a, b in cuts]
+            parts = [self._encoded(half, bad) for half in halves]
+            rows_of_halves, messages, places = zip(*parts, strict=True)
+            return concatenate(rows_of_halves), np.concatenate(messages), np.concatenate(places)
+        good = np.ones(len(table.messages), bool)
+        for row in found.rows:
+            at = row.line or 0
+            good[at] = False
+            reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
+            bad.append(BadMessage(int(table.messages[at]), int(table.places[at]), reason))
+        return self._rows(encoded), table.messages[good], table.places[good]
+
+    def _encode(self, table: pa.Table, found: FoundBadRows) -> pa.Table:
+        chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)
+        return self._encoder.encode(chunk, found, Observations(self._spec))
+
+    def _rows(self, encoded: pa.Table) -> Rows:
+        return rows_of([encoded], len(encoded), self._spec, self._buckets)
+
+    def _read_examples(self, values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
+        from ctr_trainer.data import tfrecord  # Imports TensorFlow, which other formats do not need.
+
+        if self._examples is None:
+            self._examples = tfrecord.ExampleReader(self._wanted)
+        table, wrong = self._examples.read(np.array(values, object))
+        yield table, np.delete(np.arange(len(values)), list(wrong)), list(wrong.items())
+
+
+class _JsonReader:
+    """Reads JSON objects as columns. The types of the columns are those of the values in the first objects.
+
+    Args:
+      wanted: what `typed.uses` returned.
+    """
+
+    def __init__(self, wanted: dict[str, Use]) -> None:
+        self._wanted = wanted
+        self._schema: pa.Schema | None = None
+
+    def read(self, values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
+        """Yields (table, the number of each row's value, (number, reason) of each bad value)."""
+        if self._schema is None:
+            self._schema = self._schema_of([found for each in values[:_SAMPLE] if (found := _object(each))])
+        try:
+            table = pa.json.read_json(
+                pa.BufferReader(b"\n".join(values)),
+                read_options=pa.json.ReadOptions(use_threads=False, block_size=max(sum(map(len, values)) * 2, 1 << 16)),
+                parse_options=pa.json.ParseOptions(
+                    explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+                ),
+            )
+        except pa.ArrowInvalid:
+            table = None
+        if table is not None and len(table) == len(values):
+            yield table, np.arange(len(values)), []
+            return
+        # A value is no object, or of another type than those before: each is read by itself.
+        objects = [_object(each) for each in values]
+        good = [number for number, found in enumerate(objects) if found is not None]
+        found = [each for each in objects if each is not None]
+        self._schema = self._schema_of(found[-_SAMPLE:])
+        columns = {name: _column([each.get(name) for each in found]) for name in self._wanted}
+        wrong = [
+            (number, f"is not a JSON object: {_text(value)}")
+            for number, value in enumerate(values)
+            if objects[number] is None
+        ]
+        yield pa.table(columns), np.array(good, np.int64), wrong
+
+    def _schema_of(self, objects: list[dict[str, Any]]) -> pa.Schema:
+        fields = []
+        for name, use in self._wanted.items():
+            kind = _column([each.get(name) for each in objects]).type
+            if pa.types.is_null(kind) or pa.types.is_binary(kind):
+                kind = pa.string()
+            if use.number and pa.types.is_integer(kind):
+                kind = pa.float64()
+            fields.append((name, kind))
+        return pa.schema(fields)
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Returns values that JSON gave; of several types, as their texts."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([_as_text(value) for value in values])
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return json.dumps(value)
+
+
+def _object(value: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _read_arrow(values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
+    """Yields messages of one schema together; see `_JsonReader.read`."""
+    tables: list[tuple[int, pa.Table]] = []
+    wrong = []
+    for number, value in enumerate(values):
+        try:
+            opened = pa.ipc.open_file if value.startswith(b"ARROW1") else pa.ipc.open_stream
+            tables.append((number, opened(pa.py_buffer(value)).read_all()))
+        except (pa.ArrowInvalid, OSError) as error:
+            wrong.append((number, f"is not an Arrow IPC stream that can be read: {error}"))
+    if wrong:
+        yield pa.table({}), np.empty(0, np.int64), wrong
+    for _, group in itertools.groupby(tables, key=lambda each: each[1].schema):
+        of_schema = list(group)
+        numbers = np.repeat([number for number, _ in of_schema], [len(table) for _, table in of_schema])
+        yield pa.concat_tables([table for _, table in of_schema]), numbers, []
+
+
+def _places(numbers: np.ndarray) -> np.ndarray:
+    """Returns the place of each row among the rows of its message, whose numbers rise."""
+    _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+    return np.arange(len(numbers)) - np.repeat(first, counts)
+
+
+def _format(value: bytes | None) -> str:
+    start = (value or b"").lstrip()[:6]
+    if start.startswith(b"{"):
+        return "json"
+    if start.startswith((b"\xff\xff\xff\xff", b"ARROW1")):
+        return "arrow"
+    return "example" if value and value.startswith(b"\n") else ""
+
+
+def _shown(message: Message) -> str:
+    return "it is empty" if not message.value else _text(message.value)
+
+
+def _text(value: bytes) -> str:
+    return repr(value[:_SHOWN].decode(errors="replace"))

@@ -1,0 +1,227 @@
+"""What is read next: windows of a stream, a share of each per worker, and the position after any of their batches."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.stream.source import Range, StreamSource
+
+Cut = tuple[int, int, int, int]  # The number of a range, an offset, a row of its record, and how many rows were bad.
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """How far a stream is trained: the records before `next` that are not in `left`.
+
+    Attributes:
+      stream: name of the stream.
+      since: what `stream_from` was; another value starts there, the same value resumes.
+      next: by partition, the offset after the last record that was planned.
+      left: parts of the planned records that are not trained yet.
+      bad_rows: number of rows so far that could not be trained on.
+      records: number of examples so far that were trained on.
+    """
+
+    stream: str
+    since: str
+    next: dict[int, int]
+    left: tuple[Range, ...] = ()
+    bad_rows: int = 0
+    records: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the position as JSON can hold it."""
+        return dict(
+            stream=self.stream,
+            since=self.since,
+            next={str(partition): offset for partition, offset in self.next.items()},
+            left=[list(each) for each in self.left],
+            bad_rows=self.bad_rows,
+            records=self.records,
+        )
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "Position | None":
+        """Returns the Position of what `to_dict` returned; None for the position of another kind of input."""
+        if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
+            return None
+        return cls(
+            stream=values["stream"],
+            since=values["since"],
+            next={int(partition): offset for partition, offset in values["next"].items()},
+            left=tuple(Range(*each) for each in values["left"]),
+            bad_rows=values["bad_rows"],
+            records=values["records"],
+        )
+
+    def trained(self) -> dict[int, int]:
+        """Returns, by partition, the offset before which every record is trained."""
+        offsets = dict(self.next)
+        for each in self.left:
+            offsets[each.partition] = min(offsets.get(each.partition, each.start), each.start)
+        return offsets
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a worker has read of its share of a window.
+
+    Attributes:
+      rows: number of its rows.
+      cuts: for each number of batches taken, from 0 on, the place of the next row.
+      bad: descriptions of the rows that cannot be trained on.
+      seconds: the newest event time; 0 without a record.
+      watermarks: offsets after the last record, by partition, as far as this worker has seen.
+    """
+
+    rows: int
+    cuts: list[Cut]
+    bad: list[dict[str, Any]]
+    seconds: float
+    watermarks: dict[int, int]
+
+
+@dataclasses.dataclass
+class Window:
+    """Records that are planned together.
+
+    Attributes:
+      shares: the ranges of each worker.
+      next: by partition, the offset after the window.
+      reports: by rank, once a worker has read its share.
+    """
+
+    shares: list[list[Range]]
+    next: dict[int, int]
+    reports: dict[int, Report] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of all workers."""
+        return sum(report.rows for report in self.reports.values())
+
+    @property
+    def bad_rows(self) -> int:
+        """Number of rows that cannot be trained on."""
+        return sum(len(report.bad) for report in self.reports.values())
+
+    def steps(self, batch_size: int) -> int:
+        """Returns the number of batches that every worker makes of it."""
+        return max(-(-report.rows // batch_size) for report in self.reports.values())
+
+    def left_after(self, batches: int) -> list[Range]:
+        """Returns what is left when each worker has taken so many batches."""
+        left = []
+        for rank, share in enumerate(self.shares):
+            cuts = self.reports[rank].cuts
+            if batches < len(cuts):
+                number, offset, row, _ = cuts[batches]
+                left.append(share[number]._replace(start=offset, row=row))
+                left += share[number + 1 :]
+        return left
+
+    def bad_before(self, batches: int) -> int:
+        """Returns the number of bad rows among those that are not left then."""
+        found = 0
+        for report in self.reports.values():
+            found += report.cuts[batches][3] if batches < len(report.cuts) else len(report.bad)
+        return found
+
+
+def next_window(
+    source: StreamSource,
+    next_: Mapping[int, int],
+    ends: Mapping[int, int],
+    counts: Mapping[int, int],
+    total: int,
+    workers: int,
+) -> Window:
+    """Plans the next `total` records, evenly over partitions, and over workers in the partitions' order.
+
+    Workers whose number divides that of equally busy partitions keep their partitions from window to window.
+
+    Args:
+      source: the stream.
+      next_: by partition, the offset of the first record to plan.
+      ends: by partition, the offset to stop before.
+      counts: by partition, the number of records between the two.
+      total: number of records, at most the sum of the counts.
+      workers: number of shares.
+    """
+    taken = _evenly(counts, total)
+    after = dict(next_)
+    pieces = []
+    for partition, count in taken.items():
+        if count:
+            after[partition] = source.after(partition, next_[partition], ends[partition], count)
+            pieces.append((Range(partition, next_[partition], after[partition]), count))
+    return Window(share_out(source, pieces, workers), after)
+
+
+def share_out(source: StreamSource, pieces: Sequence[tuple[Range, int]], workers: int) -> list[list[Range]]:
+    """Cuts ranges of records, in their order, into one share per worker. Shares differ by one record at most.
+
+    Args:
+      source: the stream.
+      pieces: (range, number of its records).
+      workers: number of shares.
+    """
+    total = sum(count for _, count in pieces)
+    cuts = [worker * total // workers for worker in range(workers + 1)]
+    shares = []
+    for first, last in itertools.pairwise(cuts):
+        share, at = [], 0
+        for piece, count in pieces:
+            low, high = max(first - at, 0), min(last - at, count)
+            if low < high:
+                start, stop = (_place(source, piece, at_record, count) for at_record in (low, high))
+                share.append(Range(piece.partition, start, stop, piece.row if low == 0 else 0))
+            at += count
+        shares.append(share)
+    return shares
+
+
+def _place(source: StreamSource, piece: Range, records: int, count: int) -> int:
+    if records in (0, count):
+        return piece.stop if records else piece.start
+    return source.after(piece.partition, piece.start, piece.stop, records)
+
+
+def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
+    """Returns how many records to take of each partition, as even as they have some."""
+    taken, left = dict.fromkeys(counts, 0), total
+    while left:
+        open_ = [p for p in counts if taken[p] < counts[p]]
+        if not open_:
+            break
+        each, more = divmod(left, len(open_))
+        for number, partition in enumerate(open_):
+            given = min(each + (number < more), counts[partition] - taken[partition])
+            taken[partition] += given
+            left -= given
+    return taken
+
+
+def resumed(position: Position | None, source: StreamSource, since: str, has_other: bool) -> Position | None:
+    """Returns the position to resume from; None to begin as `since` says.
+
+    Args:
+      position: of the checkpoint; None without one.
+      source: the stream.
+      since: `stream_from`.
+      has_other: whether the checkpoint has a position in an input of another kind.
+
+    Raises:
+      UserError: the checkpoint has no position in this stream, and `since` says to resume from it.
+    """
+    if position is not None and position.stream == source.name and since in ("checkpoint", position.since):
+        return position
+    if since == "checkpoint" and (has_other or position is not None):
+        found = f"a position in {position.stream}" if position else "a position in files"
+        raise UserError(
+            f"the checkpoint has {found}, and {source.name} is to be trained on: say where to begin, with stream_from="
+            "earliest, latest or a time"
+        )
+    return None

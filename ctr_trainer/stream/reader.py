@@ -1,0 +1,179 @@
+"""Batches of a stream: what `data.reader.BatchReader` is for files."""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ctr_trainer.data.batch import Batch, Rows, batches
+from ctr_trainer.data.read_ahead import read_ahead
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.stream.coordinator import Coordination, Coordinator
+from ctr_trainer.stream.messages import MessageDecoder
+from ctr_trainer.stream.network import CoordinatorServer
+from ctr_trainer.stream.plan import Cut, Position, Report
+from ctr_trainer.stream.source import Message, Range, StreamSource
+
+_SHOWN = 2000  # Bytes of a message that a dead letter has.
+_READY = 2  # Windows that may be decoded and not trained.
+
+
+class StreamReader:
+    """One worker's batches of a stream. Each record is in a batch of exactly one worker.
+
+    Every worker makes the same number of batches, each of exactly `batch_size` rows; those that lack rows have padding
+    of weight 0. While no records come, batches of padding come every two seconds.
+
+    Args:
+      open_source: f() -> `StreamSource`.
+      spec: FeatureSpec of the raw values.
+      statistics: statistics of the training data of the model; {} if it was trained on streams only.
+      batch_size: rows of a batch.
+      coordination: rank 0's `Coordinator`, or another rank's `RemoteCoordinator`.
+      server: of rank 0, where there are others; None otherwise.
+
+    Attributes:
+      spec, statistics, batch_size: the same.
+      steps, epochs: None: there is no end that is known before.
+      is_live: True: records come one after another, so none of them should wait for many others.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    is_live = True
+
+    def __init__(
+        self,
+        open_source: Callable[[], StreamSource],
+        spec: FeatureSpec,
+        statistics: dict[str, dict],
+        batch_size: int,
+        coordination: Coordination,
+        server: CoordinatorServer | None = None,
+    ) -> None:
+        _refuse_unfitted(spec, statistics)
+        self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
+        self._open_source, self._coordination, self._server = open_source, coordination, server
+        self._closing = threading.Event()
+        self._error: BaseException | None = None  # Of the thread that reads.
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """The `Coordinator`, on rank 0; None on others."""
+        return self._coordination if isinstance(self._coordination, Coordinator) else None
+
+    def position_after(self, steps: int) -> dict[str, Any] | None:
+        """Returns the position when every worker has taken `steps` batches, as JSON can hold it; None but on rank 0."""
+        position = self.coordinator.position_after(steps) if self.coordinator else None
+        return position and position.to_dict()
+
+    def committed(self, position: dict[str, Any]) -> None:
+        """Tells the brokers the position of a checkpoint that is complete."""
+        found = Position.from_dict(position)
+        if self.coordinator and found:
+            self.coordinator.commit(found)
+
+    def status_lines(self) -> list[Callable[[], str]]:
+        """Returns functions f() -> a line for the log; none but on rank 0."""
+        return [self.coordinator.figures.status_line] if self.coordinator else []
+
+    def __iter__(self) -> Iterator[Batch]:
+        source = self._open_source()
+        decoder = MessageDecoder(self.spec, self.statistics, source.name)
+        is_end = False
+        try:
+            with read_ahead(self._windows(source, decoder), _READY, name=f"reading {source.name}") as windows:
+                try:
+                    for number in itertools.count():
+                        directive = self._coordination.directive(number)
+                        if self._error is not None:
+                            raise self._error
+                        if directive.kind == "end":
+                            is_end = True
+                            return
+                        rows = next(windows) if directive.kind == "window" else decoder.empty()
+                        if directive.steps:
+                            yield from batches(iter([rows]), directive.steps, self.batch_size)
+                finally:
+                    self._closing.set()
+                    if is_end and self._server is not None:
+                        self._server.wait_for_ends()
+                    self._coordination.close()
+        finally:
+            if self._server is not None:
+                self._server.close()
+
+    def _windows(self, source: StreamSource, decoder: MessageDecoder) -> Iterator[Rows]:
+        """Yields this worker's rows of each window, once it has reported them."""
+        try:
+            with contextlib.closing(source):
+                for number in itertools.count():
+                    share = self._coordination.share(number)
+                    messages = None if share is None else self._read(source, share)
+                    if share is None or messages is None:
+                        return
+                    rows, report = self._decoded(source, decoder, share, messages)
+                    self._coordination.report(number, report)
+                    yield rows
+        except Exception as error:  # The window will not be released, so nobody takes it from here.
+            self._error = error
+            self._coordination.fail(error)
+
+    def _read(self, source: StreamSource, share: list[Range]) -> list[tuple[int, Message]] | None:
+        """Returns (number of its range, message) of all messages of a share, in order; None if the reader is closed."""
+        found: list[list[Message]] = [[] for _ in share]
+        several = {each.partition for each in share}
+        groups = [share] if len(several) == len(share) else [[each] for each in share]
+        for group in groups:
+            numbers = {each.partition: share.index(each) for each in group}
+            for messages in source.read(group):
+                if self._closing.is_set():
+                    return None
+                for message in messages:
+                    found[numbers[message.partition]].append(message)
+        return [(number, message) for number, of_range in enumerate(found) for message in of_range]
+
+    def _decoded(
+        self, source: StreamSource, decoder: MessageDecoder, share: list[Range], read: list[tuple[int, Message]]
+    ) -> tuple[Rows, Report]:
+        skip = {}
+        for place, (number, message) in enumerate(read):
+            if share[number].row and message.offset == share[number].start:
+                skip[place] = share[number].row
+        decoded = decoder.decode([message for _, message in read], skip)
+        rows, bad = len(decoded.rows), decoded.bad
+        cuts: list[Cut] = []
+        for first in range(0, rows, self.batch_size):
+            at, row = int(decoded.messages[first]), int(decoded.places[first])
+            number, message = read[at]
+            before = sum((each.message, each.row) < (at, row) for each in bad) if bad else 0
+            cuts.append((number, message.offset, row, before))
+        if cuts:  # Before the first batch nothing is taken, not even the bad rows before it.
+            cuts[0] = (0, share[0].start, share[0].row, 0)
+        letters = [
+            {
+                "stream": source.name,
+                "partition": (message := read[each.message][1]).partition,
+                "offset": source.text(message.offset),
+                "row": each.row,
+                "reason": each.reason,
+                "value": (message.value or b"")[:_SHOWN].decode(errors="replace"),
+            }
+            for each in bad
+        ]
+        seconds = max((message.seconds for _, message in read), default=0.0)
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks())
+
+
+def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
+    """Raises UserError if a feature needs statistics of the data, which a stream does not have."""
+    fitted = [f.name for f in spec.dense if f.transform in ("standardize", "minmax")]
+    fitted += [f.name for f in spec.bucketised if f.quantiles]
+    missing = [name for name in fitted if name not in statistics]
+    if missing:
+        raise UserError(
+            f"feature {missing[0]!r} needs statistics of the whole data (standardize, minmax, quantiles), which a "
+            "stream does not have: train the model on files first, or use log1p, or give `buckets`"
+        )

