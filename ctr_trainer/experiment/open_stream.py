@@ -37,7 +37,7 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
     open_source = opener(address, config.kafka_config, redis, group)
     size, batch_size = distributed.size(), experiment.data.batch_size
     coordination: Coordination
-    server, told = None, None
+    server, told, is_one_machine = None, None, distributed.is_one_machine()
     if distributed.is_chief():
         directory = str(model_dir) if is_local(model_dir) else None
         found = Position.from_dict(position)
@@ -52,9 +52,9 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
         )
         coordination = coordinator
         if size > 1:
-            key, is_here = secrets.token_bytes(32), distributed.is_one_machine()
-            server = CoordinatorServer(coordinator, "127.0.0.1" if is_here else "0.0.0.0", key, size - 1)
-            told = {"host": "127.0.0.1" if is_here else _own_address(), "port": server.port, "key": key.hex()}
+            key = secrets.token_bytes(32)
+            server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key, size - 1)
+            told = {"host": "127.0.0.1" if is_one_machine else _own_address(), "port": server.port, "key": key.hex()}
     told = distributed.broadcast_object(told, "stream_coordinator")
     if not distributed.is_chief():
         timeout = experiment.workers.stall_timeout

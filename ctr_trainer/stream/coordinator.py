@@ -28,6 +28,7 @@ _AHEAD = 3  # Windows that are planned and not begun by the training.
 # Time without a window after which workers make a batch without examples; a replay to a known end should need none.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
 _POLL_SECONDS, _RETRY_SECONDS, _WARN_SECONDS, _CHECK_SECONDS = 0.05, 0.5, 15.0, 10.0
+_MANY = 1 << 60
 _KEPT_BATCHES = 1000  # Positions of so many batches before the last one asked for can still be asked for.
 
 
@@ -119,7 +120,7 @@ class Coordinator:
             found.reports[rank] = report
             for partition, offset in report.watermarks.items():
                 self._hints[partition] = max(self._hints.get(partition, 0), offset)
-            while self._released < self._planned and len(self._windows[self._released].reports) == self._workers:
+            while self._error is None and self._is_read(self._released):
                 self._release(self._released)
             self._changed.notify_all()
 
@@ -191,6 +192,9 @@ class Coordinator:
         self._directives.append((directive, self._batches))
         self._batches += directive.steps
         self._changed.notify_all()
+
+    def _is_read(self, number: int) -> bool:
+        return number < self._planned and len(self._windows[number].reports) == self._workers
 
     def _release(self, number: int) -> None:
         """Has all workers train a window that they all have read."""
@@ -272,11 +276,7 @@ class Coordinator:
             if stops is not None:  # There are records up to there, whatever the brokers say.
                 ends = {p: max(stops.get(p, 0), self._next[p]) for p in partitions}
             step = max(1, int(self._workers * self._batch_size / self._rows_per_message()))
-            counts = self._patiently(
-                lambda ends=ends, step=step: {
-                    p: source.count(p, self._next[p], end, _BATCHES * step) for p, end in ends.items()
-                }
-            )
+            counts = self._patiently(functools.partial(self._count, source, ends, _BATCHES * step))
             self.figures.lag_records = sum(counts.values())
             there = min(sum(counts.values()), _BATCHES * step)
             if there and waiting_since is None:
@@ -285,9 +285,8 @@ class Coordinator:
             is_last = stops is not None
             if there >= step or (there and (is_due or is_last)):
                 total = there // step * step or there
-                next_, own_ends, own_counts = dict(self._next), ends, counts
                 plan = self._patiently(
-                    lambda: next_window(source, next_, own_ends, own_counts, total, self._workers)  # noqa: B023
+                    functools.partial(next_window, source, self._next, ends, counts, total, self._workers)
                 )
                 self._add(plan, total)
                 waiting_since = None
@@ -332,7 +331,11 @@ class Coordinator:
             self._next = next_
             self._changed.notify_all()
         if left:
-            pieces = [(each, self._patiently(lambda each=each: source.count(*each[:3], most=1 << 60))) for each in left]
+            counts = [
+                self._patiently(functools.partial(source.count, each.partition, each.start, each.stop, _MANY))
+                for each in left
+            ]
+            pieces = list(zip(left, counts, strict=True))
             shares = self._patiently(lambda: share_out(source, pieces, self._workers))
             self._add(Window(shares, dict(next_)), sum(count for _, count in pieces))
 
@@ -343,6 +346,10 @@ class Coordinator:
             self._next = dict(window.next)
             self._planned += 1
             self._changed.notify_all()
+
+    def _count(self, source: StreamSource, ends: dict[int, int], most: int) -> dict[int, int]:
+        """Returns by partition the number of records that are not planned, up to `most`."""
+        return {p: source.count(p, self._next[p], end, most) for p, end in ends.items()}
 
     def _stops(self, source: StreamSource, partitions: list[int]) -> dict[int, int] | None:
         """Returns the offset to stop before, by partition; None if there is none, or it is not known yet."""

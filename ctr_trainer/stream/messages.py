@@ -10,6 +10,7 @@ Raw values become keys and numbers by the feature spec, as in a conversion of Pa
 column a message lacks is missing.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -215,16 +216,25 @@ class _JsonReader:
             return
         # A value is no object, or of another type than those before: each is read by itself.
         objects = [_object(each) for each in values]
-        good = [number for number, found in enumerate(objects) if found is not None]
-        found = [each for each in objects if each is not None]
-        self._schema = self._schema_of(found[-_SAMPLE:])
-        columns = {name: _column([each.get(name) for each in found]) for name in self._wanted}
         wrong = [
-            (number, f"is not a JSON object: {_text(value)}")
-            for number, value in enumerate(values)
-            if objects[number] is None
+            (number, f"is not a JSON object: {_text(values[number])}" if found is None else problem)
+            for number, found in enumerate(objects)
+            if (problem := found is not None and self._problem(found)) or found is None
         ]
+        bad = {number for number, _ in wrong}
+        good = [number for number in range(len(values)) if number not in bad]
+        whole = [found for number in good if (found := objects[number]) is not None]
+        self._schema = self._schema_of(whole[-_SAMPLE:])
+        columns = {name: _column([each.get(name) for each in whole]) for name in self._wanted}
         yield pa.table(columns), np.array(good, np.int64), wrong
+
+    def _problem(self, found: dict[str, Any]) -> str:
+        """Returns what is wrong with an object's values as such; "" if nothing is."""
+        for name, use in self._wanted.items():
+            value = found.get(name)
+            if isinstance(value, dict) or (isinstance(value, list) and not use.several and len(value) > 1):
+                return f"column {name!r}: {_text(json.dumps(value).encode())} is not one value, as {use.why} wants it"
+        return ""
 
     def _schema_of(self, objects: list[dict[str, Any]]) -> pa.Schema:
         fields = []
@@ -239,11 +249,13 @@ class _JsonReader:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Returns values that JSON gave; of several types, as their texts."""
-    try:
+    """Returns values that JSON gave; of several types, as their texts, and lists and others as lists."""
+    with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([_as_text(value) for value in values])
+    if any(isinstance(value, list) for value in values):
+        lists = [[] if value is None else value if isinstance(value, list) else [value] for value in values]
+        return pa.array([list(map(_as_text, each)) for each in lists])
+    return pa.array([_as_text(value) for value in values])
 
 
 def _as_text(value: Any) -> str | None:

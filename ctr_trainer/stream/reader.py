@@ -67,7 +67,7 @@ class StreamReader:
     def position_after(self, steps: int) -> dict[str, Any] | None:
         """Returns the position when every worker has taken `steps` batches, as JSON can hold it; None but on rank 0."""
         position = self.coordinator.position_after(steps) if self.coordinator else None
-        return position and position.to_dict()
+        return None if position is None else position.to_dict()
 
     def committed(self, position: dict[str, Any]) -> None:
         """Tells the brokers the position of a checkpoint that is complete."""

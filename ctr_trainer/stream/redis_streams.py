@@ -5,6 +5,7 @@ the keys `clicks:0`, `clicks:1` and so on. An entry of one field has its value a
 of several fields are the columns of one example.
 """
 
+import functools
 import itertools
 import json
 import logging
@@ -72,7 +73,7 @@ class RedisSource:
             # The entry before is the one that was read last: while it is there, none after it was removed.
             elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
                 key = self._key_of(partition)
-                known = self._asked(lambda key=key: self._open().xinfo_stream(key), "the removed entries")
+                known = self._asked(functools.partial(self._open().xinfo_stream, key), "the removed entries")
                 removed = known.get("entries-added", known["length"] + 1) - known["length"]
                 texts[partition] = lost_text(self, partition, at, first[partition], f"up to {removed}")
         return texts
@@ -145,7 +146,7 @@ class RedisSource:
         return self._keys[partition]
 
     def _of_each(self, partitions: Sequence[int], ask: Callable[[str], Any]) -> dict[int, Any]:
-        return {p: self._asked(lambda p=p: ask(self._key_of(p)), "the first or last entry") for p in partitions}
+        return {p: self._asked(functools.partial(ask, self._key_of(p)), "the first or last entry") for p in partitions}
 
     def _asked(self, ask: Callable[[], Any], what: str) -> Any:
         try:

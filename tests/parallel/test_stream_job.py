@@ -1,0 +1,103 @@
+"""Jobs that train from a real broker, and are killed."""
+
+import signal
+import subprocess
+
+import numpy as np
+import psutil
+import pytest
+
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from tests.parallel import launch
+from tests.stream import brokers
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+# A row's accumulator grows by its squared gradient whenever it is trained. At a learning rate of 0 and 64 examples per
+# step, this square is the same for each record that one worker trains, and four times as large where two workers train
+# 32 examples each. A record that was trained twice would have 2, 5 or 8 times that square.
+STILL = ("--model=lr", "--learning_rate=0", "--embedding_learning_rate=0", "--embedding_optimizer=adagrad")
+INITIAL = 1e-4
+SPEC = """
+name = "clicks"
+
+[label]
+column = "clicked"
+
+[[sparse]]
+columns = ["user", "item"]
+dim = 1
+"""
+
+
+def records(first, last):
+    return [{"user": f"user {n}", "item": n % 7, "clicked": n % 2} for n in range(first, last)]
+
+
+def command(workers, directory, model, address, *more):
+    (directory / "spec.toml").write_text(SPEC)
+    data = [f"--train_data=kafka://{address}/clicks", f"--feature_spec={directory / 'spec.toml'}"]
+    steps = [f"--batch_size={64 // max(workers, 1)}", "--stream_wait_secs=20", "--save_checkpoints_steps=7"]
+    model = f"--model_dir={directory / model}"
+    return launch.command(workers, "-m", "ctr_trainer", "train", *STILL, model, *data, *steps, *more)
+
+
+def run(*arguments):
+    done = subprocess.run(
+        command(*arguments), env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def trained(directory, model):
+    """-> number of records that the newest checkpoint says are trained; 0 without one."""
+    found = latest_checkpoint(directory / model)
+    return found.position["records"] if found and found.position else 0
+
+
+def rows(directory, model):
+    """-> the rows of the newest checkpoint, with their accumulators, in the order of their keys."""
+    checkpoint = latest_checkpoint(directory / model)
+    blocks = [(keys.copy(), values.copy()) for _, keys, values in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+    keys, values = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return keys[np.argsort(keys)], values[np.argsort(keys)]
+
+
+def kill_after(directory, model, count, *arguments):
+    """Runs a job until a checkpoint has `count` records or more, then kills all of its processes."""
+    with open(directory / "log", "w", encoding="utf-8") as log:
+        job = subprocess.Popen(arguments[0], env=launch.environment(), stdout=log, stderr=log)
+        try:
+            launch.wait_until(
+                lambda: trained(directory, model) >= count or job.poll() is not None, f"a checkpoint of {count} records"
+            )
+        finally:
+            for process in [] if job.poll() is not None else [*psutil.Process(job.pid).children(recursive=True), job]:
+                process.send_signal(signal.SIGKILL)
+            job.wait()
+    assert trained(directory, model) >= count, (directory / "log").read_text(encoding="utf-8")
+
+
+def test_killed_jobs_of_one_and_two_workers_train_each_record_once(tmp_path):
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, "clicks", 2)
+        brokers.produce(broker.address, "clicks", records(0, 1920), partitions=2)
+        kill_after(tmp_path, "model", 448, command(2, tmp_path, "model", broker.address))
+        first = trained(tmp_path, "model")
+        brokers.produce(broker.address, "clicks", records(1920, 3200), partitions=2)
+        kill_after(tmp_path, "model", first + 448, command(0, tmp_path, "model", broker.address))
+        brokers.produce(broker.address, "clicks", records(3200, 3840), partitions=2)
+        until = "--stream_until=latest"
+        run(2, tmp_path, "model", broker.address, until)
+        run(0, tmp_path, "undisturbed", broker.address, until)
+    assert trained(tmp_path, "model") == trained(tmp_path, "undisturbed") == 3840
+    keys, values = rows(tmp_path, "model")
+    wanted_keys, wanted = rows(tmp_path, "undisturbed")
+    np.testing.assert_array_equal(keys, wanted_keys)
+    square = np.median(wanted[:, -1]) - INITIAL
+    users = np.flatnonzero(wanted[:, -1] - INITIAL < 1.5 * square)  # Not the seven items.
+    assert len(users) == 3840
+    times = (values[users, -1] - INITIAL) / square
+    assert set(np.round(times, 2)) == {1, 4}
+    assert latest_checkpoint(tmp_path / "model").position["next"] == {"0": 1920, "1": 1920}

@@ -1,0 +1,237 @@
+"""Workers share a stream: in threads of this process, on real brokers."""
+
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.stream_config import StreamConfig
+from ctr_trainer.stream.coordinator import Coordinator
+from ctr_trainer.stream.dead_letters import FileDeadLetters, NoDeadLetters
+from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.stream.plan import Position
+from ctr_trainer.stream.reader import StreamReader
+from ctr_trainer.stream.source import StreamAddress, opener
+from tests.stream import brokers
+from tests.stream.test_messages import arrow
+
+TOML = """
+name = "clicks"
+[label]
+column = "clicked"
+[[dense]]
+columns = ["number"]
+[[sparse]]
+columns = ["user"]
+dim = 4
+"""
+LATEST = StreamConfig(until="latest")
+
+
+def records(first, last):
+    return [{"user": f"u{n}", "number": n, "clicked": n % 2} for n in range(first, last)]
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "spec.toml").write_text(TOML)
+    return FeatureSpec.load(tmp_path / "spec.toml")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with brokers.mock_cluster() as address:
+        yield address
+
+
+class Workers:
+    """Workers that read a stream until its end, or so many batches.
+
+    Attributes:
+      numbers: of each rank, the records of each of its batches.
+      position: after the batches.
+    """
+
+    def __init__(self, url, spec, size=1, config=LATEST, position=None, batch_size=8, batches=None, letters=None):
+        self._open = opener(StreamAddress.parse(url), "", RedisFiles(), "group")
+        self._coordinator = Coordinator(
+            self._open, config, position, False, size, batch_size, letters or NoDeadLetters()
+        )
+        server = CoordinatorServer(self._coordinator, "127.0.0.1", b"key", size - 1) if size > 1 else None
+        self.numbers, self.errors = [[] for _ in range(size)], []
+        self._most, self._taken = batches, threading.Barrier(size)
+
+        def work(rank):
+            to = self._coordinator if rank == 0 else RemoteCoordinator(("127.0.0.1", server.port), b"key", rank, 60)
+            reader = StreamReader(self._open, spec, {}, batch_size, to, server if rank == 0 else None)
+            try:
+                with contextlib.closing(iter(reader)) as found:
+                    for batch in found:
+                        assert np.count_nonzero(batch.weights) == batch.size
+                        self.numbers[rank].append(batch.dense[: batch.size, 0].astype(int).tolist())
+                        if len(self.numbers[rank]) == batches:
+                            self._taken.wait(60)
+                            break
+            except UserError as error:
+                self.errors.append(str(error))
+
+        self._threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self):
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        return self
+
+    @property
+    def position(self):
+        return Position.from_dict(
+            json.loads(json.dumps(self._coordinator.position_after(len(self.numbers[0])).to_dict()))
+        )
+
+    @property
+    def trained(self):
+        return sorted(n for of_rank in self.numbers for batch in of_rank for n in batch)
+
+    @property
+    def figures(self):
+        return self._coordinator.figures
+
+
+@pytest.mark.parametrize(("topic", "size", "partitions"), [("one", 1, 3), ("few", 3, 1), ("many", 2, 4)])
+def test_each_record_is_in_one_batch_of_one_worker(cluster, spec, topic, size, partitions):
+    brokers.produce(cluster, topic, records(0, 403), partitions)
+    workers = Workers(f"kafka://{cluster}/{topic}", spec, size).finish()
+    assert not workers.errors and workers.trained == list(range(403))
+    assert len({len(of_rank) for of_rank in workers.numbers}) == 1
+    assert all(sum(map(len, of_rank)) > 403 // size - 8 for of_rank in workers.numbers)
+    assert sum(workers.position.next.values()) == workers.position.records == 403
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
+def test_other_numbers_of_workers_resume_within_a_window(cluster, spec, before, after):
+    topic = f"resumed-{before}-{after}"
+    brokers.produce(cluster, topic, records(0, 300), 2)
+    url, trained, position = f"kafka://{cluster}/{topic}", [], None
+    for size, batches in ((before, 3), (after, 5), (before, 2), (after, None)):
+        workers = Workers(url, spec, size, position=position, batches=batches).finish()
+        assert not workers.errors
+        trained += workers.trained
+        position = workers.position
+        assert position.records == len(trained)
+    assert sorted(trained) == list(range(300))
+
+
+def test_a_restart_resumes_within_a_message_of_many_rows(cluster, spec):
+    values = [arrow(*records(first, first + 50)) for first in range(0, 200, 50)]
+    brokers.produce(cluster, "arrow", values, 1)
+    first = Workers(f"kafka://{cluster}/arrow", spec, 2, batches=3).finish()
+    assert any(each.row for each in first.position.left)
+    rest = Workers(f"kafka://{cluster}/arrow", spec, 1, position=first.position).finish()
+    assert sorted(first.trained + rest.trained) == list(range(200))
+
+
+def test_a_replay_of_one_worker_makes_the_same_batches(cluster, spec):
+    brokers.produce(cluster, "replayed", records(0, 500), 3)
+    first, second = (Workers(f"kafka://{cluster}/replayed", spec).finish() for _ in range(2))
+    assert first.numbers == second.numbers and len(first.numbers[0]) == 63
+
+
+def test_bad_records_are_counted_and_named_and_block_nothing(cluster, spec, tmp_path):
+    good = records(0, 100)
+    values = [*good[:30], b"no record", *good[30:60], {"user": "u", "number": "many", "clicked": 1}, *good[60:]]
+    brokers.produce(cluster, "bad", values, 1)
+    url, config = f"kafka://{cluster}/bad", dataclasses.replace(LATEST, max_bad_rows=2)
+    file = tmp_path / "letters" / "dead_letters.jsonl"
+    first = Workers(url, spec, 2, config, batches=2, letters=FileDeadLetters(file)).finish()
+    assert first.position.bad_rows == 1
+    rest = Workers(url, spec, 1, config, position=first.position).finish()
+    assert sorted(first.trained + rest.trained) == list(range(100)) and rest.position.bad_rows == 2
+    letters = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(each["stream"], each["partition"], each["offset"]) for each in letters][0] == ("kafka topic bad", 0, "30")
+    assert "'many' is not a finite number" in letters[1]["reason"]
+
+
+def test_more_bad_records_than_allowed_end_every_worker_by_name(cluster, spec):
+    brokers.produce(cluster, "worse", [*records(0, 9), b"?"], 1)
+    workers = Workers(f"kafka://{cluster}/worse", spec, 2).finish()
+    assert len(workers.errors) == 2
+    assert all(
+        "kafka topic worse, partition 0, offset 9" in each and "max_bad_rows=0" in each for each in workers.errors
+    )
+
+
+def test_a_quiet_stream_gives_batches_without_examples_and_a_partial_batch_after_the_wait(cluster, spec):
+    brokers.produce(cluster, "quiet", records(0, 3), 1)
+    workers = Workers(f"kafka://{cluster}/quiet", spec, 2, StreamConfig(wait_secs=0.2), batches=3).finish()
+    assert workers.trained == [0, 1, 2]
+    assert [len(of_rank) for of_rank in workers.numbers] == [3, 3] and sum(map(len, workers.numbers[0][1:])) == 0
+
+
+def test_new_records_and_partitions_are_read_and_a_lost_broker_is_waited_for(spec):
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, "clicks", 1)
+        brokers.produce(broker.address, "clicks", records(0, 20), 1)
+        url = f"kafka://{broker.address}/clicks"
+        workers = Workers(url, spec, 2, StreamConfig(wait_secs=0.2), batches=14)
+        wait_until(lambda: len(workers.trained) == 20)
+        broker.stop()
+        time.sleep(6)
+        broker.resume()
+        brokers.produce(broker.address, "clicks", records(20, 50), 1)
+        wait_until(lambda: len(workers.trained) == 50)
+        workers.finish()
+        assert workers.trained == list(range(50)) and not workers.errors
+        assert workers.figures.waiting_seconds > 0
+
+
+def test_where_to_begin_and_to_end(spec):
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, "clicks", 2)
+        brokers.produce(broker.address, "clicks", records(0, 40), 2)
+        time.sleep(1.1)
+        middle = time.time()
+        brokers.produce(broker.address, "clicks", records(40, 60), 2)
+        url = f"kafka://{broker.address}/clicks"
+        time_of = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(middle))
+        before = Workers(url, spec, config=StreamConfig(until=time_of)).finish()
+        after = Workers(url, spec, config=StreamConfig(start=time_of, until="latest")).finish()
+        assert sorted(before.trained + after.trained) == list(range(60)) and len(after.trained) >= 20
+        latest = Workers(url, spec, config=StreamConfig(start="latest", until="latest")).finish()
+        assert latest.trained == [] and sum(latest.position.next.values()) == 60
+        # The same value resumes; another one begins there.
+        same = Workers(url, spec, config=LATEST, position=before.position).finish()
+        assert sorted(same.trained) == sorted(after.trained)
+        other = Workers(url, spec, config=StreamConfig(start="earliest", until="latest"), position=before.position)
+        assert other.finish().trained == list(range(60))
+
+
+def test_records_that_were_removed_or_a_stream_made_anew_end_the_training(spec):
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, "clicks", 1)
+        brokers.produce(broker.address, "clicks", records(0, 10), 1)
+        url = f"kafka://{broker.address}/clicks"
+        beyond = Position("kafka topic clicks", "checkpoint", {0: 5000})
+        (error,) = Workers(url, spec, position=beyond).finish().errors
+        assert "made anew" in error and "offset 5000" in error
+        elsewhere = Position("kafka topic views", "checkpoint", {0: 1})
+        (error,) = Workers(url, spec, position=elsewhere).finish().errors
+        assert "a position in kafka topic views" in error
+    with pytest.raises(UserError, match="expected kafka://"):
+        StreamAddress.parse("kafka://host:9092")
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
