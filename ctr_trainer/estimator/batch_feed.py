@@ -35,6 +35,7 @@ class GivenReader:
       is_live: whether examples come one after another, as in a stream.
       committed: f(position), called once a checkpoint with it is complete.
       status_lines: f() -> list of f() -> a line for the log.
+      event_time: f() -> the newest event time, as text; None where it is not known.
       read_latency: OpsReadSample: for each batch, how long the reader took to give it.
     """
 
@@ -50,6 +51,7 @@ class GivenReader:
         self._position_after = getattr(reader, "position_after", lambda steps: None)
         self.committed = getattr(reader, "committed", lambda position: None)
         self.status_lines = getattr(reader, "status_lines", list)
+        self.event_time = getattr(reader, "event_time", None)
         self.read_latency = Latency(operation("read"))
 
     def with_statistics(self, statistics):
@@ -211,6 +213,14 @@ class BatchFeed(Feed):
     def committed(self, position):
         if position is not None:
             self._reader.committed(position)
+
+    @property
+    def is_live(self):
+        return self._reader.is_live
+
+    @property
+    def event_time(self):
+        return self._reader.event_time
 
     @property
     def status_lines(self):

@@ -123,12 +123,17 @@ class Feed:
       embeddings: `Embeddings` behind the graph's embedding inputs; None of a graph that is fed nothing.
       latencies: `Latency` of each operation on batches and rows, in whatever thread it is done.
       batch: the `Batch` of the step now running; None of a graph that is fed nothing.
+      status_lines: list of f() -> a line for the log.
+      is_live: whether the examples come from a stream.
+      event_time: f() -> the event time of its newest example as text; None but on rank 0, and where it has none.
       examples: how many were fed since `rewind`.
       steps: how many optimizer steps the input is for, from its start on; None if it does not know.
     """
 
     embeddings = batch = steps = None
     latencies = status_lines = ()
+    is_live = False
+    event_time = None
     examples = 0
 
     def __init__(self, inputs, hooks=()):

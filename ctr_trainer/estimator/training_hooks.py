@@ -15,7 +15,7 @@ from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
-from ctr_trainer.hooks.log_hooks import MetricLines, MetricsFileHook, StepRateHook, SummaryHook
+from ctr_trainer.hooks.log_hooks import EventTimeLines, MetricLines, MetricsFileHook, StepRateHook, SummaryHook
 from ctr_trainer.hooks.measuring_hooks import ResourcesHook
 from ctr_trainer.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
 from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
@@ -78,13 +78,14 @@ def training_hooks(
     metrics = MetricsHook(
         scored,
         spec.loss,
-        [MetricLines(config.log_names), *kept],
+        [MetricLines(config.log_names), *([EventTimeLines(feed.event_time)] if feed.event_time else ()), *kept],
         clock,
         _lines(),
         every_n_steps=config.log_steps,
         weight=feed.inputs.weight,
         own=functools.partial(_worker_figures, sync, feed.embeddings),
         learning_rate=_learning_rate(),
+        of_windows=feed.is_live,
     )
     hooks += [metrics, *kept]
     has_gpu = bool(tf.config.list_physical_devices("GPU"))

@@ -42,7 +42,8 @@ def require_data(path: str, experiment: Experiment) -> None:
 def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or the settings of its reading are wrong, or a package is missing."""
     from ctr_trainer.files.paths import path_of
-    from ctr_trainer.stream.source import StreamAddress, opener
+    from ctr_trainer.stream.opening import opener
+    from ctr_trainer.stream.source import StreamAddress
 
     address = StreamAddress.parse(url)
     opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")

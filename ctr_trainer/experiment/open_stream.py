@@ -12,11 +12,11 @@ from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.stream.coordinator import Coordination, Coordinator
-from ctr_trainer.stream.dead_letters import dead_letters
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
-from ctr_trainer.stream.plan import Position
+from ctr_trainer.stream.opening import dead_letters, opener
+from ctr_trainer.stream.plan import StreamPosition
 from ctr_trainer.stream.reader import StreamReader
-from ctr_trainer.stream.source import StreamAddress, opener
+from ctr_trainer.stream.source import StreamAddress
 
 
 def open_stream(experiment: Experiment, position: Any) -> StreamReader:
@@ -40,7 +40,7 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
     server, told, is_one_machine = None, None, distributed.is_one_machine()
     if distributed.is_chief():
         directory = str(model_dir) if is_local(model_dir) else None
-        found = Position.from_dict(position)
+        found = StreamPosition.from_dict(position)
         coordinator = Coordinator(
             open_source=open_source,
             config=config,

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf1
 
@@ -14,7 +15,7 @@ from ctr_trainer.metrics.line_sums import Line
 from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
 
 _log = logging.getLogger(__name__)
-_IN_FOUR_DIGITS = ("auc", "accuracy")
+_IN_FOUR_DIGITS = ("auc", "auc_window", "accuracy", "copc")
 FILE = "metrics.jsonl"
 _TAG = "global_step/sec"
 
@@ -54,6 +55,21 @@ class MetricLines:
             if several and not self._as_in_graph:
                 return f"{pace}; {line.examples_per_sec:.1f} of {line.of}", ""
         return pace, "" if self._as_in_graph or not line.of else f" of {line.of}"
+
+
+class EventTimeLines:
+    """Logs, with each line of a training, up to which event time of its stream the examples go.
+
+    Args:
+      event_time: f() -> a time as text.
+    """
+
+    def __init__(self, event_time: Callable[[], str]) -> None:
+        self._event_time = event_time
+
+    def take(self, line: Line) -> None:
+        """Logs the event time."""
+        _log.info("step %d, event time = %s", line.step, self._event_time())
 
 
 class MetricsFileHook(StepHook):

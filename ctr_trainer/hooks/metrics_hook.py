@@ -13,7 +13,7 @@ from ctr_trainer.hooks.step_hook import Order, StepHook, periodic
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics import line_sums
-from ctr_trainer.metrics.auc import roc_auc
+from ctr_trainer.metrics.auc import copc, roc_auc
 from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
 from ctr_trainer.metrics.line_sums import Line, WorkerFigures
 from ctr_trainer.processes.background import Background
@@ -116,6 +116,8 @@ class MetricsHook(StepHook):
       weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
       own: f() -> `WorkerFigures` at the step just done; the hook adds the learning rate and the rates.
       learning_rate: scalar tensor, the learning rate of the dense variables; None if there is none.
+      of_windows: whether a line also has the AUC since the previous line, `auc_window`, and `copc`, the clicks per
+        predicted click in that time: for training without an end, in which each example is new.
     """
 
     order = Order.LINES
@@ -132,8 +134,10 @@ class MetricsHook(StepHook):
         weight: tf.Tensor | None = None,
         own: Callable[[], WorkerFigures] = WorkerFigures,
         learning_rate: tf.Tensor | None = None,
+        of_windows: bool = False,
     ) -> None:
         super().__init__()
+        self._of_windows, self._sums_before = of_windows, np.zeros(0)
         self._timer = periodic(every_n_steps, every_n_secs)
         if lines is not None and every_n_steps is None:
             raise ValueError("ranks meet at steps, not at times: give every_n_steps")
@@ -215,8 +219,20 @@ class MetricsHook(StepHook):
     def _give(self, lines: list[tuple[int, np.ndarray, str]]) -> None:
         for step, sums, of in lines:
             line = line_sums.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
+            if self._of_windows:
+                line = dataclasses.replace(line, values=line.values | self._window(sums, line.values))
             for taker in self._takers:
                 taker.take(line)
+
+    def _window(self, sums: np.ndarray, values: dict[str, float]) -> dict[str, float]:
+        """Returns the AUC and the COPC since the previous line, by label."""
+        before, self._sums_before = self._sums_before if len(self._sums_before) else np.zeros_like(sums), sums
+        found = {}
+        for label, (now, then) in zip(self._metrics, line_sums.auc_states(sums, before), strict=False):
+            found[metric_name("auc_window", label)] = roc_auc(*(now - then))
+            means = (values[metric_name(name, label)] for name in ("real_mean", "prob_mean"))
+            found[metric_name("copc", label)] = copc(*means)
+        return found
 
     def _start_window(self) -> None:
         self._from_step, self._from_seconds, self._examples = self.step, self._clock.training_seconds(), 0

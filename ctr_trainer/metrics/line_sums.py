@@ -1,10 +1,11 @@
 """The sums behind a line of the training's log, packed into one vector per worker; the vectors add up."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ctr_trainer.metrics.auc import COARSE_BINS
 from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name
 
 _PACE = 5  # steps/s, examples/s, workers, hits, misses
@@ -83,6 +84,12 @@ def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: Work
     """
     rest = [loss * weight, weight, own.steps_per_sec, own.examples_per_sec, 1.0, own.hits, own.misses]
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
+
+
+def auc_states(*vectors: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields by label, in the order of `pack`, the state of the `AUC` in each of some vectors."""
+    for first in range(0, len(vectors[0]) - ClickMetrics.SUMS, ClickMetrics.SUMS):
+        yield tuple(vector[first : first + 2 * COARSE_BINS].reshape(2, COARSE_BINS) for vector in vectors)
 
 
 def unpack(sums: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures) -> Line:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.stream_config import StreamConfig, seconds_of
-from ctr_trainer.stream.plan import Position, Report, Window, next_window, resumed, share_out
+from ctr_trainer.stream.plan import Report, StreamPosition, Window, next_window, resumed, share_out
 from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Coordinator:
     Args:
       open_source: f() -> `StreamSource`.
       config: `StreamConfig`.
-      position: `Position` of the checkpoint; None without one.
+      position: `StreamPosition` of the checkpoint; None without one.
       has_other_position: whether the checkpoint has a position in an input of another kind.
       workers, batch_size: number of workers, and rows of a batch of each.
       dead_letters: where bad rows go.
@@ -82,7 +82,7 @@ class Coordinator:
         self,
         open_source: Callable[[], StreamSource],
         config: StreamConfig,
-        position: Position | None,
+        position: StreamPosition | None,
         has_other_position: bool,
         workers: int,
         batch_size: int,
@@ -97,7 +97,7 @@ class Coordinator:
         self._directives: collections.deque[tuple[Directive, int]] = collections.deque()  # With the batches before it.
         self._first = 0  # Number of the first directive that is kept.
         self._batches = 0  # Of all directives so far.
-        self._start: Position | None = None
+        self._start: StreamPosition | None = None
         self._next: dict[int, int] = {}
         self._hints: dict[int, int] = {}
         self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
@@ -140,7 +140,7 @@ class Coordinator:
                 self._changed.notify_all()
             return directive
 
-    def position_after(self, batches: int) -> Position | None:
+    def position_after(self, batches: int) -> StreamPosition | None:
         """Returns the position when each worker has taken so many batches; None before the stream was opened."""
         with self._changed:
             position = self._start
@@ -156,7 +156,7 @@ class Coordinator:
             self._forget(len(self._directives) - len(kept))
             return position
 
-    def commit(self, position: Position) -> None:
+    def commit(self, position: StreamPosition) -> None:
         """Tells the brokers how far the model of a checkpoint is trained."""
         try:
             if self._source is not None:
@@ -221,7 +221,7 @@ class Coordinator:
         self.figures.add(window)
         self._give(Directive("window", number, steps))
 
-    def _after(self, position: Position, window: Window, batches: int) -> Position:
+    def _after(self, position: StreamPosition, window: Window, batches: int) -> StreamPosition:
         is_whole = batches >= window.steps(self._batch_size)
         left = () if is_whole else tuple(window.left_after(batches))
         most = window.rows if is_whole else batches * self._batch_size
@@ -323,7 +323,7 @@ class Coordinator:
             else:
                 next_ = first
             _log.info("beginning %s: %s", source.name, _places(source, next_))
-            position = Position(source.name, start, next_)
+            position = StreamPosition(source.name, start, next_)
         left = position.left
         with self._changed:
             position = dataclasses.replace(position, since=start)
@@ -439,17 +439,20 @@ class Figures:
         """Age of the newest event that was read; 0 if none is left to read."""
         return max(time.time() - self.event_seconds, 0.0) if self.lag_records and self.event_seconds else 0.0
 
+    def event_time(self) -> str:
+        """Returns the newest event time that was read, as text; "none" before the first record."""
+        if not self.event_seconds:
+            return "none"
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.event_seconds))
+
     def status_line(self) -> str:
         """Returns the `[RunStatus]` line of the time since the previous one."""
         now = time.monotonic()
         rate = (self.records - self._records_then) / max(now - self._since, 1e-9)
         self._since, self._records_then = now, self.records
-        event = "none"
-        if self.event_seconds:
-            event = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.event_seconds))
         return (
             f"[RunStatus]: Stream statistics => lag: {self.lag_records} records, {self.lag_seconds:.1f} s  "
-            f"records/s: {rate:.0f}  event time: {event}  bad rows: {self.bad_rows}  "
+            f"records/s: {rate:.0f}  event time: {self.event_time()}  bad rows: {self.bad_rows}  "
             f"waited for brokers: {self.waiting_seconds:.1f} s"
         )
 

@@ -12,7 +12,7 @@ Cut = tuple[int, int, int, int]  # The number of a range, an offset, a row of it
 
 
 @dataclasses.dataclass(frozen=True)
-class Position:
+class StreamPosition:
     """How far a stream is trained: the records before `next` that are not in `left`.
 
     Attributes:
@@ -43,8 +43,8 @@ class Position:
         )
 
     @classmethod
-    def from_dict(cls, values: Any) -> "Position | None":
-        """Returns the Position of what `to_dict` returned; None for the position of another kind of input."""
+    def from_dict(cls, values: Any) -> "StreamPosition | None":
+        """Returns the StreamPosition of what `to_dict` returned; None for the position of another kind of input."""
         if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
             return None
         return cls(
@@ -204,7 +204,9 @@ def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
     return taken
 
 
-def resumed(position: Position | None, source: StreamSource, since: str, has_other: bool) -> Position | None:
+def resumed(
+    position: StreamPosition | None, source: StreamSource, since: str, has_other: bool
+) -> StreamPosition | None:
     """Returns the position to resume from; None to begin as `since` says.
 
     Args:

@@ -13,7 +13,7 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.stream.coordinator import Coordination, Coordinator
 from ctr_trainer.stream.messages import MessageDecoder
 from ctr_trainer.stream.network import CoordinatorServer
-from ctr_trainer.stream.plan import Cut, Position, Report
+from ctr_trainer.stream.plan import Cut, Report, StreamPosition
 from ctr_trainer.stream.source import Message, Range, StreamSource
 
 _SHOWN = 2000  # Bytes of a message that a dead letter has.
@@ -71,13 +71,18 @@ class StreamReader:
 
     def committed(self, position: dict[str, Any]) -> None:
         """Tells the brokers the position of a checkpoint that is complete."""
-        found = Position.from_dict(position)
+        found = StreamPosition.from_dict(position)
         if self.coordinator and found:
             self.coordinator.commit(found)
 
     def status_lines(self) -> list[Callable[[], str]]:
         """Returns functions f() -> a line for the log; none but on rank 0."""
         return [self.coordinator.figures.status_line] if self.coordinator else []
+
+    @property
+    def event_time(self) -> Callable[[], str] | None:
+        """A function f() -> the newest event time that was read, as text; None but on rank 0."""
+        return self.coordinator.figures.event_time if self.coordinator else None
 
     def __iter__(self) -> Iterator[Batch]:
         source = self._open_source()

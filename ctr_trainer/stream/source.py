@@ -1,11 +1,10 @@
 """What a reader needs of a stream: partitions of records with rising offsets. Kafka and Redis implement it."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.publish_config import RedisFiles
 
 SCHEMES = ("kafka", "redis", "rediss")
 
@@ -179,25 +178,3 @@ class StreamAddress:
 def is_stream(path: str) -> bool:
     """Whether training data are a stream's URL, and no files."""
     return path.partition("://")[0] in SCHEMES
-
-
-def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
-    """Returns a function that opens a stream. Each call opens connections of its own, for one thread.
-
-    Args:
-      address: the stream.
-      kafka_config: file of librdkafka's settings, or "".
-      redis: files of the password and the certificates of Redis.
-      group: name of the consumer group to which positions are committed, unless `kafka_config` names one.
-
-    Raises:
-      UserError: the client library is missing, or the file cannot be read.
-    """
-    if address.scheme == "kafka":
-        from ctr_trainer.stream.kafka import KafkaSource, configuration
-
-        settings = configuration(address, kafka_config, group)
-        return lambda: KafkaSource(address, settings)
-    from ctr_trainer.stream.redis_streams import RedisSource
-
-    return lambda: RedisSource(address, redis, group)

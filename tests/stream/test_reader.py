@@ -14,11 +14,11 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.stream.coordinator import Coordinator
-from ctr_trainer.stream.dead_letters import FileDeadLetters, NoDeadLetters
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
-from ctr_trainer.stream.plan import Position
+from ctr_trainer.stream.opening import FileDeadLetters, NoDeadLetters, opener
+from ctr_trainer.stream.plan import StreamPosition
 from ctr_trainer.stream.reader import StreamReader
-from ctr_trainer.stream.source import StreamAddress, opener
+from ctr_trainer.stream.source import StreamAddress
 from tests.stream import brokers
 from tests.stream.test_messages import arrow
 
@@ -94,7 +94,7 @@ class Workers:
 
     @property
     def position(self):
-        return Position.from_dict(
+        return StreamPosition.from_dict(
             json.loads(json.dumps(self._coordinator.position_after(len(self.numbers[0])).to_dict()))
         )
 
@@ -220,10 +220,10 @@ def test_records_that_were_removed_or_a_stream_made_anew_end_the_training(spec):
         brokers.make_topic(broker.address, "clicks", 1)
         brokers.produce(broker.address, "clicks", records(0, 10), 1)
         url = f"kafka://{broker.address}/clicks"
-        beyond = Position("kafka topic clicks", "checkpoint", {0: 5000})
+        beyond = StreamPosition("kafka topic clicks", "checkpoint", {0: 5000})
         (error,) = Workers(url, spec, position=beyond).finish().errors
         assert "made anew" in error and "offset 5000" in error
-        elsewhere = Position("kafka topic views", "checkpoint", {0: 1})
+        elsewhere = StreamPosition("kafka topic views", "checkpoint", {0: 1})
         (error,) = Workers(url, spec, position=elsewhere).finish().errors
         assert "a position in kafka topic views" in error
     with pytest.raises(UserError, match="expected kafka://"):

