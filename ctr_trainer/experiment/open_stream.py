@@ -1,5 +1,6 @@
 """The stream that --train_data names, as this rank's batches."""
 
+import logging
 import os
 import secrets
 import socket
@@ -11,12 +12,15 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.stream import metrics
 from ctr_trainer.stream.coordinator import Coordination, Coordinator
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.stream.opening import dead_letters, opener
 from ctr_trainer.stream.plan import StreamPosition
 from ctr_trainer.stream.reader import StreamReader
 from ctr_trainer.stream.source import StreamAddress
+
+_log = logging.getLogger(__name__)
 
 
 def open_stream(experiment: Experiment, position: Any) -> StreamReader:
@@ -51,6 +55,10 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
             dead_letters=dead_letters(address, config.kafka_config, redis, directory, group),
         )
         coordination = coordinator
+        if config.metrics_port >= 0:
+            port, end = metrics.serve(coordinator.figures, config.metrics_port)
+            coordinator.closing.append(end)
+            _log.info("Prometheus metrics of the stream on http://%s:%d/metrics", socket.gethostname(), port)
         if size > 1:
             key = secrets.token_bytes(32)
             server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key, size - 1)

@@ -40,6 +40,14 @@ class StreamConfig(Settings, title="Stream"):
         "path",
         alike=False,
     )
+    metrics_port: int = setting(
+        -1,
+        "where Prometheus reads /metrics; 0 picks a port, -1 is none",
+        "port",
+        minimum=-1,
+        maximum=65535,
+        alike=False,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -76,6 +76,10 @@ class Coordinator:
       has_other_position: whether the checkpoint has a position in an input of another kind.
       workers, batch_size: number of workers, and rows of a batch of each.
       dead_letters: where bad rows go.
+
+    Attributes:
+      figures: `Figures` of the reading.
+      closing: functions that `close` calls.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Coordinator:
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
         self.figures = Figures()
+        self.closing: list[Callable[[], None]] = []
         self._source: StreamSource | None = None
         self._thread = threading.Thread(target=self._run, name="stream coordinator", daemon=True)
         self._thread.start()
@@ -177,6 +182,8 @@ class Coordinator:
             self._changed.notify_all()
         self._thread.join(30)
         self._dead_letters.close()
+        for close in self.closing:
+            close()
 
     def _has(self, number: int) -> bool:
         return number < self._first + len(self._directives)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import threading
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.stream_config import StreamConfig
-from ctr_trainer.stream.coordinator import Coordinator
+from ctr_trainer.stream import metrics
+from ctr_trainer.stream.coordinator import Coordinator, Figures
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.stream.opening import FileDeadLetters, NoDeadLetters, opener
-from ctr_trainer.stream.plan import StreamPosition
+from ctr_trainer.stream.plan import Report, StreamPosition, Window
 from ctr_trainer.stream.reader import StreamReader
-from ctr_trainer.stream.source import StreamAddress
+from ctr_trainer.stream.source import Range, StreamAddress
 from tests.stream import brokers
 from tests.stream.test_messages import arrow
 
@@ -235,3 +237,18 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_prometheus_reads_the_figures_of_a_stream():
+    figures = Figures()
+    window = Window([[Range(0, 0, 3)]], {0: 3}, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
+    figures.add(window)
+    figures.lag_records = 7
+    port, end = metrics.serve(figures, 0)
+    try:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    finally:
+        end()
+    assert "ctr_stream_lag_records 7.0" in text and "ctr_stream_examples_total 3.0" in text
+    assert "ctr_stream_event_seconds 1000.5" in text
+    assert "lag: 7 records" in figures.status_line() and "event time: 1970-01-01T00:16:40Z" in figures.status_line()

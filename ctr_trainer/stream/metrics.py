@@ -1,0 +1,63 @@
+"""A stream's figures for Prometheus, from rank 0 of a training."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ctr_trainer.stream.coordinator import Figures
+
+
+class StreamMetrics:
+    """Makes metrics of `Figures` when Prometheus asks.
+
+    | metric | what |
+    |---|---|
+    | `ctr_stream_lag_records` | records that are there and not read |
+    | `ctr_stream_lag_seconds` | age of the newest event that was read, while others wait; 0 if none do |
+    | `ctr_stream_event_seconds` | newest event time that was read, in seconds since 1970 |
+    | `ctr_stream_examples_total` | examples that were read |
+    | `ctr_stream_bad_rows_total` | rows that could not be trained on |
+    | `ctr_stream_waiting_seconds_total` | time in which the brokers did not answer |
+
+    Args:
+      figures: of the `Coordinator`.
+    """
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics."""
+        now = self._figures
+        yield _gauge("lag_records", "Records that are there and not read", now.lag_records)
+        yield _gauge("lag_seconds", "Age of the newest event that was read, while others wait", now.lag_seconds)
+        yield _gauge("event_seconds", "Newest event time that was read", now.event_seconds)
+        yield _counter("examples", "Examples that were read", now.records)
+        yield _counter("bad_rows", "Rows that could not be trained on", now.bad_rows)
+        yield _counter("waiting_seconds", "Time in which the brokers did not answer", now.waiting_seconds)
+
+
+def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
+    """Answers Prometheus at http://host:port/metrics. Returns the port, and a function that ends it.
+
+    Args:
+      figures: of the `Coordinator`.
+      port: where to listen; 0 for a free port.
+    """
+    registry = CollectorRegistry()
+    registry.register(StreamMetrics(figures))
+    server, _ = start_http_server(port, registry=registry)
+    return server.server_port, server.shutdown
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    family = GaugeMetricFamily(f"ctr_stream_{name}", text)
+    family.add_metric((), value)
+    return family
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    family = CounterMetricFamily(f"ctr_stream_{name}", text)
+    family.add_metric((), value)
+    return family
