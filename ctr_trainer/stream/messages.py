@@ -216,11 +216,11 @@ class _JsonReader:
             return
         # A value is no object, or of another type than those before: each is read by itself.
         objects = [_object(each) for each in values]
-        wrong = [
-            (number, f"is not a JSON object: {_text(values[number])}" if found is None else problem)
-            for number, found in enumerate(objects)
-            if (problem := found is not None and self._problem(found)) or found is None
-        ]
+        wrong = []
+        for number, found in enumerate(objects):
+            problem = self._problem(found) if found is not None else f"is not a JSON object: {_text(values[number])}"
+            if problem:
+                wrong.append((number, problem))
         bad = {number for number, _ in wrong}
         good = [number for number in range(len(values)) if number not in bad]
         whole = [found for number in good if (found := objects[number]) is not None]

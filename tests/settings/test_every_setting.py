@@ -43,7 +43,8 @@ def _other(kind, setting, default):
     if bool in _kinds(kind):
         return not default
     if number is None:
-        return ("a", "b") if typing.get_origin(kind) is tuple else "other"
+        other = "2026-11-23T10:00:00Z" if setting.unit == "time" else "other"
+        return ("a", "b") if typing.get_origin(kind) is tuple else other
     low = max(each for each in (setting.minimum, setting.above, 0) if each is not None)
     high = min((each for each in (setting.maximum, setting.below) if each is not None), default=None)
     value = number((low + high) / 2 if high is not None else low + 2)
