@@ -43,12 +43,17 @@ def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or the settings of its reading are wrong, or a package is missing."""
     from ctr_trainer.files.paths import path_of
     from ctr_trainer.stream.opening import opener
-    from ctr_trainer.stream.source import StreamAddress
+    from ctr_trainer.stream.source import StreamAddress, is_stream
 
     address = StreamAddress.parse(url)
     opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")
     if not experiment.data.feature_spec and not path_of(experiment.model.model_dir).is_dir():
         raise UserError(f"--train_data={url}: a stream has raw values, so give --feature_spec")
+    if is_stream(experiment.data.eval_data):
+        raise UserError(
+            f"--eval_data={experiment.data.eval_data}: a stream has no end; give files. The log of a training from a "
+            "stream has its metrics on records that it has not seen"
+        )
     if experiment.params.negative_sampling not in (None, 1):
         raise UserError("--negative_sampling draws by an example's place in an epoch, which a stream does not have")
     if experiment.run.save_checkpoints_epochs:

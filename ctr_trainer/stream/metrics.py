@@ -48,7 +48,12 @@ def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
     registry = CollectorRegistry()
     registry.register(StreamMetrics(figures))
     server, _ = start_http_server(port, registry=registry)
-    return server.server_port, server.shutdown
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return server.server_port, end
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

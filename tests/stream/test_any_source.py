@@ -1,0 +1,175 @@
+"""What a reader does with any source: one in memory, which needs no change elsewhere."""
+
+import contextlib
+import itertools
+import threading
+
+import pytest
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.stream_config import StreamConfig
+from ctr_trainer.stream import coordinator
+from ctr_trainer.stream.coordinator import Coordinator
+from ctr_trainer.stream.opening import NoDeadLetters
+from ctr_trainer.stream.plan import Report, StreamPosition, Window, next_window, share_out
+from ctr_trainer.stream.source import Message, Range, Unavailable, lost_text
+
+
+class MemorySource:
+    """A stream in memory, whose first records may be removed.
+
+    Attributes:
+      records: by partition, the values from offset 0 on.
+      first: by partition, the offset of the first record that is kept.
+      is_away: whether the brokers do not answer.
+    """
+
+    name, address = "memory", "here"
+
+    def __init__(self, *counts):
+        self.records = {partition: [b"{}"] * count for partition, count in enumerate(counts)}
+        self.first, self.is_away, self.committed = dict.fromkeys(self.records, 0), False, None
+
+    def partitions(self):
+        if self.is_away:
+            raise Unavailable("memory is away")
+        return list(self.records)
+
+    def earliest(self, partitions):
+        return {p: self.first.get(p, 0) for p in partitions}
+
+    def latest(self, partitions, exact=False):
+        self.partitions()
+        return {p: len(self.records[p]) for p in partitions}
+
+    def lost(self, places):
+        first = self.earliest(list(places))
+        return {p: lost_text(self, p, at, first[p], first[p] - at) for p, at in places.items() if at < first[p]}
+
+    def at_time(self, partitions, seconds):
+        return {p: min(int(seconds), len(self.records[p])) for p in partitions}
+
+    def count(self, partition, start, stop, most):
+        return min(stop - start, most)
+
+    def after(self, partition, start, stop, count):
+        return min(start + count, stop)
+
+    def read(self, ranges):
+        for each in ranges:
+            yield [Message(each.partition, at, 0.0, b"{}") for at in range(each.start, each.stop)]
+
+    def watermarks(self):
+        return {}
+
+    def commit(self, offsets):
+        self.committed = offsets
+
+    def text(self, offset):
+        return str(offset)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(coordinator, "_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(coordinator, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(coordinator, "_REST_SECONDS", 0.5)
+
+
+class Reading:
+    """A worker that takes what a `Coordinator` plans, without decoding it."""
+
+    def __init__(self, source, config, position=None):
+        self.coordinator = Coordinator(lambda: source, config, position, False, 1, 4, NoDeadLetters())
+        self.ranges = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        with contextlib.suppress(UserError):
+            for number in itertools.count():
+                share = self.coordinator.share(number)
+                if share is None:
+                    return
+                self.ranges += share
+                rows = sum(each.stop - each.start for each in share)
+                cuts = [(0, share[0].start, 0, 0)] * -(-rows // 4)
+                self.coordinator.report(number, Report(rows, cuts, [], 0.0, {}))
+
+    def directives(self):
+        number = 0
+        while (directive := self.coordinator.directive(number)).kind != "end":
+            yield directive
+            number += 1
+
+    @property
+    def offsets(self):
+        return sorted((each.partition, at) for each in self.ranges for at in range(each.start, each.stop))
+
+
+def test_records_that_retention_removed_end_the_training_at_its_start_and_later():
+    source = MemorySource(20)
+    source.first[0] = 7
+    reading = Reading(source, StreamConfig(), StreamPosition("memory", "checkpoint", {0: 3}))
+    with pytest.raises(UserError, match="offset 3, and the first one that here still keeps has offset 7, so 4 records"):
+        list(reading.directives())
+    source.first[0] = 0
+    reading = Reading(source, StreamConfig(wait_secs=0.05), StreamPosition("memory", "checkpoint", {0: 3}))
+    found = reading.directives()
+    assert next(found).kind == "window"
+    source.first[0], source.records[0] = 30, [b"{}"] * 31
+    with pytest.raises(UserError, match="records are lost"):
+        list(found)
+
+
+def test_partitions_that_are_added_are_read_from_their_first_record():
+    source = MemorySource(8)
+    reading = Reading(source, StreamConfig(wait_secs=0.05))
+    found = reading.directives()
+    assert next(found).kind == "window"
+    source.first[1], source.records[1] = 2, [b"{}"] * 6
+    while len(reading.offsets) < 12:
+        next(found)
+    assert reading.offsets == [(0, at) for at in range(8)] + [(1, at) for at in range(2, 6)]
+    reading.coordinator.close()
+
+
+def test_brokers_that_are_away_are_waited_for_with_batches_of_padding():
+    source = MemorySource(8)
+    source.is_away = True
+    reading = Reading(source, StreamConfig(wait_secs=0.05))
+    found = reading.directives()
+    assert next(found).kind == "rest" and reading.coordinator.position_after(1) is None
+    source.is_away = False
+    assert next(each for each in found if each.kind != "rest").kind == "window"
+    assert reading.coordinator.figures.waiting_seconds > 0
+    reading.coordinator.commit(StreamPosition("memory", "checkpoint", {0: 8}, (Range(0, 5, 8),)))
+    assert source.committed == {0: 5}
+    reading.coordinator.close()
+
+
+def test_windows_take_evenly_of_partitions_and_workers_keep_theirs():
+    source = MemorySource(100, 10, 100, 0)
+    counts = {0: 100, 1: 10, 2: 100, 3: 0}
+    window = next_window(source, dict.fromkeys(counts, 0), counts, counts, 64, 2)
+    assert window.next == {0: 28, 1: 10, 2: 26, 3: 0}
+    assert window.shares == [[Range(0, 0, 28), Range(1, 0, 4)], [Range(1, 4, 10), Range(2, 0, 26)]]
+    assert share_out(source, [(Range(0, 4, 8, row=2), 4)], 3) == [
+        [Range(0, 4, 5, row=2)],
+        [Range(0, 5, 6)],
+        [Range(0, 6, 8)],
+    ]
+
+
+def test_what_is_left_of_a_window_is_what_its_cuts_say():
+    shares = [[Range(0, 0, 10), Range(1, 0, 4)], [Range(1, 4, 9)]]
+    cuts = [[(0, 0, 0, 0), (0, 6, 0, 1), (1, 2, 3, 1)], [(0, 4, 0, 0)]]
+    bad = [{"offset": 5}], [{"offset": 8}]
+    reports = {rank: Report(rows, cuts[rank], bad[rank], 0.0, {}) for rank, rows in ((0, 12), (1, 4))}
+    window = Window(shares, {0: 10, 1: 9}, reports)
+    assert window.steps(5) == 3
+    assert window.left_after(1) == [Range(0, 6, 10), Range(1, 0, 4)] and window.bad_before(1) == 2
+    assert window.left_after(2) == [Range(1, 2, 4, row=3)]
+    assert window.left_after(3) == [] and window.bad_before(3) == 2
