@@ -220,7 +220,9 @@ class MetricsHook(StepHook):
         for step, sums, of in lines:
             line = line_sums.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
             if self._of_windows:
-                line = dataclasses.replace(line, values=line.values | self._window(sums, line.values))
+                values = line.values | self._window(sums, line.values)
+                # A window without examples has means of nothing, which JSON cannot hold.
+                line = dataclasses.replace(line, values={n: value for n, value in values.items() if value == value})
             for taker in self._takers:
                 taker.take(line)
 

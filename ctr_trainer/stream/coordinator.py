@@ -311,6 +311,7 @@ class Coordinator:
         start = self._config.start
         position = resumed(self._position, source, start, self._has_other)
         first = self._patiently(lambda: source.earliest(partitions))
+        self._hints = self._patiently(lambda: source.latest(partitions, exact=True))
         if position is not None:
             places = {p: offset for p, offset in position.trained().items() if p in partitions}
             self._refuse_lost(source, places)
@@ -394,6 +395,7 @@ class Coordinator:
         """Asks the brokers until they answer."""
         since, warned = time.monotonic(), 0.0
         while True:
+            asked = time.monotonic()
             try:
                 return ask()
             except Unavailable as error:
@@ -401,7 +403,7 @@ class Coordinator:
                 if now - warned > _WARN_SECONDS:
                     warned = now
                     _log.warning("waiting: %s; asking again, %.0f s by now", error, now - since)
-                self.figures.waited(_RETRY_SECONDS)
+                self.figures.waited(now - asked + _RETRY_SECONDS)
             self._sleep(_RETRY_SECONDS)
 
     def _sleep(self, seconds: float) -> None:

@@ -212,26 +212,43 @@ def test_the_figures_of_ranks_that_are_gone_hold_up_no_end_and_errors_come_out_a
         lines.put(200, np.ones(1))
 
 
-def test_the_auc_of_the_lines_is_of_all_steps_since_the_start(caplog):
-    class Flips(tf1.train.SessionRunHook):
-        """Right order for the first two steps, wrong from then on."""
+class Flips(tf1.train.SessionRunHook):
+    """Right order for the first two steps, wrong for the next two, then only examples of weight 0."""
 
-        def __init__(self):
-            self.step = 0
+    def __init__(self):
+        self.step = 0
 
-        def before_run(self, run_context):
-            self.step += 1
-            return tf1.train.SessionRunArgs(None, {"logits:0": [1.0, 0.0] if self.step <= 2 else [0.0, 1.0]})
+    def before_run(self, run_context):
+        self.step += 1
+        logits, weights = [1.0, 0.0] if self.step <= 2 else [0.0, 1.0], [float(self.step <= 4)] * 2
+        return tf1.train.SessionRunArgs(None, {"logits:0": logits, "weights:0": weights})
+
+
+def _flipping(steps, **arguments):
+    """-> the lines of so many steps with `Flips`."""
+    kept = Lines()
 
     def hooks():
         tensors = _constants([0, 0], [1, 0], [1, 1])
-        tensors[""]["logits"] = tf1.placeholder(tf.float32, [2], "logits")
-        return [Flips(), MetricsHook(tensors, tf.constant(0.0), [MetricLines()], _running(), every_n_steps=2)]
+        tensors[""] |= {name: tf1.placeholder(tf.float32, [2], name) for name in ("logits", "weights")}
+        takers = [MetricLines(), kept]
+        return [Flips(), MetricsHook(tensors, tf.constant(0.0), takers, _running(), every_n_steps=2, **arguments)]
 
-    with caplog.at_level(logging.INFO):
-        _run(hooks, steps=4)
-    aucs = [r.getMessage().split(" (")[0] for r in caplog.records if ", auc = " in r.getMessage()]
-    assert aucs == ["step 2, auc = 1.0000", "step 4, auc = 0.5000"]
+    _run(hooks, steps=steps)
+    return kept.taken
+
+
+def test_the_auc_of_the_lines_is_of_all_steps_since_the_start():
+    assert [line.values["auc"] for line in _flipping(4)] == [1.0, 0.5]
+
+
+def test_lines_of_windows_have_the_auc_and_the_copc_of_the_steps_since_the_line_before():
+    first, second, empty = _flipping(6, of_windows=True)
+    assert (first.values["auc_window"], second.values["auc_window"]) == (1.0, 0.0)
+    assert second.values["auc"] == 0.5
+    mean = (1 / (1 + np.exp(-1)) + 0.5) / 2
+    assert second.values["copc"] == pytest.approx(0.5 / mean)
+    assert set(empty.values) == {"auc"}  # No means of no examples.
 
 
 def test_the_auc_of_a_run_is_of_all_examples_of_all_ranks():
