@@ -57,10 +57,11 @@ class ModelRecord:
         else:
             all_params = dict(params) if isinstance(params, Mapping) else {}
         optimizer = getattr(getattr(params, "train_op_fn", None), "optimizer", None)
+        known = name or name_of(model_fn)
         values = by_flag(config)
         rows = {name: values[name] for name in _OF_ROWS if name in values}
         return ModelRecord(
-            name=canonical(name or name_of(model_fn)),
+            name=canonical(known) if known else None,
             params={name: value for name, value in all_params.items() if _is_json(value)},
             defaults={name: getattr(type(params), name, None) for name in all_params if hasattr(type(params), name)},
             may_change=(*getattr(params, "may_change", OF_TRAINING), *may_change),
@@ -156,9 +157,9 @@ def name_of(model_fn: Callable[..., Any]) -> str | None:
     return f"{module}:{function}"
 
 
-def canonical(name: str | None) -> str | None:
+def canonical(name: str) -> str:
     """Returns a model's registered name if it has one, else `name`."""
-    if name and name.startswith(_OURS) and name.endswith(":model_fn"):
+    if name.startswith(_OURS) and name.endswith(":model_fn"):
         return name.removeprefix(_OURS).removesuffix(":model_fn")
     return name
 
