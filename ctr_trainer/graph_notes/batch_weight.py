@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.notes import BatchWeight, notes
-
-tf1 = tf.compat.v1
 
 
 class WeighedOptimizer(tf1.train.Optimizer):

@@ -1,4 +1,4 @@
-"""The mode that a `model_fn` is told, and the spec that it returns."""
+"""The modes of a `model_fn`, and the spec that it returns."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,16 @@ class EstimatorSpec:
       export_outputs: dict of name -> `export.PredictOutput`, `ClassificationOutput` or `RegressionOutput`: the
         signatures of an export. None for the predictions.
       training_chief_hooks: session hooks of rank 0.
-      training_hooks: session hooks of a training on all ranks.
+      training_hooks: session hooks of all ranks, for training.
       scaffold: `tf.compat.v1.train.Scaffold`, whose operations and functions initialize the variables. Its saver is
         not used: checkpoints are written together with the rows.
       evaluation_hooks, prediction_hooks: session hooks of an evaluation, and of `Estimator.predict`.
-      optimizer: a `tf.compat.v1.train.Optimizer`, from which the Estimator makes the `train_op` of all workers, see
+      optimizer: a `tf.compat.v1.train.Optimizer`, from which the Estimator makes the `train_op` of all workers; see
         `estimator.given_optimizer`.
 
-    Caveat: the loss has to be the mean over the batch's examples. The workers' gradients are averaged, so with a loss
-    that is a sum K workers, each with a Kth of the batch, train at a Kth of the gradient that one worker has; the log
-    warns if it sees such a loss.
+    Caveat: the loss has to be the mean over the batch's examples. The workers' gradients are averaged. If the loss
+    is a sum, K workers with a Kth of the batch each train with a Kth of the gradient that one worker has. The log warns
+    of such a loss.
 
     Raises:
       ValueError: the mode is unknown, what the mode needs is missing, or both `train_op` and `optimizer` are given.

@@ -1,35 +1,35 @@
 """The notes on a graph: what the code that makes the graph tells the code that runs it.
 
-A `model_fn` takes features and returns an `EstimatorSpec`, as in `tf.estimator`. What else the training loop has to
-know of the graph, and the `model_fn` of the run, stands in the one `GraphNotes` of the graph.
+A `model_fn` takes features and returns an `EstimatorSpec`, as in `tf.estimator`. The one `GraphNotes` of a graph
+holds what else the training loop has to know about the graph, and what the `model_fn` has to know about the run.
 """
 
 import dataclasses
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.messages.errors import UserError
 
-tf1 = tf.compat.v1
-_KEY = ("ctr_trainer", "notes")  # No string, so that TensorFlow does not try to serialize what is under it.
+_KEY = ("ctr_trainer", "notes")  # Not a string: TensorFlow would try to serialize the value of a string key.
 
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """An optimizer step is `accumulation_steps` - 1 runs of `accumulate`, each on a batch, then one of `train_op`.
+    """What an optimizer step runs: `accumulate` on each of the first `accumulation_steps` - 1 batches, then `train_op`.
 
     Attributes:
       accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step is one batch.
       accumulation_steps: micro-batches per optimizer step.
-      begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It takes the
-        place of `train_op` in the first step, and in the first step after each `drain`. In all other steps `train_op`
-        applies the gradients of the previous step.
-      drain: operation that applies the gradients kept last; None if each step applies its own gradients.
+      begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It replaces
+        `train_op` in the first step, and in the first step after each `drain`. In all other steps `train_op` applies
+        the gradients of the previous step.
+      drain: operation that applies the gradients that were kept last; None if each step applies its own gradients.
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
         gradients of each step instead, so that the variables are always equal.
-      exchange: the sentence of the log that says how the workers exchange gradients, and why.
+      exchange: the log line that says how the workers exchange gradients, and why.
     """
 
     accumulate: tf.Operation | None = None
@@ -45,7 +45,7 @@ class StepPlan:
         return self.dense_sync_steps == 1
 
 
-FOREIGN_STEP = StepPlan()  # Of a `train_op` that was not made by this package: one batch per step.
+FOREIGN_STEP = StepPlan()  # For a `train_op` that this package did not make: one batch per step.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +55,9 @@ class RowTraining:
     Attributes:
       gradients: dict of placeholder name -> the gradient of this worker's loss by the rows that are fed there.
       learning_rate: scalar tensor.
-      learning_rate_scale: the factor by which the workers make learning rates grow; None for their number.
-      share: scalar tensor, a batch's share of all examples of the step over the sum of the batch's weights; None if the
-        batch is the whole step.
+      learning_rate_scale: the factor by which the job's learning rates are scaled; None for the number of workers.
+      share: scalar tensor, the batch's share of all examples in the step, divided by the sum of the batch's weights;
+        None if the batch is the whole step.
     """
 
     gradients: dict[str, tf.Tensor]
@@ -81,14 +81,14 @@ class BatchWeight:
 
 @dataclasses.dataclass
 class GraphNotes:
-    """What is known of a training graph besides its `EstimatorSpec`.
+    """What is known about a training graph in addition to its `EstimatorSpec`.
 
     Attributes:
-      run_length: length of the run, which schedules of learning rates depend on; unknown by default.
+      run_length: length of the run, on which learning-rate schedules depend; unknown by default.
       step_plan: what an optimizer step runs; `FOREIGN_STEP` if the `train_op` was not made by this package.
-      row_training: how the embedding rows are trained; None for the gradients of the loss.
+      row_training: how the embedding rows are trained; None to train them by the gradients of the loss.
       plateau: `schedules.Plateau`; None if learning rates do not depend on evaluations.
-      negative_sampling: the share of the negative examples that the graph trains on; None if it names none.
+      negative_sampling: the share of the negative examples that the graph trains on; None if it does not set one.
       batch_weight: the weight of this worker's batch; None if the batches of all workers weigh the same.
       weighs_batches: whether an optimizer of the graph applies `batch_weight`.
       scales_loss: whether the loss is to be scaled, because gradients are computed in float16.
@@ -105,7 +105,7 @@ class GraphNotes:
 
 
 def notes() -> GraphNotes:
-    """Returns the notes on the current graph, made at the first call."""
+    """Returns the notes on the current graph, created at the first call."""
     found = tf1.get_collection(_KEY)
     if found:
         return found[0]
@@ -118,26 +118,26 @@ def params_as_trained(params: Any, checkpoint: Any) -> Any:
     """Returns the params of a model with the share of negative examples that a checkpoint was trained with.
 
     Args:
-      params: `ModelParams`, whose `negative_sampling` is None if the user named no share. Params of another class,
-        without that field, are returned as they are.
-      checkpoint: `Checkpoint`; if it knows of no share, the params are returned as they are.
+      params: `ModelParams`, whose `negative_sampling` is None if the user did not set it. Params of a class without
+        this field are returned unchanged.
+      checkpoint: `Checkpoint`; if it has no share, the params are returned unchanged.
 
     Raises:
-      UserError: the params name another share than the checkpoint's.
+      UserError: the params set a share that differs from the checkpoint's.
     """
     if checkpoint.negative_sampling is None or not hasattr(params, "negative_sampling"):
         return params
     if params.negative_sampling not in (None, checkpoint.negative_sampling):
         raise UserError(
-            f"--negative_sampling={params.negative_sampling:g}: {checkpoint.path} was trained with "
-            f"--negative_sampling={checkpoint.negative_sampling:g}, and its predictions are calibrated for that; leave "
-            "the flag out"
+            f"negative_sampling={params.negative_sampling:g}: {checkpoint.path} was trained with "
+            f"negative_sampling={checkpoint.negative_sampling:g}, and its predictions are calibrated for that; leave "
+            "the setting out"
         )
     return dataclasses.replace(params, negative_sampling=checkpoint.negative_sampling)
 
 
 def params_of_this_graph(params: Any) -> Any:
-    """Returns the params with the share of negative examples of the current graph, as checkpoints will have them."""
+    """Returns the params with the current graph's share of negative examples, as checkpoints store them."""
     share = notes().negative_sampling
     if share is None or not hasattr(params, "negative_sampling"):
         return params

@@ -1,4 +1,4 @@
-"""The length of a run in steps, which its schedule of learning rates, its log and its checkpoints have to know."""
+"""The length of a run in steps: its learning-rate schedule, its log and its checkpoints depend on it."""
 
 import dataclasses
 from typing import Any
@@ -11,8 +11,8 @@ class Epochs:
     Attributes:
       batches: batches per epoch.
       before: batches that were read before the start of this run. If earlier runs had another batch size or number of
-        workers, the number that it would have been with those of this run.
-      rows: rows of an epoch of all ranks together; None if the input does not say.
+        workers, this is the number converted to the batch size and workers of this run.
+      rows: rows of an epoch over all ranks; None if the input does not say.
     """
 
     batches: int
@@ -25,9 +25,9 @@ class StepsOfEpochs:
     """Where the epochs of the data begin, in global steps.
 
     Attributes:
-      steps: optimizer steps per epoch; not an integer if a step of several batches goes over the end of an epoch.
-      first: the global step at which the first epoch begins. It is 0, unless the run goes on with another batch size or
-        number of workers: then it is the step at which the epoch would have begun at the pace of this run.
+      steps: optimizer steps per epoch; not an integer if a step of several batches spans the end of an epoch.
+      first: the global step at which the first epoch begins. It is 0, unless the run resumes with another batch size
+        or number of workers: then it is the step at which the epoch would have begun at the pace of this run.
     """
 
     steps: float = 1.0
@@ -39,13 +39,13 @@ class RunLength:
     """The steps of a run, as far as they are known before it starts; the same on all ranks.
 
     Attributes:
-      begin: the global step at which the run's schedule begins: 0, or, if the run goes on after a run that had come to
-        its end, the step of that end.
-      start: the global step from which this process goes on; `begin` or later.
+      begin: the global step at which the run's schedule begins: 0, or the last step of the previous run if that run had
+        reached its end.
+      start: the global step from which this process resumes; `begin` or later.
       batches: number of batches that each rank's input has from `start` on; None if the input does not say.
       last: the global step to stop at; None if there is none.
       earlier_end: the end that the run had when its checkpoint was written; None if there is no checkpoint, or if the
-        end was not known.
+        end was unknown.
       epochs: `Epochs`; None if the input does not say.
     """
 
@@ -57,7 +57,7 @@ class RunLength:
     epochs: Epochs | None = None
 
     def end(self, accumulation_steps: int = 1) -> int | None:
-        """Returns the global step that the run ends at; None if it is not known.
+        """Returns the global step at which the run ends; None if it is not known.
 
         Args:
           accumulation_steps: batches of an optimizer step.
@@ -78,12 +78,13 @@ class RunLength:
         return StepsOfEpochs(self.epochs.batches / accumulation_steps, first)
 
     def epochs_done(self, step: int, accumulation_steps: int = 1) -> int:
-        """Returns an int, how many whole epochs are over after a global step; `epochs` must not be None.
+        """Returns the number of whole epochs that are over after a global step; `epochs` must not be None.
 
         Args:
           step: `start` or later.
           accumulation_steps: batches of an optimizer step.
         """
+        assert self.epochs is not None
         return (self.epochs.before + (step - self.start) * accumulation_steps) // self.epochs.batches
 
     def next_epoch_end(self, step: int, accumulation_steps: int = 1) -> int:
@@ -93,6 +94,7 @@ class RunLength:
           step: `start` or later.
           accumulation_steps: batches of an optimizer step.
         """
+        assert self.epochs is not None
         batches = (self.epochs_done(step, accumulation_steps) + 1) * self.epochs.batches - self.epochs.before
         return self.start - (-batches // accumulation_steps)
 
@@ -102,14 +104,11 @@ class RunLength:
 
 
 def going_on(checkpoint: Any, batches: int | None, last: int | None, epochs: Epochs | None = None) -> RunLength:
-    """Makes the RunLength of a training that goes on from a checkpoint, or starts without one.
+    """Returns the `RunLength` of a training that resumes from a checkpoint, or starts without one.
 
     Args:
       checkpoint: `Checkpoint` or None.
       batches, last, epochs: see `RunLength`.
-
-    Returns:
-      RunLength.
     """
     if checkpoint is None:
         return RunLength(batches=batches, last=last, epochs=epochs)

@@ -253,8 +253,8 @@ def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kep
     for command in (["evaluate"], ["predict", "--output=x"], ["export", f"--export_dir={tmp_path / 'x'}"]):
         assert cli.main([*command, flagfile, "--negative_sampling=0.2"]) == 1
         error = capsys.readouterr().err
-        assert "--negative_sampling=0.2" in error
-        assert "was trained with --negative_sampling=0.1" in error
+        assert "negative_sampling=0.2: " in error
+        assert "was trained with negative_sampling=0.1" in error
 
     with caplog.at_level("INFO"):
         assert cli.main(["train", flagfile, "--negative_sampling=0.5", "--epochs=2"]) == 0
