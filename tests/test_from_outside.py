@@ -100,7 +100,9 @@ def test_a_sparse_optimizer_of_another_package_trains_rows_on_two_workers_and_th
     flags = ["--batch_size=16", "--hidden_units=4", "--max_steps=2", "--embedding_stddev=0", "--sync_merge=sum"]
     flags += ["--embedding_optimizer=lion", f"--embedding_learning_rate={rate}", "--scale_lr=none", "--mean_beta=0.5"]
     model_dir = tmp_path / "model"
-    launch.run(2, "-m", "ctr_trainer", "train", f"--train_data={data}", f"--model_dir={model_dir}", *flags)
+    launch.run(
+        2, "-m", "ctr_trainer", "train", f"--train_data={data}", f"--model_dir={model_dir}", *flags, is_warm=False
+    )
     saved = latest_checkpoint(model_dir)
     blocks = list(snapshot.iterate(saved.path, saved.tables))
     (config, *_), rows = blocks[0], np.concatenate([rows for *_, rows in blocks])

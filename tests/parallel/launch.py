@@ -1,15 +1,19 @@
 """Starts real jobs under horovodrun."""
 
+import functools
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 
 import psutil
 
 from ctr_trainer.ranks import dense_exchange
+from tests.parallel import start, warm
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
 START = pathlib.Path(__file__).parent / "start.py"
@@ -20,10 +24,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240
 
 
-def environment():
-    """-> the environment of a job: this interpreter first, one thread a worker, quiet, Horovod as it is.
+def environment(is_warm=False):
+    """Returns the environment of a job: this interpreter first, one thread per worker, quiet, Horovod unchanged.
 
-    `distributed.init` of a test in this process may have set something of Horovod's.
+    `distributed.init` of a test in this process may have set variables of Horovod.
+
+    Args:
+      is_warm: whether workers that `START` starts are forks of processes that have imported TensorFlow already, which
+        saves each of them two to four seconds of CPU.
     """
     paths = [str(ROOT), str(ABSENT), os.environ.get("PYTHONPATH", "")]
     return {
@@ -33,24 +41,45 @@ def environment():
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CTR_TRAINER_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
+        **({start.VARIABLE: _servers()[0]} if is_warm else {}),
     }
 
 
-def command(workers, *arguments):
-    """-> the command line of a job whose workers run `python arguments...`; without horovodrun for 0 workers."""
+def command(workers, *arguments, is_warm=False):
+    """Returns the command line of a job whose workers run `python arguments...`; without horovodrun for 0 workers.
+
+    Args:
+      is_warm: whether `START` starts them, as it starts all programs of `WORKERS`.
+    """
     ours = isinstance(arguments[0], pathlib.Path) and arguments[0].parent == WORKERS
-    python = [sys.executable, *([str(START)] if ours else []), *map(str, arguments)]
+    python = [sys.executable, *([str(START)] if ours or is_warm else []), *map(str, arguments)]
     return python if not workers else ["horovodrun", "-np", str(workers), "--gloo", *python]
 
 
-def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS):
-    """Runs a job to its end, for so many seconds at most. -> `subprocess.CompletedProcess`, its output as text."""
-    done = subprocess.run(
-        command(workers, *arguments), env=environment(), capture_output=True, text=True, timeout=seconds
-    )
+def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS, is_warm=True):
+    """Runs a job to its end, for so many seconds at most. Returns a `subprocess.CompletedProcess`, its output as text.
+
+    Args:
+      is_warm: as for `environment` and `command`; if not, the workers start as users start them.
+    """
+    line = command(workers, *arguments, is_warm=is_warm)
+    done = subprocess.run(line, env=environment(is_warm), capture_output=True, text=True, timeout=seconds)
     if check and done.returncode:
         raise AssertionError(f"{done.args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+@functools.cache
+def _servers() -> tuple[str, list[object]]:
+    """Returns where the servers of `warm.py` listen, which all processes of a test run share, and what keeps them."""
+    path = f"{tempfile.gettempdir()}/ctr_trainer-{os.environ.get('PYTEST_XDIST_TESTRUNUID', uuid.uuid4().hex)}-"
+    kept: list[object] = []
+    for number in range(start.SERVERS):
+        command = [sys.executable, warm.__file__, f"{path}{number}"]
+        kept.append(subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, start_new_session=True))
+        wait_until(functools.partial(os.path.exists, command[-1]), "a server of warm processes")
+        kept.append(warm.hold(command[-1]))
+    return path, kept
 
 
 def last_line(output):

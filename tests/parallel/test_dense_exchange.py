@@ -55,7 +55,11 @@ def test_four_workers_on_two_hosts_step_as_one_batch_and_all_have_the_same_bits(
     on_hosts = ["horovodrun", "-np", "4", "-H", "localhost:2,127.0.0.1:2", "--gloo"]
     python = launch.command(0, launch.WORKERS / "dense_exchange.py", tmp_path)
     done = subprocess.run(
-        [*on_hosts, *python], env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
+        [*on_hosts, *python],
+        env=launch.environment(is_warm=True),
+        capture_output=True,
+        text=True,
+        timeout=launch.TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for exchange in ("auto", "horovod"):

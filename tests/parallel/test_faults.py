@@ -43,7 +43,7 @@ class _Job:
         command = launch.command(2, *_arguments(data, directory, more=("--step_seconds=0.05", *more)))
         self._process = subprocess.Popen(
             command,
-            env=launch.environment(),
+            env=launch.environment(is_warm=True),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

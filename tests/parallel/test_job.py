@@ -173,7 +173,7 @@ def _kill(flags, directory):
     """Runs a training of two workers, of which rank 1 is killed once step 20 is saved. -> the job's output."""
     job = subprocess.Popen(
         launch.command(2, *_arguments(flags)),
-        env=launch.environment(),
+        env=launch.environment(is_warm=True),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -37,7 +37,8 @@ def stopped(tmp_path_factory):
         directory = root / service
         flags = [*_flags(directory, data, service, 10_000), "--step_seconds=0.02"]
         command = launch.command(2, launch.WORKERS / "job.py", *flags)
-        job = subprocess.Popen(command, env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        told = launch.environment(is_warm=True)
+        job = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             epochs = directory / "to" / "generation-0000000001"
             launch.wait_until(lambda epochs=epochs: len(list(epochs.glob("epoch-*.json"))) >= 3, "three epochs")

@@ -1,0 +1,65 @@
+"""Programs that start in forks of a process that has imported TensorFlow run and end as they do in one of their own."""
+
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from tests.parallel import launch
+
+pytestmark = pytest.mark.integration
+
+PROGRAM = """
+import os, pathlib, signal, sys, time
+assert __name__ == "__main__" and "tensorflow" in sys.modules and "ctr_trainer.ranks" not in sys.modules
+import beside_it
+print(sys.argv[1:], os.environ["OF_THE_JOB"], os.getcwd(), flush=True)
+pathlib.Path("pid").write_text(str(os.getpid()))
+if sys.argv[1] == "wait":
+    time.sleep(600)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+print("to the log", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Returns f(argument), which starts the program above."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "beside_it.py").touch()
+    monkeypatch.setenv("OF_THE_JOB", "set")
+
+    def start(argument):
+        command = launch.command(0, tmp_path / "program.py", argument, is_warm=True)
+        return subprocess.Popen(
+            command, cwd=tmp_path, env=launch.environment(is_warm=True), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    return start
+
+
+def test_a_program_has_its_arguments_its_surroundings_and_its_status(started, tmp_path):
+    job = started("3")
+    assert job.communicate(timeout=120) == (f"['3'] set {tmp_path}\n", "to the log\n")
+    assert job.returncode == 3
+
+
+def test_a_program_that_is_killed_ends_its_starter_by_the_same_signal(started):
+    job = started("killed")
+    job.communicate(timeout=120)
+    assert job.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_starter_ends_the_program(started, tmp_path, number):
+    job = started("wait")
+    launch.wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the program")
+    program = psutil.Process(int((tmp_path / "pid").read_text()))
+    job.send_signal(number)
+    job.communicate(timeout=120)
+    assert job.returncode == -number
+    launch.wait_until(lambda: not program.is_running(), "the program to end")

@@ -1,0 +1,137 @@
+"""A server whose forks run Python programs: they have imported TensorFlow already. `start.py` asks it.
+
+python warm.py SOCKET
+
+It ends when its standard input and the connections of all that hold it (see `hold`) are closed, or when another server
+listens at this socket already.
+"""
+
+import contextlib
+import errno
+import gc
+import importlib
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+
+IMPORTED = ("horovod.tensorflow", "numba", "pyarrow.dataset", "pyarrow.flight", "pyarrow.parquet", "tensorflow")
+
+
+def hold(path: str) -> socket.socket:
+    """Returns a connection that keeps the server running while it is open."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    connection.sendall(bytes(4))
+    return connection
+
+
+class Server:
+    """Forks a process for each request, and sends its end; kills it when the connection of the request is closed."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._holders = path, {sys.stdin}
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(path)
+        self._listening.listen(64)
+        self._selector = selectors.DefaultSelector()
+        for each in (self._listening, sys.stdin):
+            self._selector.register(each, selectors.EVENT_READ, None)
+
+    def next_program(self) -> list[str]:
+        """Returns in each forked process, with the arguments of its program; in the server when it ends, with none."""
+        while self._holders:
+            ready = self._selector.select()[0][0]  # One at a time: it may close another.
+            if ready.fileobj in self._holders:
+                self._selector.unregister(ready.fileobj)
+                self._holders.remove(ready.fileobj)
+            elif ready.fileobj is not self._listening:
+                self._end(*ready.data)
+            elif arguments := self._accept(self._listening.accept()[0]):
+                return arguments
+        os.unlink(self._path)
+        return []
+
+    def _accept(self, client: socket.socket) -> list[str]:
+        """Forks for a request. Returns the program's arguments in the fork, and nothing in the server."""
+        head, streams, *_ = socket.recv_fds(client, 4, 3)
+        size = int.from_bytes(head, "little")
+        if not size:
+            self._holders.add(client)
+            self._selector.register(client, selectors.EVENT_READ, None)
+            return []
+        request = client.recv(size, socket.MSG_WAITALL)
+        if pid := os.fork():
+            for stream in streams:
+                os.close(stream)
+            watch = os.pidfd_open(pid)
+            for each in (client, watch):
+                self._selector.register(each, selectors.EVENT_READ, (client, pid, watch))
+            with contextlib.suppress(OSError):
+                client.sendall(pid.to_bytes(4, "little"))
+            return []
+        client.close()
+        self._become(streams, *json.loads(request))
+        return json.loads(request)[0]
+
+    def _become(self, streams: list[int], arguments: list[str], directory: str, environment: dict[str, str]) -> None:
+        """Gives this process, which is a fork, its own surroundings."""
+        os.setsid()
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj is not sys.stdin:
+                os.close(key.fd)
+        self._selector.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.chdir(directory)
+        os.environ.clear()
+        os.environ.update(environment)
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[1:1] = [path for path in paths if path not in sys.path]
+        random.seed()
+        sys.modules["numpy"].random.seed()
+
+    def _end(self, client: socket.socket, pid: int, watch: int) -> None:
+        """Waits for a process that has ended, or whose client has, and tells the client how it ended."""
+        for each in (client, watch):
+            self._selector.unregister(each)
+        signal.pidfd_send_signal(watch, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(watch)
+        with contextlib.suppress(OSError):
+            client.sendall(status.to_bytes(4, "little", signed=True))
+        client.close()
+
+
+def _import() -> None:
+    """Imports what the programs need, but nothing of ours that looks at the environment when it is imported."""
+    from ctr_trainer.processes import tensorflow_import
+
+    tensorflow_import.install()
+    for name in IMPORTED:
+        with contextlib.suppress(ModuleNotFoundError):  # Horovod may be missing.
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    try:
+        server = Server(sys.argv[1])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return
+        raise
+    _import()
+    if program := server.next_program():
+        from tests.parallel import start
+
+        start.run_program(program)
+
+
+if __name__ == "__main__":
+    main()
