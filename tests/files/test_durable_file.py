@@ -74,7 +74,7 @@ def test_a_draft_is_never_a_file_that_is_there(tmp_path):
 @pytest.mark.parametrize(
     ("name", "read", "cure"),
     [
-        ("features.json", load_features, "--model_dir"),
+        ("features.json", load_features, "model_dir"),
         ("evaluations.json", EvaluationHistory.load, "evaluations"),
         ("train_summary.json", lambda path: read_runs([path]), "train"),
     ],
