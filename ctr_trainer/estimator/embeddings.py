@@ -94,7 +94,14 @@ class Embeddings:
         }
         if trained is not None:
             configs = {name: as_trained(table_config, trained) for name, table_config in configs.items()}
-        self.rows = open_rows(store, config, configs, self.lookup_latency, self.push_latency, uncached)
+        self.rows = open_rows(
+            store,
+            config,
+            configs,
+            lookup_latency=self.lookup_latency,
+            push_latency=self.push_latency,
+            uncached=uncached,
+        )
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         # With a service the log says also that no lookup went there.
         self.lookup_latency.shows_none = bool(self._copies)

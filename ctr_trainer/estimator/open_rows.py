@@ -1,26 +1,43 @@
-"""The rows of each table, as the workers of a job train them or read them."""
+"""Opens the rows of each table for a worker that trains or reads them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
-from ctr_trainer.embedding.store.store import StoreReader
+from ctr_trainer.embedding.store.store import MakeCopies, Store, StoreReader
+from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.estimator.open_store import copies_of_hosts
+from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
+
+_T = TypeVar("_T")
 
 
-def open_rows(store, config, tables, lookup_latency, push_latency, uncached=False):
-    """Returns the `WorkerRows` of each table by its name. A collective.
+def open_rows(
+    store: Store,
+    config: EmbeddingConfig,
+    tables: Mapping[str, TableConfig],
+    *,
+    lookup_latency: Latency,
+    push_latency: Latency,
+    uncached: bool = False,
+) -> dict[str, WorkerRows]:
+    """Creates the tables in the store and returns the `WorkerRows` of each by the table's name. A collective.
 
     Args:
-      store: of `open_store`; the tables are made in it.
-      config: `EmbeddingConfig`.
-      tables: by table name, its TableConfig.
-      lookup_latency, push_latency: `Latency` of the requests of copies.
+      store: see `open_store`.
+      config: decides which workers share one copy of the rows.
+      tables: dict of table name -> `TableConfig`.
+      lookup_latency, push_latency: record the requests of copies to the service.
       uncached: whether each lookup reads the store.
     """
     _create_tables(store, tables.values())
@@ -29,71 +46,85 @@ def open_rows(store, config, tables, lookup_latency, push_latency, uncached=Fals
     if store.host_memory is None and (distributed.size() > 1 or not copies_of_hosts(config)):
         copies = _own_copies(config, lookup_latency, push_latency)
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
-    is_owner = distributed.local_rank() == 0  # Of the arrays in a host's memory, which the others open.
+    is_owner = distributed.local_rank() == 0  # It makes the arrays in the host's memory, which the other ranks open.
     copies = _host_copies(config, lookup_latency, push_latency, is_owner)
 
-    def opened():
+    def opened() -> dict[str, WorkerRows]:
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
 
     return _first_then_others(is_owner, opened, "host_rows_opened")
 
 
-def _own_copies(config, lookup_latency, push_latency):
+def _own_copies(config: EmbeddingConfig, lookup_latency: Latency, push_latency: Latency) -> MakeCopies:
     """Returns f(store, table) -> `RowCache`."""
     worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
 
-    def copies(store, table):
+    def copies(store: Store, table: TableConfig) -> RowCache:
         shares = merging.shares(table, config.sync_merge, distributed.size())
         return RowCache(store, table, worker, lookup_latency, push_latency, codec, shares)
 
     return copies
 
 
-def _host_copies(config, lookup_latency, push_latency, is_syncer):
+def _host_copies(
+    config: EmbeddingConfig, lookup_latency: Latency, push_latency: Latency, is_syncer: bool
+) -> MakeCopies:
     """Returns f(store, table) -> `HostRows`. A collective."""
-    hosts = int(distributed.all_sum(np.int64(is_syncer), "hosts"))
+    hosts = int(distributed.all_sum(np.asarray(is_syncer, np.int64), "hosts"))
     worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
 
-    def copies(store, table):
+    def copies(store: Store, table: TableConfig) -> HostRows:
         shares = merging.shares(table, config.sync_merge, hosts)
         memory = PrivateMemory() if store.host_memory is None else store.host_memory.under(table.name)
-        others = dict(memory=memory, is_syncer=is_syncer, is_alone=distributed.size() == 1, has_others=hosts > 1)
-        return HostRows(store, table, worker, lookup_latency, push_latency, codec, shares, **others)
+        return HostRows(
+            store,
+            table,
+            worker,
+            lookup_latency,
+            push_latency,
+            codec,
+            shares,
+            memory=memory,
+            is_syncer=is_syncer,
+            is_alone=distributed.size() == 1,
+            has_others=hosts > 1,
+        )
 
     return copies
 
 
-def _create_tables(store, configs):
-    """Rank 0 makes the tables, then the others have them made or, where they share them, open them. A collective."""
+def _create_tables(store: Store, configs: Iterable[TableConfig]) -> None:
+    """Creates the tables on rank 0, then creates or opens them on the other ranks. A collective."""
 
-    def create():
+    def create() -> None:
         for config in configs:
             store.create_table(config)
 
     _first_then_others(distributed.is_chief(), create, "tables_created")
 
 
-def _first_then_others(is_first, call, barrier):
-    """Returns call(), which each rank that `is_first` makes before any of the others does. A collective."""
-    result = None
-    for first in (True, False):
-        if is_first == first:
-            result = call()
+def _first_then_others(is_first: bool, call: Callable[[], _T], barrier: str) -> _T:
+    """Returns `call()`, made by the ranks with `is_first` before the other ranks make it. A collective."""
+    if not is_first:
         distributed.barrier(barrier)
+    result = call()
+    if is_first:
+        distributed.barrier(barrier)
+    distributed.barrier(barrier)
     return result
 
 
-def as_trained(config, trained):
-    """Returns the TableConfig that a table was trained with.
+def as_trained(config: TableConfig, trained: Mapping[str, TableConfig]) -> TableConfig:
+    """Returns the `TableConfig` with which a table was trained.
 
     Raises:
-      UserError: the model asks for another table or other widths than it was trained with.
+      UserError: the model uses a table or widths with which it was not trained.
     """
     found = trained.get(config.name)
     if found is None or found.dims != config.dims:
         what = ", ".join(f"{c.name} with dims {list(c.dims)}" for c in trained.values()) or "no table"
         raise UserError(
-            f"the model asks for table {config.name} with dims {list(config.dims)}, and the checkpoint has {what}: "
-            "name the --model and --embedding_dim that it was trained with"
+            f"the model uses table {config.name} with dims {list(config.dims)}, and the checkpoint has {what}: "
+            "use the model and the embedding_dim with which it was trained"
         )
     return found

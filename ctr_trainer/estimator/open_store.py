@@ -1,9 +1,12 @@
-"""The stores that embedding rows live in: one for a training, one for an evaluation or a prediction."""
+"""Opens the store of the embedding rows: one for training, another for evaluation and prediction."""
 
 import contextlib
 import dataclasses
 import json
+import os
 import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,38 +19,41 @@ from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.shared_table import PublishedTables, SharedTables
 from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
 
-# Of a row, besides its floats: its key, its place in the index, its version.
-_BYTES_BESIDE_ROW = 8 + 5 + 4
-# For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
+# In addition to its floats, a row has a key, a place in the index and a version.
+_MORE_BYTES_OF_A_ROW = 8 + 5 + 4
+# For the messages of a sync: each has `wire.PAGE_BYTES`, and many are allocated and freed at the same time.
 _KEPT_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
-def open_host_memory():
-    """Gives `SharedMemory` of this host's workers, made by its first rank; it ends with the block. A collective."""
+def open_host_memory() -> Iterator[SharedMemory]:
+    """Yields the `SharedMemory` of this host's workers, which the host's first rank makes and removes. A collective."""
     own = SharedMemory() if distributed.local_rank() == 0 else None
-    address = _of_this_host(own and own.address)
+    address = _of_this_host(own.address if own else None)
     with contextlib.closing(own or SharedMemory(address)) as memory:
         yield memory
-        # The memory goes with the rank that made it, and its others may still be reading.
+        # The memory is removed with the rank that made it, and other ranks may still be reading.
         distributed.barrier("host_memory_close")
 
 
-def any_host_has_several_workers():
-    """A collective."""
-    return distributed.all_sum(np.int64(distributed.local_size() > 1), "ranks_beside_others") > 0
+def any_host_has_several_workers() -> bool:
+    """Returns whether any host has several workers. A collective."""
+    return bool(distributed.all_sum(np.asarray(distributed.local_size() > 1, np.int64), "ranks_beside_others") > 0)
 
 
-def _of_this_host(address):
+def _of_this_host(address: str | None) -> str:
     """Returns the `address` that the first rank of this host gave. A collective."""
     line = json.dumps({"host": socket.gethostname(), "address": address}) + "\n"
     lines = distributed.all_gather(np.frombuffer(line.encode(), np.uint8), "host_memory").tobytes()
@@ -56,32 +62,34 @@ def _of_this_host(address):
     return [rank["address"] for rank in ranks if rank["address"] and rank["host"] == socket.gethostname()][-1]
 
 
-def copies_of_hosts(config):
-    """Whether the workers of a host train one copy of the rows that a service has; `config` is an EmbeddingConfig."""
+def copies_of_hosts(config: EmbeddingConfig) -> bool:
+    """Returns whether the workers of a host train one copy of the rows of a service."""
     if config.row_copies != "auto":
         return config.row_copies == "host"
     return not config.strict_sync and SharedMemory.is_possible()
 
 
 class EvaluationStore:
-    """Rows of a checkpoint, once on each host: in the process of a lone rank, else in memory that its ranks share.
+    """The rows of a checkpoint, once per host: in the process of a lone rank, or in memory that the host's ranks share.
 
-    Every host reads the checkpoint's files itself.
+    Each host reads the checkpoint's files.
+
+    Args:
+      memory: shared by the ranks of this host; None if each rank has rows of its own.
 
     Attributes:
-      store: a `LocalStore`.
+      store: has the rows.
     """
 
-    def __init__(self, memory=None):
-        """`memory`: `SharedMemory` of the ranks of this host; None if each rank has rows of its own."""
+    def __init__(self, memory: SharedMemory | None = None) -> None:
         self._fills = memory is None or memory.is_own
         self.store = LocalStore() if memory is None else LocalStore(SharedTables(memory))
 
-    def restore(self, checkpoint):
-        """Reads the rows of the store's tables, on one rank of each host. A collective.
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Reads the rows of the store's tables on one rank of each host. A collective.
 
         Raises:
-          UserError: the rows do not fit into memory, or a file of them cannot be read.
+          UserError: the rows do not fit into memory, or one of their files cannot be read.
         """
         if self._fills:
             files = [entry for entry in checkpoint.tables if entry["table"] in self.store.tables]
@@ -91,8 +99,8 @@ class EvaluationStore:
 
 
 @contextlib.contextmanager
-def open_evaluation_store():
-    """Gives an `EvaluationStore` without tables. A collective."""
+def open_evaluation_store() -> Iterator[EvaluationStore]:
+    """Yields an `EvaluationStore` without tables. A collective."""
     if not SharedMemory.is_possible() or not any_host_has_several_workers():
         yield EvaluationStore()
         return
@@ -100,12 +108,13 @@ def open_evaluation_store():
         yield EvaluationStore(memory)
 
 
-def _refuse_too_many(store, files, path):
-    rows = {}
+def _refuse_too_many(store: LocalStore, files: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Raises UserError if the rows do not fit into the memory of this host."""
+    rows: dict[str, int] = {}
     for entry in files:
         if entry.get("kind", "full") == "full":
             rows[entry["table"]] = rows.get(entry["table"], 0) + entry["rows"]
-    needed = sum(n * (4 * store.tables[name].config.width + _BYTES_BESIDE_ROW) for name, n in rows.items())
+    needed = sum(n * (4 * store.tables[name].config.width + _MORE_BYTES_OF_A_ROW) for name, n in rows.items())
     limit = tightest()
     if needed > limit.free:
         raise UserError(
@@ -137,70 +146,98 @@ def in_fixed_order(config: RunConfig) -> RunConfig:
 
 
 @contextlib.contextmanager
-def open_store(config, model_dir, is_published=False, services=None):
-    """Gives the store that `config.service` names; local services, or shared memory, that it made end with the block.
+def open_store(
+    config: EmbeddingConfig,
+    model_dir: str | os.PathLike,
+    is_published: bool = False,
+    services: LocalServices | None = None,
+) -> Iterator[Store]:
+    """Yields the store that `config.service` names. A collective if there are several workers.
 
-    A collective where there are several workers. Running shards are this training's alone until the end of the block.
+    At the end of the block, local services and shared memory that were made here are removed. Until then no other
+    training can use a service.
 
     Args:
-      config: `EmbeddingConfig`.
-      model_dir: of the training.
-      is_published: whether a thread beside the steps publishes the rows.
-      services: `LocalServices` for `auto`, which may have been started; None for new ones.
+      config: names the store.
+      model_dir: the directory of the training's model.
+      is_published: whether a background thread publishes the rows.
+      services: used if `config.service` is `auto`, and possibly started before; None for new ones.
 
     Raises:
-      UserError: `auto` or `shared` was asked for workers on several hosts, the service does not start, or another
-        training uses it.
+      UserError: `config.service` is `auto` or `shared` with workers on several hosts, the service does not start, or
+        another training uses it.
     """
     with contextlib.ExitStack() as stack:
         memory = None
         if copies_of_hosts(config) and config.service != "shared" and any_host_has_several_workers():
             memory = stack.enter_context(open_host_memory())
         services = services or LocalServices.of(config, model_dir)
-        yield stack.enter_context(_open_store(config, model_dir, memory, is_published, services))
+        yield stack.enter_context(
+            _open_store(config, model_dir, host_memory=memory, is_published=is_published, services=services)
+        )
 
 
 @contextlib.contextmanager
-def _open_store(config, model_dir, host_memory, is_published, services):
-    """As `open_store`; `host_memory` is the store's."""
+def _open_store(
+    config: EmbeddingConfig,
+    model_dir: str | os.PathLike,
+    *,
+    host_memory: SharedMemory | None,
+    is_published: bool,
+    services: LocalServices,
+) -> Iterator[Store]:
     if config.service not in ("auto", "shared"):
-        security, addresses = ClientSecurity.read(*vars(config.security).values()), config.service.split(",")
+        files, addresses = config.security, config.service.split(",")
+        security = ClientSecurity.read(
+            token_file=files.token_file,
+            ca_file=files.service_ca,
+            cert_file=files.service_cert,
+            key_file=files.service_key,
+        )
         if not distributed.is_one_machine():
             _refuse_loopback(addresses)
-        with _leased(config, model_dir, addresses, security, host_memory) as client:
+        with _leased(config, model_dir, addresses, security=security, host_memory=host_memory) as client:
             yield client
         return
     if distributed.size() == 1:
         yield LocalStore(PublishedTables() if is_published else Table)
         return
     if distributed.local_size() != distributed.size():
-        raise UserError(
-            f"--embedding_service={config.service} is for workers on one host; start `python -m ctr_trainer serve` on "
-            "a host that all of them reach and name it: --embedding_service=host:port"
+        raise config.refused(
+            "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "
+            "reach and name it: {service:name}=host:port"
         )
     if config.service == "shared":
         with open_host_memory() as memory:
-            place = distributed.local_rank(), distributed.local_size()
-            yield LocalStore(SharedTables(memory, *place, is_published))
+            rank, size = distributed.local_rank(), distributed.local_size()
+            yield LocalStore(SharedTables(memory, member=rank, members=size, is_published=is_published))
         return
     with contextlib.ExitStack() as stack:
-        started, watches = None, []
+        started, ended = None, []
         if distributed.is_chief():
             cores = distributed.service_cores(config.service_shards, notes().step_plan.steps_wait)
-            watches = stack.enter_context(services.running(cores, distributed.host_cores()))
-            started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
+            running = stack.enter_context(services.running(cores, distributed.host_cores()))
+            started = [(service.address, service.token, service.pid, service.log_file) for service in running]
+            ended = [service.ended for service in running]
         started = distributed.broadcast_object(started, "embedding_services")
-        if not watches:
-            watches = [stack.enter_context(contextlib.closing(Watch(pid, log))) for _, _, pid, log in started]
-        ended = [watch.ended for watch in watches]
-        addresses, (token, *_), *_ = zip(*started, strict=True)
-        security = ClientSecurity(token)
-        client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended))
+        if not distributed.is_chief():
+            ended = [stack.enter_context(contextlib.closing(Watch(pid, log))).ended for _, _, pid, log in started]
+        addresses, tokens = [address for address, *_ in started], [token for _, token, *_ in started]
+        client = stack.enter_context(
+            _leased(
+                config,
+                model_dir,
+                addresses,
+                security=ClientSecurity(tokens[0]),
+                host_memory=host_memory,
+                ended=ended,
+            )
+        )
         yield Guard(client) if config.service_restarts else client
 
 
-def _refuse_loopback(addresses):
-    """Raises UserError where a `host:port` leads to this host itself, wherever it is asked for."""
+def _refuse_loopback(addresses: Sequence[str]) -> None:
+    """Raises UserError if a `host:port` leads each host to itself, although other hosts have workers."""
     for address in addresses:
         if own := reach.loopback_of(address):
             name, here = address.rpartition(":")[0], socket.gethostname()
@@ -212,11 +249,28 @@ def _refuse_loopback(addresses):
 
 
 @contextlib.contextmanager
-def _leased(config, model_dir, addresses, security, host_memory, ended=()):
-    """Gives a client that writes, by a lease that all workers share. A collective."""
+def _leased(
+    config: EmbeddingConfig,
+    model_dir: str | os.PathLike,
+    addresses: Sequence[str],
+    *,
+    security: ClientSecurity,
+    host_memory: SharedMemory | None,
+    ended: Sequence[Callable[[], str | None]] = (),
+) -> Iterator[ServiceClient]:
+    """Yields a client that writes under a lease that all workers share. A collective."""
 
-    def opened(lease):
-        return contextlib.closing(ServiceClient(addresses, config.service_timeout, security, lease, ended, host_memory))
+    def opened(lease: Lease) -> contextlib.closing[ServiceClient]:
+        return contextlib.closing(
+            ServiceClient(
+                addresses,
+                config.service_timeout,
+                security=security,
+                lease=lease,
+                ended=ended,
+                host_memory=host_memory,
+            )
+        )
 
     keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None
@@ -224,11 +278,10 @@ def _leased(config, model_dir, addresses, security, host_memory, ended=()):
         if distributed.is_chief():
             lease = Lease.new(model_dir, Placement.of_this_process().job)
             client = stack.enter_context(opened(lease))
-            stack.callback(client.release)  # Also after an error: the training that resumes from it need not wait.
-        lease = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
+            stack.callback(client.release)  # Also after an error: the training that resumes need not wait.
+        values = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
         if client is None:
-            lease = Lease(**lease)
-            client = stack.enter_context(opened(lease))
+            client = stack.enter_context(opened(Lease(**values)))
         yield client
-        # The others may still be talking to the service that rank 0 is about to give back, or to stop.
+        # Other ranks may still be using the service that rank 0 is about to release or stop.
         distributed.barrier("embedding_service_close")

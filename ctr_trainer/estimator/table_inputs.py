@@ -1,28 +1,33 @@
-"""One table in a step: its rows feed the embedding inputs, and their gradients become the rows' step."""
+"""One table in a step: its rows are fed to the embedding inputs, and the gradients of the inputs train the rows."""
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
+from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct, positions_of
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.embedding.worker.row_step import times, weighed
+from ctr_trainer.embedding.worker.row_step import RowStep, times, weighed
+from ctr_trainer.features.spec import TableFeatures, TableLimits
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, SEQUENCE
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 
 
 @dataclasses.dataclass
 class TableGradients:
-    """One table's part of an optimizer step.
+    """The gradients of one table's rows in an optimizer step.
 
     Attributes:
-      rows: its `WorkerRows`.
+      rows: the table's `WorkerRows`.
       keys: int64[U], distinct.
-      slots: int64[U], where their rows are; -1 has none.
-      sums: float32[U, dim] for each segment, those of equal keys summed.
+      slots: int64[U], the slots of the keys' rows; -1 for a key without a row.
+      sums: for each segment float32[U, dim], the summed gradients of equal keys.
     """
 
     rows: WorkerRows
@@ -32,40 +37,40 @@ class TableGradients:
 
 
 class RowGradients:
-    """Sums the gradients g_k of a step's micro-batches k, then regularizes and clips them:
+    """Sums the gradients g_k of a step's micro-batches k, then regularizes and clips the sum:
 
         g = sum_k weighed(g_k) + l2 * l2_share * w;  g *= min(1, clip_norm / |g|)
 
-    over the rows w of all keys in the step, each distinct key once, with `row_step.weighed`. |g| is the norm over all
-    rows of all tables in this worker's step: other workers clip theirs by themselves. `l2_share` is
-    `WorkerRows.l2_shares`: K workers that all met a row would decay it K times, and one worker does it once.
+    over the rows w of all distinct keys in the step; `row_step.weighed` defines the weighing. |g| is the norm over all
+    rows of all tables in this worker's step; each worker clips its own step. `l2_share` is `WorkerRows.l2_shares`:
+    without it, a row that K workers use would decay K times as much as with one worker.
 
     Args:
-      merge_factor: of `merging.gradient_factor`.
-      l2: of the loss plus l2 / 2 * sum w^2 over the distinct rows of the step, so that a row decays when it is used.
-      clip_norm: 0 does not clip.
+      merge_factor: see `merging.gradient_factor`.
+      l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used.
+      clip_norm: the largest norm; 0 for no clipping.
     """
 
-    def __init__(self, merge_factor, l2=0.0, clip_norm=0.0):
+    def __init__(self, merge_factor: float, l2: float = 0.0, clip_norm: float = 0.0) -> None:
         self._merge_factor, self._l2, self._clip_norm = merge_factor, l2, clip_norm
-        self._batches = []
+        self._batches: list[tuple[list[TableGradients], float]] = []
 
-    def add(self, batch, weight=1.0):
+    def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
         """Adds a micro-batch.
 
         Args:
-          batch: list of `TableGradients`, the same tables in the same order each time.
+          batch: the same tables in the same order in each call.
           weight: see `row_step.weighed`.
         """
         self._batches.append((batch, weight))
 
-    def take(self, step):
-        """Returns a list of `TableGradients`, a table each, of a `RowStep`; starts anew."""
-        batches, self._batches = self._batches, []
-        for batch, weight in batches:
+    def take(self, step: RowStep) -> list[TableGradients]:
+        """Returns the gradients of a step, one element per table, and forgets its micro-batches."""
+        weighed_batches, self._batches = self._batches, []
+        for batch, weight in weighed_batches:
             for part in batch:
                 part.sums = [weighed(g, weight, step.share, self._merge_factor) for g in part.sums]
-        batches = [batch for batch, _ in batches]
+        batches = [batch for batch, _ in weighed_batches]
         parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
         if self._l2:
             for part in parts:
@@ -77,12 +82,11 @@ class RowGradients:
                     part.sums = [times(g, self._clip_norm / norm) for g in part.sums]
         return parts
 
-    def _decayed(self, part):
+    def _decayed(self, part: TableGradients) -> list[np.ndarray]:
         """Returns the sums with the gradient of the L2 term added."""
-        start, decayed, l2 = 0, [], np.float32(self._l2)
+        start, decayed = 0, []
         shares = part.rows.l2_shares(part.slots)
-        if shares is not None:
-            l2 = l2 * shares[:, None]
+        l2 = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None]
         for gradient in part.sums:
             weights = np.empty_like(gradient)
             with part.rows.locked():
@@ -92,8 +96,8 @@ class RowGradients:
         return decayed
 
 
-def _merged(parts):
-    """Returns one TableGradients of a table's micro-batches."""
+def _merged(parts: Sequence[TableGradients]) -> TableGradients:
+    """Returns the summed gradients of a table's micro-batches."""
     rows = parts[0].rows
     keys = distinct([part.keys for part in parts])
     slots = np.full(len(keys), -1, np.int64)
@@ -107,29 +111,23 @@ def _merged(parts):
 
 
 class TableInputs:
-    """What of a table's features the model asked for, and which columns of a row each tensor takes.
+    """The tensors of one table that a model uses, and the columns of a row that each tensor takes.
 
-    A row's weights are an embedding, where `embedding` or a sequence was asked for, then a linear weight, where
-    `linear` was. Keys that no tensor takes are not looked up: a model without histories makes no rows for them.
+    A row's weights are an embedding if the model uses `embedding` or a sequence, then a linear weight if the model uses
+    `linear`. Keys that no tensor takes are not looked up: a model without histories creates no rows for their keys.
 
     Args:
-      table: `TableFeatures`.
-      segments: {kind: placeholder} of the table, see `FedFeatures`.
+      table: the features of the table.
+      segments: dict of kind -> placeholder; see `FedFeatures`.
     """
 
-    def __init__(self, table, segments):
+    def __init__(self, table: TableFeatures, segments: Mapping[str, tf.Tensor]) -> None:
         self._table, self._segments = table, segments
         self._pooled = EMBEDDING in segments or LINEAR in segments
         self._sequences = [f for f in table.sequences if f"{SEQUENCE}/{f.name}" in segments]
 
-    def config(self, config, limits, seed):
-        """Returns the TableConfig to train with.
-
-        Args:
-          config: `EmbeddingConfig`.
-          limits: `TableLimits`.
-          seed: of new rows.
-        """
+    def config(self, config: EmbeddingConfig, limits: TableLimits, seed: int) -> TableConfig:
+        """Returns the `TableConfig` to train with; `seed` initializes new rows."""
         # A uniform distribution on +-s has the deviation s / sqrt(3); linear weights start at 0.
         scales = {EMBEDDING: config.stddev * math.sqrt(3), LINEAR: 0.0}
         return TableConfig(
@@ -144,20 +142,21 @@ class TableInputs:
             ttl_steps=limits.ttl_steps,
         )
 
-    def lookup(self, batch):
-        """Returns the Lookup of a Batch."""
+    def lookup(self, batch: Batch) -> Lookup:
+        """Returns the `Lookup` of a batch."""
         keys = batch.keys[self._table.name]
-        bags = [(batch.bags[f.name], f) for f in self._table.bags] if self._pooled else []
+        bags = [(batch.bags[f.name], f.combiner) for f in self._table.bags if f.combiner] if self._pooled else []
         sequences = [(batch.bags[f.name], f) for f in self._sequences]
         return Lookup(
             keys if self._pooled else keys[:, :0],
-            [(bag.values, bag.splits, f.combiner, bag.weights) for bag, f in bags],
+            [(bag.values, bag.splits, combiner, bag.weights) for bag, combiner in bags],
             [(bag.values, bag.splits, f.max_length) for bag, f in sequences],
         )
 
-    def gather(self, lookup, rows, slots):
-        """Returns feed_dict of the tensors, from a table's rows and the slots of the lookup's keys."""
-        feed, start, parts = {}, 0, self._parts()
+    def gather(self, lookup: Lookup, rows: np.ndarray, slots: np.ndarray) -> dict[tf.Tensor, np.ndarray]:
+        """Returns the feed_dict of the tensors, from the table's rows and the slots of the lookup's keys."""
+        feed: dict[tf.Tensor, np.ndarray] = {}
+        start, parts = 0, self._parts()
         distinct = lookup.take(rows, slots, sum(dim for _, dim in parts))
         for kind, dim in parts:
             if kind in self._segments:
@@ -168,11 +167,12 @@ class TableInputs:
             start += dim
         return feed
 
-    def sum_gradients(self, lookup, gradients):
-        """Returns for each part of a row, float32[U, dim]: the gradients of equal keys summed.
+    def sum_gradients(self, lookup: Lookup, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Returns for each part of a row float32[U, dim], the summed gradients of equal keys.
 
         Args:
-          gradients: by the name of the tensor; one that the loss does not depend on has none.
+          lookup: the `Lookup` of the batch.
+          gradients: dict of tensor name -> gradient, without the tensors on which the loss does not depend.
         """
         sums = []
         for kind, dim in self._parts():
@@ -181,10 +181,10 @@ class TableInputs:
             sums.append(lookup.sum_gradients(dim, gradient, of_sequences))
         return sums
 
-    def _parts(self):
+    def _parts(self) -> list[tuple[str, int]]:
         """Returns (kind, dim) of each part of a row's weights."""
         embeds = EMBEDDING in self._segments or bool(self._sequences)
         return [(EMBEDDING, self._table.dim)] * embeds + [(LINEAR, 1)] * (LINEAR in self._segments)
 
-    def _sequence_tensors(self):
+    def _sequence_tensors(self) -> list[tf.Tensor]:
         return [self._segments[f"{SEQUENCE}/{f.name}"] for f in self._sequences]
