@@ -1,113 +1,51 @@
 """The input of a reader of batches: placeholders, and the batches and rows that are fed to them."""
 
-import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.data.read_ahead import read_ahead
+from ctr_trainer.data.batch import Batch
+from ctr_trainer.data.read_ahead import ClosingIterator, read_ahead
 from ctr_trainer.data.row_order import progress
-from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator.embeddings import Embeddings, Lookups
 from ctr_trainer.estimator.feed import Feed, GraphInput
+from ctr_trainer.estimator.given_reader import GivenReader, WholeSteps
+from ctr_trainer.features.columns import Statistics
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import RowTraining, notes
-from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.hooks.input_hook import InputHook
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.measuring.phases import operation
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
-
-
-class GivenReader:
-    """Reads what another reader does, and says None of what that one does not know.
-
-    Args:
-      reader: a `data.reader.BatchReader`, or any iterable of `Batch` with its `spec`, `statistics` and `batch_size`.
-        Of a spec with quantiles it needs `with_statistics` too, to be evaluated on data with statistics of their own.
-
-    Attributes:
-      spec, statistics, batch_size: the reader's.
-      steps: batches from its start to its end.
-      steps_per_epoch: batches of a whole epoch.
-      in_epochs: `Epochs`.
-      epochs: the number of the epoch that it stops before.
-      is_live: whether examples come one after another, as in a stream.
-      committed: f(position), called once a checkpoint with it is complete.
-      status_lines: f() -> list of f() -> a line for the log.
-      event_time: f() -> the newest event time, as text; None where it is not known.
-      read_latency: OpsReadSample: for each batch, how long the reader took to give it.
-    """
-
-    def __init__(self, reader):
-        self._reader = reader
-        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
-        self.steps, self.epochs = getattr(reader, "steps", None), getattr(reader, "epochs", None)
-        self.steps_per_epoch = getattr(reader, "steps_per_epoch", None)
-        knows = hasattr(reader, "steps_per_epoch") and hasattr(reader, "steps_before")
-        rows = getattr(reader, "rows", None)
-        self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before, rows) if knows else None
-        self.is_live = getattr(reader, "is_live", False)
-        self._position_after = getattr(reader, "position_after", lambda steps: None)
-        self.committed = getattr(reader, "committed", lambda position: None)
-        self.status_lines = getattr(reader, "status_lines", list)
-        self.event_time = getattr(reader, "event_time", None)
-        self.read_latency = Latency(operation("read"))
-
-    def with_statistics(self, statistics):
-        """Returns the reader with other statistics: those that a model was trained with, which place its quantiles."""
-        return GivenReader(self._reader.with_statistics(statistics))
-
-    def position_after(self, steps):
-        """Returns where all workers stand after `steps` batches of each since the reader's start; None if not known."""
-        return self._position_after(steps)
-
-    def __iter__(self):
-        return self.read_latency.each(self._reader)
-
-
-class WholeSteps:
-    """A reader's batches, then, where the last optimizer step is short of some, as many of weight zero.
-
-    So the last examples are trained on although they do not fill a step. All ranks have as many batches, so they fill
-    up alike. The batches added are the last one over again: they look up no row that the step has not.
-
-    Args:
-      batches: iterable of `Batch`.
-      batches_per_step: of an optimizer step.
-    """
-
-    def __init__(self, batches, batches_per_step):
-        self._batches, self._per_step = batches, batches_per_step
-        self._count = None
-
-    def __iter__(self):
-        count, last = 0, None
-        for last in self._batches:
-            count += 1
-            yield last
-        self._count = count
-        for _ in range(-count % self._per_step):
-            yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
-
-    def taken_by(self, steps):
-        """Returns how many of the reader's own batches were in the first `steps` steps."""
-        batches = steps * self._per_step
-        return batches if self._count is None else min(batches, self._count)
+from ctr_trainer.settings.run_config import RunConfig
 
 
 class BatchInput(GraphInput):
-    """Placeholders of the features of a reader's batches.
+    """Placeholders for the features of a reader's batches.
 
     Args:
-      reader: `GivenReader`.
-      spec, statistics: of the data that the model was trained on; the reader's own for a new model.
+      reader: reads the batches.
+      spec, statistics: describe the data on which the model was trained; for a new model, the reader's.
       has_read: f(), called after each batch; None for nothing.
     """
 
     fed = True
+    features: FedFeatures
 
-    def __init__(self, reader, spec, statistics, has_read=None):
+    def __init__(
+        self,
+        reader: GivenReader,
+        spec: FeatureSpec,
+        statistics: Statistics | None,
+        has_read: Callable[[], None] | None = None,
+    ) -> None:
         features = FedFeatures(spec, statistics, reader.batch_size)
         super().__init__(features, features.labels)
         self._reader, self._has_read = reader, has_read
@@ -115,126 +53,153 @@ class BatchInput(GraphInput):
         self.batches_per_epoch, self.in_epochs = reader.steps_per_epoch, reader.in_epochs
 
     @property
-    def uses_embeddings(self):
+    def uses_embeddings(self) -> bool:
         return bool(self.features.segments)
 
-    def weights(self, labels):
+    def weights(self, labels: tf.Tensor) -> tf.Tensor:
         return self.features["weight"]
 
-    def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
+    def connect(
+        self,
+        store: Store,
+        config: RunConfig,
+        spec: EstimatorSpec | None = None,
+        trained: Mapping[str, TableConfig] | None = None,
+        within_training: bool = False,
+        clock: Clock | None = None,
+    ) -> "BatchFeed":
         training = None
         if spec is not None:
             rate = config.embedding.learning_rate
             training = notes().row_training or _row_training(self.features, spec.loss, rate)
         if training and config.embedding.overlap_lookup and self.features.spec.limits:
             raise UserError(
-                "overlap_lookup: with [[limits]] of the feature spec a row could go while a step is to train it: leave "
-                "out one of the two"
+                "overlap_lookup: with [[limits]] in the feature spec, a row could be evicted before a step trains it: "
+                "leave out one of the two"
             )
         in_order = config.deterministic and training is not None
         if in_order and self.features.spec.limits and (distributed.size() > 1 or config.embedding.service != "auto"):
             raise UserError(
-                "deterministic: with [[limits]] of the feature spec, which keys have rows depends on when workers ask "
-                "the store: leave out one of the two, or train with one worker and no service"
+                "deterministic: with [[limits]] in the feature spec, which keys have rows depends on the time of the "
+                "workers' requests: leave out one of the two, or train with one worker and no service"
             )
         embeddings = Embeddings(
             self.features,
             config.embedding,
             config.seed,
             store,
-            # To pull rows ahead of their lookup is a matter of time.
-            # Where records come one after another, none of them waits for the batches that are pulled with its own.
-            (min(config.prefetch_batches, 1) if self._reader.is_live else config.prefetch_batches)
-            if training and not in_order
-            else 0,
-            trained,
-            training and training.learning_rate_scale,
-            within_training,
-            in_order,
+            ahead=0 if training is None or in_order else self._batches_ahead(config.prefetch_batches),
+            trained=trained,
+            scale=training.learning_rate_scale if training else None,
+            uncached=within_training,
+            in_order=in_order,
         )
 
-        def make_hook(batches):
+        def make_hook(batches: Iterable[tuple[Batch, Lookups]]) -> InputHook:
             rows = embeddings.feed(batches, training is not None)
             return InputHook(self.features, embeddings, rows, training, clock, self._has_read)
 
         per_step = notes().step_plan.accumulation_steps if training else 1
-        return BatchFeed(self, self._reader, embeddings, make_hook, per_step, config.prefetch_batches)
+        return BatchFeed(
+            self,
+            self._reader,
+            embeddings,
+            make_hook,
+            batches_per_step=per_step,
+            prefetch_batches=config.prefetch_batches,
+        )
+
+    def _batches_ahead(self, prefetch_batches: int) -> int:
+        """Returns how many batches' rows to pull at once; a record of a stream does not wait for other batches."""
+        return min(prefetch_batches, 1) if self._reader.is_live else prefetch_batches
 
 
 class BatchFeed(Feed):
-    """Feeds the batches of a reader, and the rows that they look up; before `rewind`, none.
+    """Feeds the batches of a reader and the rows that they look up; before `rewind`, it feeds nothing.
 
     Args:
-      inputs: the `BatchInput`.
-      reader: `GivenReader`.
-      embeddings: `Embeddings`.
-      make_hook: f(batches) -> `InputHook` that feeds them, of an iterable of what `Embeddings.prepare` yields.
-      batches_per_step: of an optimizer step.
-      prefetch_batches: how many are read and looked up ahead.
+      inputs: the input of the graph.
+      reader: reads the batches.
+      embeddings: looks up the rows.
+      make_hook: f(batches) -> `InputHook` that feeds the batches, which are from `Embeddings.prepare`.
+      batches_per_step: number of batches in an optimizer step.
+      prefetch_batches: number of batches that are read and looked up ahead.
     """
 
-    def __init__(self, inputs, reader, embeddings, make_hook, batches_per_step, prefetch_batches):
+    embeddings: Embeddings
+
+    def __init__(
+        self,
+        inputs: BatchInput,
+        reader: GivenReader,
+        embeddings: Embeddings,
+        make_hook: Callable[[Iterable[tuple[Batch, Lookups]]], InputHook],
+        *,
+        batches_per_step: int,
+        prefetch_batches: int,
+    ) -> None:
         self._hook = make_hook(())
         super().__init__(inputs, [self._hook])
         self.embeddings = embeddings
         self._reader, self._make_hook = reader, make_hook
         self._batches, self._per_step = WholeSteps(reader, batches_per_step), batches_per_step
-        self._ahead, self._prefetch_batches = read_ahead((), 0), prefetch_batches
+        self._ahead: ClosingIterator[tuple[Batch, Lookups]] = read_ahead((), 0)
+        self._prefetch_batches = prefetch_batches
 
     @property
-    def latencies(self):
+    def latencies(self) -> Sequence[Latency]:
         return [self._reader.read_latency, *self.embeddings.latencies]
 
     @property
-    def batch(self):
+    def batch(self) -> Batch:
         return self._hook.batch
 
     @property
-    def examples(self):
+    def examples(self) -> int:
         return self._hook.examples
 
     @property
-    def steps(self):
+    def steps(self) -> int | None:
         return None if self._reader.steps is None else -(-self._reader.steps // self._per_step)
 
-    def rewind(self):
+    def rewind(self) -> None:
         self._end_reading()
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
         self._hook = self._make_hook(self._ahead)
         self.hooks = [self._hook]
 
-    def flush(self):
+    def flush(self) -> None:
         self.embeddings.flush()
 
-    def position_after(self, steps):
+    def position_after(self, steps: int) -> dict[str, Any] | None:
         return self._reader.position_after(self._batches.taken_by(steps))
 
-    def committed(self, position):
+    def committed(self, position: dict[str, Any] | None) -> None:
         if position is not None:
             self._reader.committed(position)
 
     @property
-    def is_live(self):
+    def is_live(self) -> bool:
         return self._reader.is_live
 
     @property
-    def event_time(self):
+    def event_time(self) -> Callable[[], str] | None:
         return self._reader.event_time
 
     @property
-    def status_lines(self):
+    def status_lines(self) -> Sequence[Callable[[], str]]:
         return self._reader.status_lines()
 
-    def epochs_after(self, steps):
+    def epochs_after(self, steps: int) -> float | None:
         known = progress(self.position_after(steps))
-        return known and known[0]
+        return known[0] if known else None
 
-    def beside(self, predictions):
-        """Returns the values of the batch's examples by column: id columns, labels if there are any, predictions.
+    def with_columns(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the id columns, the labels if there are any, and the predictions of the batch's examples by name.
 
-        The label is named `label`, float32, NaN for an example that has none; of several, `label/NAME`. A `_` is added
-        to a name that an id column or a prediction has.
+        The label is named `label`; it is float32, and NaN for an example without a label. If there are several labels,
+        they are named `label/NAME`. A `_` is added to the name if an id column or a prediction has the same name.
         """
         batch, spec = self.batch, self._reader.spec
         columns = {**batch.ids}
@@ -246,17 +211,17 @@ class BatchFeed(Feed):
                 columns[name] = labels
         return {name: value[: batch.size] for name, value in {**columns, **predictions}.items()}
 
-    def close(self):
+    def close(self) -> None:
         self._end_reading()
         self.embeddings.close()
 
-    def _end_reading(self):
+    def _end_reading(self) -> None:
         self._hook.close()
         self._ahead.close()
 
 
 def _row_training(features: FedFeatures, loss: tf.Tensor, learning_rate: float) -> RowTraining:
-    """Returns the training of the rows by the gradients of a loss, for a `train_op` not made by this package."""
+    """Returns the training of the rows by the gradients of a loss, for a `train_op` that this package did not make."""
     rows = features.placeholders
     gradients = tf.gradients(loss, rows) if rows else []
     by_name = {row.name: g for row, g in zip(rows, gradients, strict=True) if g is not None}

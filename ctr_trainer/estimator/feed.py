@@ -1,102 +1,132 @@
-"""What a graph takes of an input: its tensors, and what feeds them."""
+"""The input of a graph: its tensors, and what feeds them."""
+
+from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
-tf1 = tf.compat.v1
+from ctr_trainer.data.batch import Batch
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.graph_notes.run_length import Epochs
+from ctr_trainer.measuring.clock import Clock
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.settings.run_config import RunConfig
 
 
 class GraphInput(abc.ABC):
-    """The features and labels that a model is built from, and what is known of the data before it is built.
+    """The features and labels from which a model is built, and what is known about the data before it is built.
 
     Args:
-      features, labels: what `model_fn` is given.
+      features, labels: the arguments of `model_fn`.
 
     Attributes:
-      features, labels: the same.
-      fed: whether the features are `FedFeatures`, whose values come from outside at each step; else the graph reads
-        its input itself.
-      weight: scalar tensor, what a batch counts; None if all batches count alike.
-      batch_size: examples of a batch, padding included; None if the input does not know, and so for all below.
-      batches: how many the input has, from its start on.
-      batches_per_epoch: of a whole epoch.
-      in_epochs: `run_length.Epochs`.
-      epochs: how many the whole run has, with those before its start.
+      features, labels: see Args.
+      fed: whether the features are `FedFeatures`, whose values are fed at each step; otherwise the graph reads its
+        input itself.
+      weight: scalar tensor, the weight of a batch; None if all batches weigh the same.
+      batch_size: examples per batch, padding included. This and the attributes below are None if unknown.
+      batches: number of batches from the input's start to its end.
+      batches_per_epoch: number of batches in a whole epoch.
+      in_epochs: the epochs of the input.
+      epochs: number of epochs of the whole run, including epochs before this input's start.
     """
 
     fed = False
-    weight = None
-    batch_size = batches = batches_per_epoch = in_epochs = epochs = None
+    weight: tf.Tensor | None = None
+    batch_size: int | None = None
+    batches: int | None = None
+    batches_per_epoch: int | None = None
+    in_epochs: Epochs | None = None
+    epochs: int | None = None
 
-    def __init__(self, features, labels):
+    def __init__(self, features: Any, labels: Any) -> None:
         self.features, self.labels = features, labels
 
     @property
-    def uses_embeddings(self):
-        """Whether the model asked for any embedding input; known once it was built."""
+    def uses_embeddings(self) -> bool:
+        """Whether the model uses any embedding input; known after the model was built."""
         return False
 
-    def weights(self, labels):
-        """Returns float32[B], what each example counts in the metrics.
-
-        Args:
-          labels: float32[B], of the batch.
-        """
+    def weights(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns float32[B], the weight of each example in the metrics; `labels` is float32[B]."""
         return tf.ones_like(labels)
 
     @abc.abstractmethod
-    def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
-        """Returns the `Feed` of the model that was built, tied to the store. Nothing is read before its `rewind`.
+    def connect(
+        self,
+        store: Store,
+        config: RunConfig,
+        spec: EstimatorSpec | None = None,
+        trained: Mapping[str, TableConfig] | None = None,
+        within_training: bool = False,
+        clock: Clock | None = None,
+    ) -> Feed:
+        """Returns the `Feed` of the model that was built. The feed reads nothing before its `rewind`.
 
         Args:
-          store: of `open_store`.
-          config: `RunConfig`.
-          spec: the `EstimatorSpec` to train; None to evaluate or predict.
-          trained: by table name, the `TableConfig` it was trained with; None to train it as `config` says.
-          within_training: whether it is evaluated while another input trains: then rows are read from the store as they
-            are at each step.
-          clock: `Clock` of the training thread; None where nobody looks at it.
+          store: has the rows; see `open_store`.
+          config: the settings of the run.
+          spec: the model to train; None to evaluate or predict.
+          trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables as
+            `config` says.
+          within_training: whether this input is evaluated while another input trains. If so, each step reads the rows
+            from the store.
+          clock: `Clock` of the training thread; None if nobody reads it.
 
         Raises:
-          UserError: the settings do not go with the data.
+          UserError: the settings do not fit the data.
         """
 
 
 class DatasetInput(GraphInput):
-    """A `tf.data.Dataset` of (features, labels), or a tuple of the two as tensors: read inside the graph.
+    """A `tf.data.Dataset` of (features, labels), or a tuple of tensors of the two, which the graph reads itself.
 
-    It starts anew after a restart.
+    A resumed run reads it from the beginning.
 
     Args:
-      data: the Dataset or the tensors; without labels, the features alone.
+      data: the Dataset or the tensors; the features alone if there are no labels.
       has_read: f(), called after each batch; None for nothing.
     """
 
-    _hooks = ()
+    _hooks: Sequence[tf1.train.SessionRunHook] = ()
 
-    def __init__(self, data, has_read=None):
+    def __init__(self, data: Any, has_read: Callable[[], None] | None = None) -> None:
         data = read_in_graph(data) if isinstance(data, tf.data.Dataset) else data
         batch = data if isinstance(data, tuple) else (data, None)
         super().__init__(*(_counted(batch, has_read) if has_read else batch))
 
-    def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
+    def connect(
+        self,
+        store: Store,
+        config: RunConfig,
+        spec: EstimatorSpec | None = None,
+        trained: Mapping[str, TableConfig] | None = None,
+        within_training: bool = False,
+        clock: Clock | None = None,
+    ) -> Feed:
         return Feed(self, self._hooks)
 
 
-def read_in_graph(dataset):
-    """Returns the tensors of a batch of a `tf.data.Dataset`, which each session reads from the beginning."""
+def read_in_graph(dataset: tf.data.Dataset) -> Any:
+    """Returns the tensors of a batch; each session reads the Dataset from the beginning."""
     iterator = tf1.data.make_initializable_iterator(dataset)
-    # Run with the tables when a session starts.
+    # A session runs these initializers when it starts.
     tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return iterator.get_next()
 
 
-def _counted(batch, has_read):
-    """Returns (features, labels) of a batch, which come after `has_read` was called."""
+def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
+    """Returns the features and labels of a batch, available after `has_read` was called."""
 
-    def counted():
+    def counted() -> np.int32:
         has_read()
         return np.int32(0)
 
@@ -111,54 +141,78 @@ def _counted(batch, has_read):
 
 
 class Feed:
-    """Feeds nothing: of a graph that reads its input itself.
+    """What feeds a graph. This class feeds nothing: it is for a graph that reads its input itself.
 
     Args:
-      inputs: the `GraphInput` that the graph was built from.
+      inputs: the `GraphInput` from which the graph was built.
       hooks: session hooks that the input needs.
 
     Attributes:
-      inputs: the same.
-      hooks: the same. They are others after each `rewind`.
-      embeddings: `Embeddings` behind the graph's embedding inputs; None of a graph that is fed nothing.
-      latencies: `Latency` of each operation on batches and rows, in whatever thread it is done.
-      batch: the `Batch` of the step now running; None of a graph that is fed nothing.
-      status_lines: list of f() -> a line for the log.
-      is_live: whether the examples come from a stream.
-      event_time: f() -> the event time of its newest example as text; None but on rank 0, and where it has none.
-      examples: how many were fed since `rewind`.
-      steps: how many optimizer steps the input is for, from its start on; None if it does not know.
+      inputs: see Args.
+      hooks: see Args. Each `rewind` replaces them.
+      embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
     """
 
-    embeddings = batch = steps = None
-    latencies = status_lines = ()
-    is_live = False
-    event_time = None
-    examples = 0
+    embeddings: Embeddings | None = None
 
-    def __init__(self, inputs, hooks=()):
+    def __init__(self, inputs: GraphInput, hooks: Sequence[tf1.train.SessionRunHook] = ()) -> None:
         self.inputs, self.hooks = inputs, [*hooks]
 
-    def rewind(self):
+    @property
+    def latencies(self) -> Sequence[Latency]:
+        """The latency of each operation on batches and rows, in all threads."""
+        return ()
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch of the current step; None if the graph is fed nothing."""
+        return None
+
+    @property
+    def examples(self) -> int:
+        """The number of examples that were fed since `rewind`."""
+        return 0
+
+    @property
+    def steps(self) -> int | None:
+        """The number of optimizer steps from the input's start to its end; None if it is unknown."""
+        return None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the examples come from a stream."""
+        return False
+
+    @property
+    def event_time(self) -> Callable[[], str] | None:
+        """f() -> the event time of the newest example as text; None if unknown, and on ranks other than 0."""
+        return None
+
+    @property
+    def status_lines(self) -> Sequence[Callable[[], str]]:
+        """Functions f() -> a line for the log."""
+        return ()
+
+    def rewind(self) -> None:
         """Feeds from the first batch on; what the graph reads itself begins anew in each session."""
 
-    def flush(self):
-        """Returns when the store has all that the steps so far changed."""
+    def flush(self) -> None:
+        """Returns when the store has every change that the steps so far made."""
 
-    def position_after(self, steps):
-        """Returns where the input stands after `steps` more steps of every worker; None if it does not know."""
-        return
+    def position_after(self, steps: int) -> dict[str, Any] | None:
+        """Returns the position of the input after `steps` more steps of every worker; None if it is unknown."""
+        return None
 
-    def committed(self, position):
-        """Takes notice of a checkpoint that is complete, with that position."""
+    def committed(self, position: dict[str, Any] | None) -> None:
+        """Tells the input that a checkpoint with this position is complete."""
 
-    def epochs_after(self, steps):
-        """Returns how many epochs, a float, are done after `steps` more steps; None if the input does not know."""
-        return
+    def epochs_after(self, steps: int) -> float | None:
+        """Returns how many epochs are done after `steps` more steps; None if it is unknown."""
+        return None
 
-    def beside(self, predictions):
-        """Returns by column the predictions for the examples of `batch`, and the id columns and labels of the data."""
+    def with_columns(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the predictions for the examples of `batch`, with the id columns and the labels of the data."""
         return predictions
 
-    def close(self):
-        """Ends the threads that read ahead and that sync; before the store is closed, which both use."""
+    def close(self) -> None:
+        """Ends the threads that read ahead and sync. They use the store, so call this before the store is closed."""

@@ -1,4 +1,4 @@
-"""The names of `tf.estimator.inputs`: an `input_fn` of arrays in memory."""
+"""An `input_fn` of arrays in memory, by the names of `tf.estimator.inputs`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,15 +18,15 @@ def numpy_input_fn(
     queue_capacity: int = 1000,
     num_threads: int = 1,
 ) -> Callable[[], tf.data.Dataset]:
-    """Returns an `input_fn` of this rank's share of the examples: every Kth of K ranks.
+    """Returns an `input_fn` of this rank's share of the examples: with K ranks, every Kth example.
 
     Args:
-      x: array, or dict of name -> array, of one length.
+      x: array, or dict of name -> array; all arrays have the same length.
       y: labels, an array or a dict of arrays; None for none.
       batch_size: examples of each worker's batch.
-      num_epochs: how often the examples are read; None for without end.
-      shuffle: whether each epoch has another order.
-      queue_capacity: examples from which the next one is drawn, if they are shuffled.
+      num_epochs: number of times the examples are read; None for no end.
+      shuffle: whether the order changes with each epoch.
+      queue_capacity: size of the shuffle buffer, in examples.
       num_threads: not used.
     """
 

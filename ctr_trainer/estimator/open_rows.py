@@ -1,5 +1,6 @@
 """Opens the rows of each table for a worker that trains or reads them."""
 
+import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -16,10 +17,41 @@ from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 
 _T = TypeVar("_T")
+
+
+class EachTable:
+    """Calls a function for the copies of each table, concurrently if there are several tables.
+
+    Args:
+      copies: dict of table name -> the copies of its rows.
+      cores: the cores of the threads; None for the cores of this process.
+    """
+
+    def __init__(self, copies: Mapping[str, WorkerRows], cores: set[int] | None) -> None:
+        self._copies = copies
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        if len(copies) > 1:  # For each table, one request of a sync and one that pulls ahead run concurrently.
+            self._threads = concurrent.futures.ThreadPoolExecutor(
+                2 * len(copies), initializer=hardware.run_on, initargs=(cores,)
+            )
+
+    def call(self, function: Callable[[str, WorkerRows], _T]) -> dict[str, _T]:
+        """Returns `function(name, rows)` by table name; waits for all calls before it raises."""
+        if self._threads is None:
+            return {name: function(name, rows) for name, rows in self._copies.items()}
+        futures = {name: self._threads.submit(function, name, rows) for name, rows in self._copies.items()}
+        concurrent.futures.wait(futures.values())
+        return {name: future.result() for name, future in futures.items()}
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._threads:
+            self._threads.shutdown()
 
 
 def open_rows(

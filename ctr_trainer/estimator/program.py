@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator.batch_feed import BatchInput, GivenReader
+from ctr_trainer.estimator.batch_feed import BatchInput
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import DatasetInput
+from ctr_trainer.estimator.given_reader import GivenReader
 from ctr_trainer.estimator.model_directory import features_path, load_features
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words

@@ -36,6 +36,34 @@ class TableGradients:
     sums: list[np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class TableLookup:
+    """The lookup of a batch's keys in one table; `slots` are int64[U], the slots of the distinct keys."""
+
+    rows: WorkerRows
+    inputs: "TableInputs"
+    lookup: Lookup
+    slots: np.ndarray
+
+    def gradients(self, gradients: Mapping[str, np.ndarray]) -> TableGradients:
+        """Returns the gradients of the rows; see `TableInputs.sum_gradients`."""
+        sums = self.inputs.sum_gradients(self.lookup, gradients)
+        return TableGradients(self.rows, self.lookup.unique, self.slots, sums)
+
+
+@dataclasses.dataclass(frozen=True)
+class LookedUp:
+    """A batch whose rows were looked up.
+
+    Attributes:
+      feed: feed_dict of the embedding inputs.
+      tables: the lookup in each table.
+    """
+
+    feed: dict[tf.Tensor, np.ndarray]
+    tables: list[TableLookup]
+
+
 class RowGradients:
     """Sums the gradients g_k of a step's micro-batches k, then regularizes and clips the sum:
 

@@ -1,4 +1,4 @@
-"""What is done with a trained model: evaluation, prediction and export."""
+"""Evaluation, prediction and export of a trained model."""
 
 import contextlib
 import time
@@ -32,27 +32,27 @@ from ctr_trainer.settings.run_config import RunConfig
 
 
 class TrainedModel:
-    """Evaluates, predicts with and exports a `model_fn`.
+    """Evaluates a `model_fn`, predicts with it and exports it.
 
-    Making one starts Horovod, if `distributed.init` was not called, and switches TensorFlow's eager mode off, as
-    programs of TensorFlow 1 expect.
+    The constructor starts Horovod if `distributed.init` was not called, and disables TensorFlow's eager mode, as
+    programs for TensorFlow 1 expect.
 
     Args:
-      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`; it may leave out any of these but the features,
+      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`; it may leave out any of these except the features,
         and declare `config`. `features` is a dict of tensors if the input is a `tf.data.Dataset`, or
-        `features.tensors.Features` if it is a `BatchReader`; then `labels` is float32[B], or of several labels a dict
-        of name -> float32[B]. On several workers the loss has to be the mean over the batch's examples, see
-        `EstimatorSpec`.
+        `features.tensors.Features` if it is a `BatchReader`; then `labels` is float32[B], or a dict of
+        name -> float32[B] if there are several labels. On several workers the loss has to be the mean over the batch's
+        examples, see `EstimatorSpec`.
       model_dir: where checkpoints, summaries and the feature spec are kept: a path or a URL; None for
         `RunConfig.model_dir`.
-      params: handed to `model_fn` as it is; {} for None. What JSON can hold of a dataclass or a dict is kept with each
-        checkpoint, and a trained model is refused with other values; those of `ModelParams.may_change`, and in params
-        of another kind `learning_rate`, `dropout` and `batch_size`, may change.
+      params: the `params` of `model_fn`; None for {}. The values of a dataclass or a dict that JSON can represent are
+        stored with each checkpoint, and a trained model refuses other values. The values that `ModelParams.may_change`
+        names may change; in params of another class, these are `learning_rate`, `dropout` and `batch_size`.
       config: `RunConfig`.
-      name: what checkpoints call the model; None for where `model_fn` is imported from.
+      name: the name of the model in checkpoints; None for the place from which `model_fn` is imported.
       may_change: names of more params that may change.
-      services: `LocalServices` that rank 0 has started before TensorFlow was imported; None to start them later.
-      warm_start_from: a path as `RunConfig.warm_start`, or of a checkpoint of TensorFlow, or `WarmStartSettings`.
+      services: `LocalServices` that rank 0 started before TensorFlow was imported; None to start them later.
+      warm_start_from: a path, see `RunConfig.warm_start`; the path of a TensorFlow checkpoint; or `WarmStartSettings`.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class TrainedModel:
         services: LocalServices | None = None,
         warm_start_from: Any = None,
     ) -> None:
-        if isinstance(params, RunConfig):  # tf.estimator's order of the two.
+        if isinstance(params, RunConfig):  # tf.estimator has the two in this order.
             params, config = config, params
         tf1.disable_eager_execution()
-        distributed.watchdog()  # Calls `distributed.init` if nobody has.
+        distributed.watchdog()  # Calls `distributed.init` if it was not called.
         self.config = program.config_of(config or RunConfig(), model_dir)
         self.model_fn = program.with_four_arguments(model_fn, self.config)
         self.model_dir = str(path_of(self.config.model_dir).absolute())
@@ -90,13 +90,14 @@ class TrainedModel:
         """Computes the metrics of a checkpoint over all ranks' examples.
 
         Args:
-          input_fn: as for `train`; keys that training never saw look up zeros.
-          steps: batches of each rank; None for all.
+          input_fn: see `train`; keys that training never saw look up zeros.
+          steps: number of batches per rank; None for all.
           hooks: more session hooks.
-          checkpoint_path: the directory of a checkpoint, or what TensorFlow's `Saver` calls it; None for the newest.
+          checkpoint_path: the directory of a checkpoint, or its path as TensorFlow's `Saver` names it; None for
+            the newest.
           name: not used: only evaluations of a training write summaries.
-          checkpoint: a `Checkpoint`, in place of `checkpoint_path`.
-          metrics: `MetricsConfig`.
+          checkpoint: a `Checkpoint`, instead of `checkpoint_path`.
+          metrics: the metrics to compute.
 
         Returns:
           `EvaluationResult`, a dict of the metrics by name.
@@ -119,15 +120,15 @@ class TrainedModel:
         yield_single_examples: bool = True,
         checkpoint: Checkpoint | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yields predictions in the order of the input, this rank's share of it.
+        """Yields the predictions for this rank's share of the input, in the order of the input.
 
         Args:
-          input_fn: as for `train`.
+          input_fn: see `train`.
           predict_keys: names of the predictions to compute; None for all.
           hooks: more session hooks.
-          checkpoint_path, checkpoint: as for `evaluate`.
-          yield_single_examples: True yields a dict an example, False a dict of arrays a batch. The kept id columns of
-            the data stand beside the predictions, and its labels if it has any: see `BatchFeed.beside`.
+          checkpoint_path, checkpoint: see `evaluate`.
+          yield_single_examples: True yields one dict per example, False one dict of arrays per batch. The dict also has
+            the id columns of the data and the labels if there are any; see `BatchFeed.with_columns`.
         """
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
@@ -135,7 +136,7 @@ class TrainedModel:
             own = [*feed.hooks, *(spec.prediction_hooks or ()), *(hooks or ())]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
-                    values = feed.beside(session.run(predictions))
+                    values = feed.with_columns(session.run(predictions))
                     if not yield_single_examples:
                         yield values
                         continue
@@ -151,26 +152,26 @@ class TrainedModel:
         checkpoint_path: str | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> str | None:
-        """Writes a SavedModel of stock operations under a new directory named by the time, as TensorFlow Serving wants.
+        """Writes a SavedModel of stock operations to a new directory named by the time, as TensorFlow Serving expects.
 
-        Not a collective: rank 0 writes it, and other ranks do nothing.
+        Not a collective: rank 0 writes the SavedModel, and other ranks do nothing.
 
         Args:
           export_dir_base: the parent of the new directory.
           serving_input_receiver_fn: for a model fed by a `tf.data.Dataset`: f() -> object with `features` and
-            `receiver_tensors`, as those of `estimator.export` make. Without it the graph takes the raw values of the
-            feature spec.
-          assets_extra: dict of path in `assets.extra` -> file to copy there.
+            `receiver_tensors`; `estimator.export` has functions that make one. If None, the inputs of the graph are the
+            raw values of the feature spec.
+          assets_extra: dict of path in `assets.extra` -> the file to copy there.
           as_text: not used: a SavedModel is binary.
-          checkpoint_path, checkpoint: as for `evaluate`.
+          checkpoint_path, checkpoint: see `evaluate`.
 
         Returns:
-          the path written; None on ranks besides 0.
+          the path of the SavedModel; None on ranks other than 0.
         """
         if not distributed.is_chief():
             return None
         version = int(time.time())
-        while (path_of(export_dir_base) / str(version)).exists():  # of an export in the same second
+        while (path_of(export_dir_base) / str(version)).exists():  # An export in the same second.
             version += 1
         path = str(path_of(export_dir_base) / str(version))
         if checkpoint is None and checkpoint_path is not None:
@@ -187,24 +188,28 @@ class TrainedModel:
         rows: str = "all",
         assets_extra: Mapping[str, str] | None = None,
     ) -> str:
-        """Exports to `path` itself; an earlier export there is replaced, and nothing else ever is.
+        """Exports to `path` itself. An earlier export there is replaced; anything else there is never replaced.
 
         Args:
-          rows: `none` exports the dense tower alone, which takes rows as inputs; see `export.row_inputs.RowInputs`.
+          rows: `none` exports the dense tower alone, whose inputs are rows; see `export.row_inputs.RowInputs`.
         """
         checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
             raise model_directory.no_checkpoint(self.model_dir)
         self._of_this_model(checkpoint)
         return export_saved_model(
-            *(path, self.model_fn, self.params, checkpoint, load_features(self.model_dir)),
+            path,
+            self.model_fn,
+            self.params,
+            checkpoint,
+            load_features(self.model_dir),
             serving_input_receiver_fn,
             rows,
             assets_extra,
         )
 
     def get_variable_names(self) -> list[str]:
-        """Returns the names of the dense variables in the newest checkpoint, with optimizers' state. A collective."""
+        """Returns the names of the dense variables in the newest checkpoint, optimizer state included. A collective."""
         return sorted(
             program.variables_of(model_directory.required_checkpoint(self.model_dir)).get_variable_to_shape_map()
         )
@@ -214,11 +219,11 @@ class TrainedModel:
         return program.variables_of(model_directory.required_checkpoint(self.model_dir)).get_tensor(name)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest `Checkpoint` that is whole, or None. A collective."""
+        """Returns the newest complete `Checkpoint`, or None. A collective."""
         return model_directory.newest_checkpoint(self.model_dir)
 
     def find_checkpoint(self, which: str) -> Checkpoint:
-        """Returns the `Checkpoint` that is `latest`, `best` or of a step; see `model_directory`. A collective."""
+        """Returns the `Checkpoint` that is `latest`, `best` or a step's; see `model_directory`. A collective."""
         return model_directory.find_checkpoint(self.model_dir, which)
 
     @property
@@ -226,7 +231,7 @@ class TrainedModel:
         return ModelRecord.of(self.model_fn, self._name, self.params, self.config, self._may_change)
 
     def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
-        """Returns the checkpoint that was given, by itself or by its path, or the newest. A collective."""
+        """Returns the checkpoint, the one at `path`, or the newest. A collective."""
         if checkpoint is None and path is not None:
             checkpoint = model_directory.checkpoint_at_on_every_rank(path)
         return self._of_this_model(checkpoint or model_directory.required_checkpoint(self.model_dir))
@@ -245,7 +250,7 @@ class TrainedModel:
         Args:
           mode: `ModeKeys.EVAL` or `ModeKeys.PREDICT`.
           input_fn: see `Estimator.train`.
-          checkpoint: the `Checkpoint`.
+          checkpoint: the checkpoint to restore.
         """
         with contextlib.ExitStack() as stack:
             begin_graph(stack, self.config)
@@ -262,7 +267,7 @@ class TrainedModel:
 
 
 def _trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
-    """Returns the tables by name: a model is evaluated as it was trained, whatever the settings are now."""
+    """Returns the tables by name, with the settings with which they were trained."""
     configs = checkpoint.table_configs() if distributed.is_chief() else {}
     values = {name: config.to_dict() for name, config in configs.items()}
     values = distributed.broadcast_object(values, "trained_tables")
