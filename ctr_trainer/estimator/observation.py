@@ -90,7 +90,7 @@ def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iter
       model_dir: read by ranks of other hosts as well, if the hosts share it.
       input_ends: tells whether another rank has no batch for the current step.
     """
-    # A launcher reads the signs of life, even those of a lone rank.
+    # A launcher reads the signs of life even if there is only one rank.
     if distributed.size() == 1 and not Placement.of_this_process().job:
         yield
         return
