@@ -5,7 +5,11 @@ import sys
 
 import pytest
 
+from ctr_trainer.processes import tensorflow_import
 from tests import object_store
+
+# An import of TensorFlow takes half the time then.
+tensorflow_import.install()
 
 
 def pytest_collection_modifyitems(items):

@@ -10,6 +10,7 @@ import pytest
 
 from ctr_trainer import __version__, cli, flags
 from tests import small
+from tests.parallel import launch
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,7 @@ def test_the_version_is_printed(capsys):
 
 def test_by_names_of_the_graph_the_log_is_what_a_parser_of_tensorflow_1_logs_reads(tmp_path, data):
     """Of a process of its own, since the form of the lines is its handler's."""
-    command = [sys.executable, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, "--log_names=graph")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = launch.run(0, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, "--log_names=graph"))
     time_and_place = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - INFO \[\w+\.py:\d+ - \w+\] - "
     pace = r"\(\d+\.\d it/sec; \d+\.\d examples/sec\)"
     for name in ("auc", "xentropy_mean:0", "prob_mean:0", "real_mean:0"):

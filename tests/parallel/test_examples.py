@@ -23,9 +23,12 @@ EXAMPLES = launch.ROOT / "examples"
 LOOP_STEPS = 450  # 30 epochs of 30,000 rows, 1,024 of each of two workers
 
 
-def _run(name, workers, *arguments, save_output=None):
-    """-> the JSON line that rank 0 prints; writes what all ranks log to the file `save_output`."""
-    done = launch.run(workers, EXAMPLES / name, *arguments)
+def _run(name, workers, *arguments, save_output=None, is_warm=True):
+    """Returns the JSON line that rank 0 prints; writes what all ranks log to the file `save_output`.
+
+    Each program is started once as users start it, without `is_warm`.
+    """
+    done = launch.run(workers, EXAMPLES / name, *arguments, is_warm=is_warm)
     if save_output:
         save_output.write_text(done.stderr)
     lines = [line.removeprefix("[0]<stdout>:") for line in done.stdout.splitlines()]
@@ -44,7 +47,7 @@ def test_the_ported_program_has_the_losses_of_one_worker_on_two(tmp_path):
     losses = {}
     for workers in (0, 2):
         directory = tmp_path / f"model{workers}"
-        result = _run("plain_estimator.py", workers, f"--model_dir={directory}")
+        result = _run("plain_estimator.py", workers, f"--model_dir={directory}", is_warm=workers > 0)
         assert result["global_step"] == 200
         assert result["auc"] > 0.7
         evaluations = json.loads((directory / "evaluations.json").read_text())["evaluations"]
@@ -54,7 +57,7 @@ def test_the_ported_program_has_the_losses_of_one_worker_on_two(tmp_path):
 
 
 def test_a_model_with_embeddings_in_the_service_learns(clicks, tmp_path):
-    result = _run("with_embeddings.py", 2, f"--data={clicks}", f"--model_dir={tmp_path / 'model'}")
+    result = _run("with_embeddings.py", 2, f"--data={clicks}", f"--model_dir={tmp_path / 'model'}", is_warm=False)
     assert result["global_step"] == 15  # 30,000 rows, 1,024 of each of two workers
     assert result["examples"] == 3000
     assert result["auc"] > 0.6
@@ -62,7 +65,7 @@ def test_a_model_with_embeddings_in_the_service_learns(clicks, tmp_path):
 
 def test_six_steps_of_horovod_train_on_two_ranks_and_resume(clicks, tmp_path):
     arguments = ("horovod_six_steps.py", 2, f"--data={clicks}", f"--model_dir={tmp_path}")
-    first = _run(*arguments, "--steps=40")
+    first = _run(*arguments, "--steps=40", is_warm=False)
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-20")  # 40 steps of two ranks
     before = _accumulators(tmp_path)
     second = _run(*arguments, "--steps=120")

@@ -82,7 +82,8 @@ ARGUMENTS = {
 def run(program, workers, data, out, *more):
     """The figures that each rank of a ported program prints at its end."""
     arguments = [each.format(data=data, out=out) for each in ARGUMENTS[program]]
-    done = launch.run(workers, HERE / "after" / f"{program}.py", *arguments, *more)
+    # A lone worker starts as users start it.
+    done = launch.run(workers, HERE / "after" / f"{program}.py", *arguments, *more, is_warm=workers > 0)
     return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '{"loss"' in line]
 
 
