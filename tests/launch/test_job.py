@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -66,6 +67,18 @@ class _Launched:
                 if ATTEMPT in process.environ() and str(self.model_dir) in " ".join(process.cmdline()):
                     found.append(process)
         return found
+
+    def all_ended(self, seconds):
+        """Returns once every process that the launcher has started has ended; fails naming those that remain."""
+        deadline = time.monotonic() + seconds
+        while left := self.processes():
+            if time.monotonic() > deadline:
+                remains = []
+                for process in left:
+                    with contextlib.suppress(psutil.Error):
+                        remains.append((process.pid, process.ppid(), process.status(), process.cmdline()[:6]))
+                raise AssertionError(f"after {seconds} s there are still {remains}")
+            time.sleep(0.05)
 
     def semaphores(self):
         """-> paths of those that horovodrun has made."""
@@ -181,7 +194,7 @@ def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path,
         if how == signal.SIGKILL:  # In the middle of a checkpoint.
             launch.wait_until(lambda: unfinished(job.model_dir), "a checkpoint that is being written", 60, every=1e-3)
         job.process.send_signal(how)
-        launch.wait_until(lambda: not job.processes(), "the ends of all that was started", 90)
+        job.all_ended(90)
         status, output = job.finish()
     if how == signal.SIGTERM:
         assert status == 143
