@@ -17,6 +17,7 @@ import selectors
 import signal
 import socket
 import sys
+import warnings
 
 IMPORTED = ("horovod.tensorflow", "numba", "pyarrow.dataset", "pyarrow.flight", "pyarrow.parquet", "tensorflow")
 
@@ -34,11 +35,17 @@ class Server:
 
     def __init__(self, path: str) -> None:
         self._path, self._holders = path, {sys.stdin}
+        self._clients: dict[int, socket.socket] = {}  # By process.
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(path)
         self._listening.listen(64)
+        self._woken, self._waking = socket.socketpair()  # When a process ends.
+        for each in (self._woken, self._waking):
+            each.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waking.fileno())
         self._selector = selectors.DefaultSelector()
-        for each in (self._listening, sys.stdin):
+        for each in (self._listening, self._woken, sys.stdin):
             self._selector.register(each, selectors.EVENT_READ, None)
 
     def next_program(self) -> list[str]:
@@ -48,8 +55,13 @@ class Server:
             if ready.fileobj in self._holders:
                 self._selector.unregister(ready.fileobj)
                 self._holders.remove(ready.fileobj)
+            elif ready.fileobj is self._woken:
+                self._woken.recv(4096)
+                for pid in list(self._clients):
+                    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                        self._end(pid)
             elif ready.fileobj is not self._listening:
-                self._end(*ready.data)
+                self._end(ready.data)
             elif arguments := self._accept(self._listening.accept()[0]):
                 return arguments
         os.unlink(self._path)
@@ -64,12 +76,14 @@ class Server:
             self._selector.register(client, selectors.EVENT_READ, None)
             return []
         request = client.recv(size, socket.MSG_WAITALL)
-        if pid := os.fork():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # The threads of OpenBLAS and jemalloc, which take care of forks.
+            pid = os.fork()
+        if pid:
             for stream in streams:
                 os.close(stream)
-            watch = os.pidfd_open(pid)
-            for each in (client, watch):
-                self._selector.register(each, selectors.EVENT_READ, (client, pid, watch))
+            self._clients[pid] = client
+            self._selector.register(client, selectors.EVENT_READ, pid)
             with contextlib.suppress(OSError):
                 client.sendall(pid.to_bytes(4, "little"))
             return []
@@ -80,9 +94,12 @@ class Server:
     def _become(self, streams: list[int], arguments: list[str], directory: str, environment: dict[str, str]) -> None:
         """Gives this process, which is a fork, its own surroundings."""
         os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._waking.close()
         for key in list(self._selector.get_map().values()):
             if key.fileobj is not sys.stdin:
-                os.close(key.fd)
+                key.fileobj.close()
         self._selector.close()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
@@ -95,13 +112,12 @@ class Server:
         random.seed()
         sys.modules["numpy"].random.seed()
 
-    def _end(self, client: socket.socket, pid: int, watch: int) -> None:
+    def _end(self, pid: int) -> None:
         """Waits for a process that has ended, or whose client has, and tells the client how it ended."""
-        for each in (client, watch):
-            self._selector.unregister(each)
-        signal.pidfd_send_signal(watch, signal.SIGKILL)
+        client = self._clients.pop(pid)
+        self._selector.unregister(client)
+        os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.close(watch)
         with contextlib.suppress(OSError):
             client.sendall(status.to_bytes(4, "little", signed=True))
         client.close()
