@@ -19,7 +19,11 @@ import socket
 import sys
 import warnings
 
-IMPORTED = ("horovod.tensorflow", "numba", "pyarrow.dataset", "pyarrow.flight", "pyarrow.parquet", "tensorflow")
+# What the programs need, but nothing of `ctr_trainer.ranks`, which looks at the environment when it is imported.
+IMPORTED = (
+    *("horovod.tensorflow", "pyarrow.dataset", "pyarrow.flight", "pyarrow.parquet", "tensorflow"),
+    *("ctr_trainer.data.reader", "ctr_trainer.embedding.store.local_store"),
+)
 
 
 def hold(path: str) -> socket.socket:
@@ -124,7 +128,7 @@ class Server:
 
 
 def _import() -> None:
-    """Imports what the programs need, but nothing of ours that looks at the environment when it is imported."""
+    """Imports `IMPORTED`, as `train` imports TensorFlow."""
     from ctr_trainer.processes import tensorflow_import
 
     tensorflow_import.install()
