@@ -7,12 +7,11 @@ import time
 
 import accuracy_data
 
-from ctr_trainer import flags
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.estimator import MetricsConfig, TrainSpec, train_and_evaluate
-from ctr_trainer.experiment import build
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.experiment import build, flags
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 EXACT = MetricsConfig(exact_auc=True)

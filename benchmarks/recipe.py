@@ -40,7 +40,7 @@ _COUNTS = "calls: "
 
 def worker(flags: list[str]) -> int:
     """Trains with `flags` in this process, a worker of a job, and prints how often it made each call."""
-    from ctr_trainer.processes import tensorflow_import
+    from ctr_trainer.system.processes import tensorflow_import
 
     tensorflow_import.install()  # As `train` does, before the first import of TensorFlow.
     import horovod.tensorflow as hvd

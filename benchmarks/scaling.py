@@ -35,7 +35,7 @@ import time
 
 from sides import ROOT, Side, call, compare, environment, ratio, runnable
 
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.processes import hardware
 
 COMMAND = (sys.executable, "-m", "ctr_trainer")
 FIRST_STEP_RUNS = 3

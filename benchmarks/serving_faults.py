@@ -40,13 +40,13 @@ import uuid
 import serving_limits
 from serving_load import TIMEOUT_SECONDS, Campaign, run_faults
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import records
-from ctr_trainer.publication.cluster_target import ClusterTarget
-from ctr_trainer.publication.delivery import Delivery, DeliveryProcess
-from ctr_trainer.publication.records import Publication
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.cluster_target import ClusterTarget
+from ctr_trainer.serving.publication.delivery import Delivery, DeliveryProcess
+from ctr_trainer.serving.publication.records import Publication
 from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.system.messages.errors import UserError
 from tests import redis_cluster
 from tests.scoring import trained
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.estimator import Estimator
+    from ctr_trainer.estimator.hooks.step_hook import StepHook
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.own_loop import OwnLoop, own_loop
     from ctr_trainer.estimator.program import run_program
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
     )
     from ctr_trainer.features.spec import FeatureSpec
     from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-    from ctr_trainer.hooks.step_hook import StepHook
-    from ctr_trainer.messages.log_lines import install as install_log
     from ctr_trainer.ranks.distributed import init, is_chief, rank, size
     from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer
     from ctr_trainer.settings.embedding_config import EmbeddingConfig
     from ctr_trainer.settings.evaluation_config import MetricsConfig
     from ctr_trainer.settings.run_config import RunConfig
+    from ctr_trainer.system.messages.log_lines import install as install_log
 
 __version__ = "0.2.0"
 __all__ = [
@@ -73,12 +73,12 @@ _PLACES = {
     "ModeKeys": "ctr_trainer.graph_notes.estimator_spec",
     "OwnLoop": "ctr_trainer.estimator.own_loop",
     "RunConfig": "ctr_trainer.settings.run_config",
-    "StepHook": "ctr_trainer.hooks.step_hook",
+    "StepHook": "ctr_trainer.estimator.hooks.step_hook",
     "TrainOp": "ctr_trainer.estimator.optimize",
     "TrainResult": "ctr_trainer.estimator.train_and_evaluate",
     "TrainSpec": "ctr_trainer.estimator.train_and_evaluate",
     "init": "ctr_trainer.ranks.distributed",
-    "install_log": "ctr_trainer.messages.log_lines:install",
+    "install_log": "ctr_trainer.system.messages.log_lines:install",
     "is_chief": "ctr_trainer.ranks.distributed",
     "own_loop": "ctr_trainer.estimator.own_loop",
     "rank": "ctr_trainer.ranks.distributed",

@@ -6,7 +6,7 @@ import os
 import sys
 
 from ctr_trainer.cli import main
-from ctr_trainer.messages import errors
+from ctr_trainer.system.messages import errors
 
 
 def _end(status: int) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from ctr_trainer import __version__, flags
-from ctr_trainer.flags import Flag, Groups
-from ctr_trainer.messages import errors, log_lines
-from ctr_trainer.messages.errors import UserError, did_you_mean, masked
-from ctr_trainer.processes import tensorflow_import
+from ctr_trainer import __version__
+from ctr_trainer.experiment import flags
+from ctr_trainer.experiment.flags import Flag, Groups
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import replaced
+from ctr_trainer.system.messages import errors, log_lines
+from ctr_trainer.system.messages.errors import UserError, did_you_mean, masked
+from ctr_trainer.system.processes import tensorflow_import
 
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",

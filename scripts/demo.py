@@ -21,9 +21,9 @@ import sys
 import sysconfig
 import time
 
-from ctr_trainer.files import durable_file
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAGFILE = "configs/demo.flags"

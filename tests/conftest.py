@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ctr_trainer.processes import tensorflow_import
+from ctr_trainer.system.processes import tensorflow_import
 from tests import object_store
 
 # An import of TensorFlow takes half the time then.

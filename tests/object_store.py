@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ctr_trainer.files.store_url import opened
+from ctr_trainer.system.files.store_url import opened
 from tests.parallel import launch
 
 BUCKET = "tests"

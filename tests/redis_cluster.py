@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from ctr_trainer.processes.child import ended_with_parent
 from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.system.processes.child import ended_with_parent
 from tests.parallel import launch
 
 _SECONDS = 60

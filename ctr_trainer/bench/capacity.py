@@ -41,7 +41,7 @@ import math
 import statistics
 
 from ctr_trainer.bench.costs import Costs
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 KEY_BYTES, VERSION_BYTES, POSITION_BYTES = 8, 4, 8
 _BYTES_PER_GBIT = 1e9 / 8

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child
-from ctr_trainer.processes.hardware import usable_cores
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
+from ctr_trainer.system.processes.hardware import usable_cores
 
 GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
 # With more cores, crowded cores are not measured, as that would take twice as many workers as cores.

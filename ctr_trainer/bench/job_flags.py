@@ -5,17 +5,17 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ctr_trainer.bench.flags import BenchFlags
 from ctr_trainer.bench.jobs import environment
 from ctr_trainer.data import dataset
 from ctr_trainer.experiment.experiment import DataSettings, Experiment
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.flags.bench import BenchFlags
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes.child import run_command
 from ctr_trainer.settings.by_flag import by_flag, changed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import SettingError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.child import run_command
 
 # The settings that a `Job` has itself.
 _OF_JOBS = (

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import tqdm
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.messages.log_lines import format_seconds
-from ctr_trainer.processes import child
-from ctr_trainer.processes.hardware import usable_cores
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.log_lines import format_seconds
+from ctr_trainer.system.processes import child
+from ctr_trainer.system.processes.hardware import usable_cores
 
 # The guess for one worker on one core: its start and 200 short steps, if nothing else runs.
 _SECONDS = 12.0

@@ -12,9 +12,9 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import glorot
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
 
 INTERFACE = "eth0"
 _PREFIX = "ctr-bench"

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 
 from ctr_trainer.bench import chart, namespaces, network_columns, network_job, report
+from ctr_trainer.bench.flags import BenchFlags, NetworkFlags
 from ctr_trainer.bench.job_flags import (
     AUTOTUNE_LEAST_STEPS,
     autotune_flags,
@@ -38,9 +39,8 @@ from ctr_trainer.bench.reference_networks import (
 )
 from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, format_table, write_report
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags.bench import BenchFlags, NetworkFlags
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
+from ctr_trainer.system.messages.errors import UserError
 
 SUMMARY = "one job over --machines=4 with --gbit=2.5,5 between them, built on this machine (root)"
 ALONE = "one worker"

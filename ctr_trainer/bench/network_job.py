@@ -15,7 +15,7 @@ from ctr_trainer.bench import namespaces
 from ctr_trainer.bench.jobs import Job, Ranks, environment
 from ctr_trainer.bench.namespaces import Machine, tool
 from ctr_trainer.embedding.service.local_service import LocalService
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 SSH_PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 _SSH_PORT = 22

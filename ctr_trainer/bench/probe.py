@@ -27,16 +27,16 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 from absl import flags as absl_flags
 
-from ctr_trainer import flags
 from ctr_trainer.bench.workload import W1Batches
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.build import make_estimator, training_reader
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import TableFeatures
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.optimizers import RowOptimizer
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.system.messages.errors import UserError
 
 _WINDOW = 30
 _FLOAT_BYTES = 4

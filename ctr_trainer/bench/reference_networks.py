@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 MODEL = "ctr_trainer.bench.models:model_fn"
 SIDE = 3  # Width and height of a kernel.

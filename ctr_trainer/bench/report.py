@@ -14,8 +14,8 @@ from typing import Any, overload
 import psutil
 
 from ctr_trainer import __version__
-from ctr_trainer.files import durable_file, outputs
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.files import durable_file, outputs
+from ctr_trainer.system.processes import hardware
 
 ONE_ROUND = "One round tells no spread: equal jobs differ, and small differences mean nothing; --rounds=3 shows it."
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "numba", "numpy", "pyarrow")

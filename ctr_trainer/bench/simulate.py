@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.capacity import Prediction, Setup, predict
 from ctr_trainer.bench.costs import Costs, lone_worker, measure_costs, read_costs
+from ctr_trainer.bench.flags import BenchFlags, NetworkFlags, SimulateFlags
 from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
 from ctr_trainer.experiment.checks import way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags.bench import BenchFlags, NetworkFlags, SimulateFlags
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import hardware
 
 SUMMARY = "predicted examples/s of up to 1,000 workers, from measured costs; --check compares"
 WITHIN_PERCENT = 15

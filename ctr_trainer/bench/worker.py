@@ -11,13 +11,13 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from ctr_trainer import flags
+from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.messages import log_lines
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.system.messages import log_lines
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import tensorflow_import
 
 
 @dataclasses.dataclass(frozen=True)

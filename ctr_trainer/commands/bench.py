@@ -8,11 +8,11 @@ made in memory: 26 fields and 13 numbers with random labels for DeepFM, for spee
 import dataclasses
 
 from ctr_trainer.bench import accumulation, methods, network, scaling, settings, simulate
+from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags, SimulateFlags
 from ctr_trainer.experiment.checks import require_data
-from ctr_trainer.files import outputs
-from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags, SimulateFlags
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
+from ctr_trainer.system.files import outputs
+from ctr_trainer.system.messages.errors import UserError
 
 # The module of an action has a SUMMARY and run(bench, experiment, ...), where ... are the other groups that it uses.
 _MODULES = {

@@ -5,9 +5,9 @@ import importlib.resources
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.experiment.checks import require_files
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # Imported where it is used, so that the help appears at once.
     from ctr_trainer.features.spec import FeatureSpec

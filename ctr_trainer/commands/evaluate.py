@@ -12,13 +12,13 @@ from typing import Any
 
 from ctr_trainer.experiment.checks import require_data, require_files, require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.files import outputs
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags, SavedModelFlags
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.evaluation_config import MetricsConfig
+from ctr_trainer.system.files import outputs
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
 TAKES = (
@@ -93,7 +93,7 @@ def _of_checkpoint(
 
 
 def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedModelFlags) -> dict[str, Any]:
-    from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
+    from ctr_trainer.serving.export.saved_model_evaluation import evaluate_saved_model
 
     return evaluate_saved_model(
         export.saved_model,

@@ -4,7 +4,7 @@ import json
 
 from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags import OF_MODELS, CheckpointFlags, ExportFlags
+from ctr_trainer.experiment.flags import OF_MODELS, CheckpointFlags, ExportFlags
 from ctr_trainer.settings.by_flag import alike, require
 
 GROUPS = (Experiment, CheckpointFlags, ExportFlags)

@@ -13,16 +13,16 @@ import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer import flags as train_flags
+from ctr_trainer.experiment import flags as train_flags
 from ctr_trainer.experiment.checks import check_training
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags.launch import LaunchFlags
-from ctr_trainer.messages import log_lines
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.evaluation_config import EvaluationConfig
+from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.system.messages import log_lines
+from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (LaunchFlags,)
 POSITIONAL = "[--options] -- TRAIN_FLAGS"

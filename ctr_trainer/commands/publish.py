@@ -8,7 +8,7 @@ import json
 
 from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags import OF_MODELS, CheckpointFlags
+from ctr_trainer.experiment.flags import OF_MODELS, CheckpointFlags
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.setting import Settings, setting
@@ -57,10 +57,10 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     import sys
     import threading
 
-    from ctr_trainer.processes import child
-    from ctr_trainer.processes.child import set_when_closed
-    from ctr_trainer.publication.delivery import deliver
-    from ctr_trainer.publication.places import open_target
+    from ctr_trainer.serving.publication.delivery import deliver
+    from ctr_trainer.serving.publication.places import open_target
+    from ctr_trainer.system.processes import child
+    from ctr_trainer.system.processes.child import set_when_closed
 
     ended = threading.Event()
     # At a shutdown all processes get SIGTERM, and the training still publishes a last epoch.
@@ -79,10 +79,10 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     from ctr_trainer.estimator.publishing import write_publication
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
-    from ctr_trainer.files.temporary import temporary_directory
-    from ctr_trainer.publication.delivery import Delivery
-    from ctr_trainer.publication.places import open_target
     from ctr_trainer.ranks import distributed
+    from ctr_trainer.serving.publication.delivery import Delivery
+    from ctr_trainer.serving.publication.places import open_target
+    from ctr_trainer.system.files.temporary import temporary_directory
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
     with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import dataclasses
 import tempfile
 
-from ctr_trainer.flags.servers import ScoreFlags
 from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.servers import ScoreFlags
 
 GROUPS = (ScoreFlags,)
 EXAMPLES = (
@@ -17,8 +17,8 @@ EXAMPLES = (
 
 def run(flags: ScoreFlags) -> None:
     """Serves with one directory for all temporary files, which the next process removes if this one is killed."""
-    from ctr_trainer.files.temporary import temporary_directory
-    from ctr_trainer.messages.errors import UserError
+    from ctr_trainer.system.files.temporary import temporary_directory
+    from ctr_trainer.system.messages.errors import UserError
 
     require(flags, "model")
     try:
@@ -38,9 +38,9 @@ def run(flags: ScoreFlags) -> None:
 def _serve(flags: ScoreFlags) -> None:
     import tensorflow as tf
 
-    from ctr_trainer.messages.errors import UserError
-    from ctr_trainer.scoring.server import serve
+    from ctr_trainer.serving.scoring.server import serve
     from ctr_trainer.settings.setting import SettingError
+    from ctr_trainer.system.messages.errors import UserError
 
     tf.get_logger().setLevel("ERROR")  # Its warnings are about TensorFlow 1 names, which are used on purpose.
     try:

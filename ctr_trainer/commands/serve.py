@@ -2,8 +2,8 @@
 
 import sys
 
-from ctr_trainer.flags.servers import ServeFlags
 from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.servers import ServeFlags
 
 GROUPS = (ServeFlags,)
 EXAMPLES = (
@@ -18,7 +18,7 @@ def run(flags: ServeFlags) -> None:
     """Serves."""
     from ctr_trainer.embedding.service.security import ServerSecurity
     from ctr_trainer.embedding.service.serving import serve
-    from ctr_trainer.processes import child
+    from ctr_trainer.system.processes import child
 
     require(flags, "data_dir")
     told = child.told_by_parent()

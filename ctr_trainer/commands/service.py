@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ctr_trainer.flags.servers import ServiceFlags
 from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.servers import ServiceFlags
 
 GROUPS = (ServiceFlags,)
 ACTIONS = {

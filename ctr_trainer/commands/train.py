@@ -10,16 +10,16 @@ from ctr_trainer import __version__
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.experiment.checks import check_training, require_data, require_files
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.export import directory
-from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.flags import TRAINING, ExportFlags
+from ctr_trainer.experiment.flags import TRAINING, ExportFlags
 from ctr_trainer.models.registry import require_known
-from ctr_trainer.processes import hardware
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.report.tables import format_phases
+from ctr_trainer.serving.export import directory
 from ctr_trainer.settings.by_flag import by_flag, require
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import Settings
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.processes import hardware
 
 GROUPS = TRAINING
 MAIN = (

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ctr_trainer.data.listing import Input
 from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 # Names of a converted data set's columns that are no features. No feature's name may begin with these prefixes;
 # features may be named like columns of the source.

@@ -11,7 +11,7 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.row_order import Share
 from ctr_trainer.data.source import Source, source_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 BALANCED = "balanced"
 

@@ -24,10 +24,10 @@ from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.hashing import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.outputs import UNFINISHED, Unfinished, refuse_overlap
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_overlap
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 __all__ = ["FORMATS", "SOURCES", "convert", "format_summary", "progress_bar"]
 

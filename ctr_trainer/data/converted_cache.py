@@ -18,9 +18,9 @@ from ctr_trainer.data.listing import Input, list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.outputs import UNFINISHED, InUse, Unfinished, refuse_overlap
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.outputs import UNFINISHED, InUse, Unfinished, refuse_overlap
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 ROWS_PER_FILE, _ROWS_PER_GROUP = 1_000_000, 50_000
 _LOOK_SECONDS = 0.5

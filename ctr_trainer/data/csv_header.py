@@ -10,8 +10,8 @@ from ctr_trainer.data.scalars import numbers
 from ctr_trainer.data.text_blocks import first_line
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _DELIMITERS = ",\t;|\x01"
 _SAY_HEADER = "`header = true` in [csv] of a spec for format csv says so"

@@ -15,7 +15,7 @@ from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.csv_header import FirstLine
 from ctr_trainer.data.text_blocks import TextBlocks
 from ctr_trainer.features.columns import CsvFormat
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _SHOWN = 200  # Bytes of a bad row that its message shows.

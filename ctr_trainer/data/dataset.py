@@ -5,8 +5,8 @@ import os
 from typing import Any
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 FILE = "_dataset.json"
 _VERSION = 1

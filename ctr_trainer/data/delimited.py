@@ -9,8 +9,8 @@ from ctr_trainer.data.csv_rows import CsvBlock, CsvRows
 from ctr_trainer.data.listing import Input, named
 from ctr_trainer.data.text_blocks import TextBlocks
 from ctr_trainer.features.spec import CsvFormat, FeatureSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _BLOCK = 8 << 20  # Bytes of text that are parsed at a time. Arrow reads larger blocks at half the speed.
 _LONGEST_LINE = 32 << 20  # Bytes.

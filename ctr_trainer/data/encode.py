@@ -26,7 +26,7 @@ from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys_of_columns
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 __all__ = ["ID_PREFIX", "TIME", "Encoder"]
 

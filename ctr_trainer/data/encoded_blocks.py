@@ -13,7 +13,7 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.processes import hardware
 
 
 class _Work(NamedTuple):

@@ -20,7 +20,7 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError, did_you_mean
+from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 LABEL_NAMES = (
     "label", "click", "clicked", "clicks", "is_click", "is_clicked", "target", "y",

@@ -16,7 +16,7 @@ from ctr_trainer.data.synthetic import auc
 from ctr_trainer.features.columns import DenseFeature, SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.system.files.paths import path_of
 
 ROWS = 100_000  # Number of rows that are looked at: enough to see a leak, and read in a second.
 _AUC = 0.99

@@ -16,8 +16,8 @@ from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.listing import Input
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
 _BLOCK = 8 << 20  # Bytes of text in memory at a time.

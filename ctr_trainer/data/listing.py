@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 Input = str | os.PathLike | Sequence[str | os.PathLike]  # A path, URL or pattern, or a list of them.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

@@ -12,9 +12,9 @@ from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.listing import Input
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",

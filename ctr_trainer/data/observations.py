@@ -11,7 +11,7 @@ from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.data.scalars import encode_label, is_text, text
 from ctr_trainer.features.columns import TYPICAL, Label
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _FEW = 20  # Up to this number of lists it means nothing that each list has one value.

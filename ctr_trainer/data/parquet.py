@@ -22,8 +22,8 @@ from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _MAGIC = b"PAR1"
 _ROWS = 50_000  # Rows in memory at a time.

@@ -16,7 +16,7 @@ from ctr_trainer.data.csv_header import see_form
 from ctr_trainer.data.listing import Input, list_files
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")

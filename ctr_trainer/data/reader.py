@@ -13,7 +13,7 @@ from ctr_trainer.data.row_groups import PieceReader, Place, RowGroups, places
 from ctr_trainer.data.row_order import Position
 from ctr_trainer.data.source import Source, source_of
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 Share = list[list[int]]  # Ranges [start, stop) of an epoch's order.
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 Named = str | os.PathLike | Path
 _MOST_OPEN = 64  # Largest number of files open at a time: Spark writes thousands.

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _FORM = (
     "'none', 'random:0.8,0.1,0.1' or 'time:0.8,0.1,0.1:timestamp' (two fractions: train,test; three: train,valid,test)"

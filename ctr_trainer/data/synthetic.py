@@ -27,9 +27,9 @@ from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 CTR = 0.25
 SAMPLE = "sample.tsv"  # next to the parts

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _MARK = b"\xef\xbb\xbf"  # The byte order mark of UTF-8.
 _BREAK = re.compile(rb"\r\n|\r|\n")

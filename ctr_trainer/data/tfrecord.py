@@ -16,8 +16,8 @@ from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.listing import Input, SourceFile, list_files
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _RECORDS = 4096  # Number of records that are parsed at a time, and that are searched for a file's features.

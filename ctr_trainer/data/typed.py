@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import BadRowSink, Chunk, label_columns
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError, did_you_mean
+from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _LABELS_ARE_NEEDED = "; `predict` needs no label, and `convert` makes data for it without any if unlabelled is set"
 _EXACT = 2.0**53  # Up to here float64 holds every whole number.

@@ -12,8 +12,8 @@ from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.path import Path
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.messages.errors import UserError
 
 
 class OutputDirectory(Protocol):

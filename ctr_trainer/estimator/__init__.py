@@ -14,10 +14,10 @@ from ctr_trainer.estimator.exporters import BestExporter, Exporter, FinalExporte
 from ctr_trainer.estimator.own_loop import OwnLoop, own_loop
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
 from ctr_trainer.estimator.warm_start import WarmStartSettings
-from ctr_trainer.export import signatures as export  # Named as in tf.estimator.
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer  # Named as in Horovod.
 from ctr_trainer.ranks.distributed import rank, size
+from ctr_trainer.serving.export import signatures as export  # Named as in tf.estimator.
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
@@ -51,7 +51,7 @@ _SESSION_NAMES = re.compile(r"\w+Hook|SessionRun\w+|SecondOrStepTimer|Checkpoint
 _MISSING = {
     r"(DNN|Linear|Baseline|BoostedTrees|KMeans)\w*": (
         "canned estimators are not part of this package: write the model_fn, in which feature columns work as they are "
-        "(tf.compat.v1.feature_column.input_layer, linear_model), or train --model=wide_deep"
+        "(tf.compat.v1.feature_column.input_layer, linear_model), or train with model=wide_deep"
     ),
     r"\w*Head": "heads are not part of this package: return an EstimatorSpec with the loss and the predictions",
     r"experimental|add_metrics": (

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
-from ctr_trainer.measuring.phases import PHASES
-from ctr_trainer.processes import hardware
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.processes import hardware
 
 _FEWEST_STEPS = 100
 

@@ -14,17 +14,17 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.embeddings import Embeddings, Lookups
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.given_reader import GivenReader, WholeSteps
+from ctr_trainer.estimator.hooks.input_hook import InputHook
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import RowTraining, notes
-from ctr_trainer.hooks.input_hook import InputHook
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.messages.errors import UserError
 
 
 class BatchInput(GraphInput):

@@ -17,16 +17,16 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_step import RowStep
+from ctr_trainer.estimator.hooks.input_hook import RowPipeline, RowsInTurn, StepRows
 from ctr_trainer.estimator.open_rows import EachTable, as_trained, open_rows
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.hooks.input_hook import RowPipeline, RowsInTurn, StepRows
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.measuring.phases import operation
-from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.row_turns import row_turns
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.measuring.phases import operation
+from ctr_trainer.system.processes.background import Background
 
 Lookups = dict[str, tuple[Lookup, int | None]]  # By table name: the keys, and what `WorkerRows.pull_ahead` returned.
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|Assign|(Resource)?Scatter")

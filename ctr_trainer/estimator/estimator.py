@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
+from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
@@ -18,12 +19,11 @@ from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training, TrainingJob, open_training, stop_hook
 from ctr_trainer.estimator.training_hooks import training_hooks
-from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.ending_hooks import StopHook
-from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
+from ctr_trainer.system.files.staging import staged
+from ctr_trainer.system.messages.errors import ServiceLost, StoppedInOrder, UserError
 
 _log = logging.getLogger(__name__)
 

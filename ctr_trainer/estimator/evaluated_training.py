@@ -10,6 +10,11 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.hooks.ending_hooks import StopHook
+from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
+from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
+from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook, PlateauHook
+from ctr_trainer.estimator.hooks.sync_hooks import raise_together
 from ctr_trainer.estimator.model_selection import ModelSelection
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
@@ -18,14 +23,9 @@ from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import checkpoint_period
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.ending_hooks import StopHook
-from ctr_trainer.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
-from ctr_trainer.hooks.progress_hooks import ProgressHook
-from ctr_trainer.hooks.saving_hooks import EvaluationHook, PlateauHook
-from ctr_trainer.hooks.sync_hooks import raise_together
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.messages.errors import UserError
 
 
 class InLoopEvaluation:

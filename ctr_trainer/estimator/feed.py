@@ -16,9 +16,9 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.run_length import Epochs
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.latency import Latency
 
 
 class GraphInput(abc.ABC):

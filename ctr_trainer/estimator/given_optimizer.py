@@ -11,8 +11,8 @@ from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
         raise UserError(
             f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
             "hvd.DistributedOptimizer does with backward_passes_per_step: its ranks can wait for each other for ever. "
-            "Leave backward_passes_per_step out, and give --accumulation_steps to a model whose optimizer is a TrainOp"
+            "Leave backward_passes_per_step out, and give accumulation_steps to a model whose optimizer is a TrainOp"
         )
 
 

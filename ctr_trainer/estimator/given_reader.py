@@ -10,8 +10,8 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.graph_notes.run_length import Epochs
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.measuring.phases import operation
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.measuring.phases import operation
 
 
 class Reader(Protocol):

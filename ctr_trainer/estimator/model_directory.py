@@ -17,13 +17,13 @@ from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.files import durable_file
-from ctr_trainer.files.path import Path, PathLease
-from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.files.staging import held_directory
 from ctr_trainer.graph_notes.run_length import RunLength
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.path import Path, PathLease
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.files.staging import held_directory
+from ctr_trainer.system.messages.errors import UserError
 
 _TENSORFLOW_FILE = "checkpoint"
 _log = logging.getLogger(__name__)

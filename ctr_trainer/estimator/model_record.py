@@ -9,9 +9,9 @@ from typing import Any
 
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import by_flag, by_names_of_now
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _OURS = "ctr_trainer.models."

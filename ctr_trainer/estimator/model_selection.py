@@ -11,11 +11,11 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator import retention
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.staging import local_directory
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.staging import local_directory
+from ctr_trainer.system.messages.errors import UserError
 
 FILE = "evaluations.json"
 _log = logging.getLogger(__name__)

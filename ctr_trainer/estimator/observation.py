@@ -11,17 +11,17 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, SessionClockHook, StepClockHook
+from ctr_trainer.estimator.hooks.step_hook import in_order
+from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.run_summary import MeasuringHooks, RunSummary
-from ctr_trainer.hooks.measuring_hooks import LoadHook, SessionClockHook, StepClockHook
-from ctr_trainer.hooks.step_hook import in_order
-from ctr_trainer.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.messages.errors import Lost, UserError
 from ctr_trainer.ranks import distributed, liveness
 from ctr_trainer.ranks.liveness import LOST_SECONDS as SECONDS
 from ctr_trainer.ranks.liveness import Heartbeat, SignsOfLife
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.messages.errors import Lost, UserError
 
 _INPUT_ENDED = "input_ended"
 _AT_THE_END = (tf.errors.OutOfRangeError, StopIteration)

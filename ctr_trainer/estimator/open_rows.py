@@ -15,11 +15,11 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.estimator.open_store import copies_of_hosts
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import hardware
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import hardware
 
 _T = TypeVar("_T")
 

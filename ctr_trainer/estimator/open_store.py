@@ -24,12 +24,12 @@ from ctr_trainer.embedding.table.shared_table import PublishedTables, SharedTabl
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import reach
 
 # In addition to its floats, a row has a key, a place in the index and a version.
 _MORE_BYTES_OF_A_ROW = 8 + 5 + 4

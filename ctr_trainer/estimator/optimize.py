@@ -185,7 +185,7 @@ def _said_of(schedule, rows, run, end, epochs):
     if end is None:
         yield (
             "learning rates stay as they are: the number of steps of this run is not known (the input does not say, "
-            "and there is no --max_steps); give --max_steps, and they run out over the run"
+            "and there is no max_steps); give max_steps, and they run out over the run"
         )
         return
     if run.begin and run.start == run.begin:

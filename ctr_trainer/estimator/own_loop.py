@@ -11,12 +11,12 @@ from ctr_trainer.estimator.model_directory import newest_checkpoint, one_job, te
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.training import TrainingJob, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.staging import staged
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

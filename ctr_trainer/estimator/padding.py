@@ -7,10 +7,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.feed import DatasetInput, read_in_graph
+from ctr_trainer.estimator.hooks.ending_hooks import EndTogetherHook
 from ctr_trainer.graph_notes.notes import BatchWeight, notes
-from ctr_trainer.hooks.ending_hooks import EndTogetherHook
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 
 class PaddedInput(DatasetInput):

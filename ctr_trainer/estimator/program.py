@@ -13,9 +13,9 @@ from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import DatasetInput
 from ctr_trainer.estimator.given_reader import GivenReader
 from ctr_trainer.estimator.model_directory import features_path, load_features
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.messages.errors import UserError
 
 
 def call_input_fn(input_fn, mode, params, config, position=None):
@@ -52,7 +52,7 @@ def make_input(data, model_dir, trained=None, has_read=None):
         raise UserError(
             f"the data's feature spec {reader.spec.name!r} has other features than the one that the model in "
             f"{model_dir} was trained with ({features_path(model_dir)}); convert the data with that spec, or train "
-            "into another --model_dir"
+            "into another model_dir"
         )
     names, own = [label.name for label in spec.labels], [label.name for label in reader.spec.labels]
     if len(names) != len(own) or (len(names) > 1 and names != own):

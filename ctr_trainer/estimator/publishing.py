@@ -20,22 +20,22 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
+from ctr_trainer.estimator.hooks.ending_hooks import StopHook
+from ctr_trainer.estimator.hooks.saving_hooks import PublishHook
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
-from ctr_trainer.export.saved_model import DenseTower
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.staging import local_directory
 from ctr_trainer.graph_notes.notes import params_of_this_graph
-from ctr_trainer.hooks.ending_hooks import StopHook
-from ctr_trainer.hooks.saving_hooks import PublishHook
-from ctr_trainer.messages.errors import UserError, diverged
-from ctr_trainer.publication import records
-from ctr_trainer.publication.delivery import DeliveryProcess, DeliverySupervisor
-from ctr_trainer.publication.publisher import Publisher
-from ctr_trainer.publication.records import BASE, Publication, Record
-from ctr_trainer.publication.spool import DIRECTORY, Spool
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.export.saved_model import DenseTower
+from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.delivery import DeliveryProcess, DeliverySupervisor
+from ctr_trainer.serving.publication.publisher import Publisher
+from ctr_trainer.serving.publication.records import BASE, Publication, Record
+from ctr_trainer.serving.publication.spool import DIRECTORY, Spool
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.staging import local_directory
+from ctr_trainer.system.messages.errors import UserError, diverged
 
 _GENERATION, _EPOCH = 1, 0
 _LOG = "publish.log"  # Below the model directory.

@@ -13,16 +13,16 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.estimator.hooks.metrics_hook import MetricsHook
+from ctr_trainer.estimator.hooks.run_status_hook import ServiceStatus
+from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.train_and_evaluate import TrainResult
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.measuring_hooks import ResourcesHook
-from ctr_trainer.hooks.metrics_hook import MetricsHook
-from ctr_trainer.hooks.run_status_hook import ServiceStatus
-from ctr_trainer.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.phases import PHASES, TITLES, TRAINING
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.phases import PHASES, TITLES, TRAINING
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,15 +16,15 @@ from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.files.path import PathLease
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.staging import InPlace, Staging
+from ctr_trainer.estimator.hooks.sync_hooks import raise_if_lost
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.sync_hooks import raise_if_lost
-from ctr_trainer.messages.errors import ServiceLost, UserError, diverged, reason
-from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.files.path import PathLease
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.staging import InPlace, Staging
+from ctr_trainer.system.messages.errors import ServiceLost, UserError, diverged, reason
+from ctr_trainer.system.processes.background import Background
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS, _LOOK_SECONDS = 5.0, 0.05

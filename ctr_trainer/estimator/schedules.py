@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.graph_notes.run_length import StepsOfEpochs
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 COOLDOWN_SHARE = 0.2  # Of the run's steps.
@@ -136,7 +136,7 @@ def _unit(schedule, epochs):
         return StepsOfEpochs()
     if epochs is None:
         raise UserError(
-            "--lr_unit=epoch: the input does not say how many batches an epoch has, as a tf.data.Dataset: count in "
-            "steps, --lr_unit=step"
+            "lr_unit=epoch: the input does not say how many batches an epoch has, as a tf.data.Dataset: count in "
+            "steps, lr_unit=step"
         )
     return epochs

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import model_directory
 from ctr_trainer.estimator.checkpoint import Checkpoint
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.messages.restoring import refusing_other_variables
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.restoring import refusing_other_variables
 
 tf1 = tf.compat.v1
 

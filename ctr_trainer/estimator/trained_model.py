@@ -22,13 +22,13 @@ from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
 from ctr_trainer.estimator.train_and_evaluate import EvaluationResult
 from ctr_trainer.estimator.training import begin_feed, begin_graph
-from ctr_trainer.export.saved_model import export_saved_model
-from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.export.saved_model import export_saved_model
 from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.files.paths import path_of
 
 
 class TrainedModel:

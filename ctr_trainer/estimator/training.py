@@ -17,6 +17,7 @@ from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.given_optimizer import with_train_op
+from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.open_store import in_fixed_order, open_store
@@ -24,19 +25,18 @@ from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
-from ctr_trainer.files.path import PathLease
-from ctr_trainer.files.staging import InPlace, Staging
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import StepPlan, notes
-from ctr_trainer.hooks.ending_hooks import StopHook
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stopping import Stopping
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.files.path import PathLease
+from ctr_trainer.system.files.staging import InPlace, Staging
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -282,7 +282,7 @@ def _restore_rows(store: Store, job: TrainingJob) -> None:
     if rows:
         raise UserError(
             f"the embedding service holds rows ({rows}) and {job.model_dir} has no checkpoint, so this would be a "
-            "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
+            "fresh model on another's rows: restart the service empty, or name the model_dir that they belong to"
         )
 
 

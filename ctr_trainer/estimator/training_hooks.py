@@ -10,28 +10,34 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import GraphInput
+from ctr_trainer.estimator.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
+from ctr_trainer.estimator.hooks.log_hooks import (
+    EventTimeLines,
+    MetricLines,
+    MetricsFileHook,
+    StepRateHook,
+    SummaryHook,
+)
+from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.estimator.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
+from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
+from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgressHook
+from ctr_trainer.estimator.hooks.run_status_hook import RunStatusHook, ServiceStatus
+from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
+from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
+from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook
 from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
-from ctr_trainer.hooks.log_hooks import EventTimeLines, MetricLines, MetricsFileHook, StepRateHook, SummaryHook
-from ctr_trainer.hooks.measuring_hooks import ResourcesHook
-from ctr_trainer.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
-from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
-from ctr_trainer.hooks.profile_hook import ProfileHook
-from ctr_trainer.hooks.progress_hooks import TrainingProgressHook
-from ctr_trainer.hooks.run_status_hook import RunStatusHook, ServiceStatus
-from ctr_trainer.hooks.saving_hooks import CheckpointHook
-from ctr_trainer.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.resources import NoGpu, open_gpu
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.line_sums import WorkerFigures
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.resources import NoGpu, open_gpu
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.checkpoint import Checkpoint
-from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _DRAFT = "warm_start"  # Below the model directory, where a service can read: the rows in this training's layout.

@@ -12,14 +12,12 @@ from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator import Estimator, EvalSpec
+from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.checks import way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
 from ctr_trainer.experiment.open_stream import open_stream
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.hooks.progress_hooks import ProgressHook
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
@@ -29,6 +27,8 @@ from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConf
 from ctr_trainer.settings.setting import declared
 from ctr_trainer.stream.reader import StreamReader
 from ctr_trainer.stream.source import is_stream
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 

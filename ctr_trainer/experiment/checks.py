@@ -3,11 +3,11 @@
 import os
 
 from ctr_trainer.experiment.experiment import Experiment, ModelSettings
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.schedule import check_plateau
+from ctr_trainer.system.messages.errors import UserError
 
 # Where `estimator.checkpoint` keeps checkpoints; written out here, as that module imports TensorFlow.
 _CHECKPOINTS = ("checkpoints", "best")
@@ -23,8 +23,8 @@ def require_data(path: str, experiment: Experiment) -> None:
     from ctr_trainer.data.dataset import FILE
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
-    from ctr_trainer.files.paths import path_of
     from ctr_trainer.stream.source import is_stream
+    from ctr_trainer.system.files.paths import path_of
 
     data, model = experiment.data, experiment.model
     if data.feature_spec:
@@ -41,9 +41,9 @@ def require_data(path: str, experiment: Experiment) -> None:
 
 def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or the settings of its reading are wrong, or a package is missing."""
-    from ctr_trainer.files.paths import path_of
     from ctr_trainer.stream.opening import opener
     from ctr_trainer.stream.source import StreamAddress, is_stream
+    from ctr_trainer.system.files.paths import path_of
 
     address = StreamAddress.parse(url)
     opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")
@@ -63,7 +63,7 @@ def _require_stream(url: str, experiment: Experiment) -> None:
 def require_files(paths: str) -> None:
     """Raises UserError if one of several paths or patterns, separated by commas, leads to no file."""
     from ctr_trainer.data.listing import list_files
-    from ctr_trainer.files.paths import path_of
+    from ctr_trainer.system.files.paths import path_of
 
     for name in paths.split(","):
         if not path_of(name).exists() and not path_of(name).matches():
@@ -72,7 +72,7 @@ def require_files(paths: str) -> None:
 
 def require_model(model: ModelSettings) -> None:
     """Raises UserError if --model_dir is missing, nothing was trained there, or there is no such --model."""
-    from ctr_trainer.files.paths import path_of
+    from ctr_trainer.system.files.paths import path_of
 
     require(model, "model_dir")
     require_known(model.model)

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from ctr_trainer.messages import log_lines
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.settings.train_settings import TrainSettings
+from ctr_trainer.system.messages import log_lines
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,10 @@ from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.outputs import refuse_overlap
-from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.files.outputs import refuse_overlap
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")

@@ -9,8 +9,6 @@ from typing import Any
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.stream import metrics
 from ctr_trainer.stream.coordinator import Coordination, Coordinator
@@ -19,6 +17,8 @@ from ctr_trainer.stream.opening import dead_letters, opener
 from ctr_trainer.stream.plan import StreamPosition
 from ctr_trainer.stream.reader import StreamReader
 from ctr_trainer.stream.source import StreamAddress
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctr_trainer.features.times import DERIVED
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 Statistics = Mapping[str, Mapping[str, Any]]  # What conversion computed from the training data, by feature name.
 TRANSFORMS = ("none", "log1p", "standardize", "minmax")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.features.columns import SparseFeature, Statistics
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # TensorFlow takes seconds to import.
     import tensorflow as tf

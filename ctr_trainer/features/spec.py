@@ -16,7 +16,7 @@ from ctr_trainer.features.columns import (
     SparseFeature,
     TableLimits,
 )
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 __all__ = [
     "COMBINERS",

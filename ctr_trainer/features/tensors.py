@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ctr_trainer.features.columns import DenseFeature, SparseFeature, Statistics
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _KEY = ("ctr_trainer", "example weights")  # No string, so that TensorFlow does not try to serialize what is under it.

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ctr_trainer.features.columns import CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _KIND = {
     str: "a string",

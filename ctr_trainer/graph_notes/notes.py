@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.run_length import RunLength
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _KEY = ("ctr_trainer", "notes")  # Not a string: TensorFlow would try to serialize the value of a string key.
 

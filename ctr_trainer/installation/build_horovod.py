@@ -30,8 +30,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ctr_trainer.installation import horovod_patches
 from ctr_trainer.installation.horovod_patches import VERSION
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
 
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 VERSION = "0.28.1"
 # Part of a cached wheel's key: another one for other patches.

@@ -14,14 +14,14 @@ from typing import BinaryIO, TextIO
 
 import psutil
 
-from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.launch.gate import GATE, StartingGate
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
 from ctr_trainer.launch.output import Ending, Outlet, Output
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import reach
-from ctr_trainer.processes.child import ended_with_parent
 from ctr_trainer.ranks.notices import ATTEMPT
+from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import reach
+from ctr_trainer.system.processes.child import ended_with_parent
 
 # Ends by itself after all others, and removes the semaphores that a killed horovodrun has left in /dev/shm.
 _TRACKER = "multiprocessing.resource_tracker"

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ctr_trainer.flags.launch import LaunchFlags
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child, reach
+from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child, reach
 
 # sshd of OpenSSH 9.8 and later refuses a host that connects more than once a second without logging in.
 _CONNECT_PERIOD_SECONDS, _SILENT_PERIOD_SECONDS = 5.0, 0.5

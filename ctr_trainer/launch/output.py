@@ -11,7 +11,7 @@ import signal
 import threading
 from typing import TextIO, cast
 
-from ctr_trainer.messages import errors
+from ctr_trainer.system.messages import errors
 
 _OF_A_WORKER = re.compile(r"(?:.*\r)?\[(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _EXIT = re.compile(r"Process (\d+) exit with status code (\d+)\.")

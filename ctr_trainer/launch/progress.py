@@ -7,12 +7,12 @@ import re
 import threading
 import time
 
-from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.files.staging import local_directory
 from ctr_trainer.launch.attempt import Attempt
 from ctr_trainer.launch.hosts import Host, listed, slots
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import liveness
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.files.staging import local_directory
+from ctr_trainer.system.messages.errors import UserError
 
 _SUMMARY = "train_summary.json"  # As `commands.train` names it.
 _KEY = "restarts"

@@ -7,16 +7,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 
-from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.launch.attempt import Attempt, Standby
 from ctr_trainer.launch.backoff import LeftOut, Patience
 from ctr_trainer.launch.gate import StartingGate
 from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
-from ctr_trainer.messages.errors import StoppedInOrder, UserError
-from ctr_trainer.processes import child, reach
 from ctr_trainer.ranks import last_words
+from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
+from ctr_trainer.system.processes import child, reach
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1

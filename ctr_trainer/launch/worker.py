@@ -6,8 +6,8 @@ import runpy
 import sys
 
 from ctr_trainer.launch.gate import GATE, wait_at
-from ctr_trainer.processes import tensorflow_import
-from ctr_trainer.processes.hardware import usable_cores
+from ctr_trainer.system.processes import tensorflow_import
+from ctr_trainer.system.processes.hardware import usable_cores
 
 
 def main() -> None:

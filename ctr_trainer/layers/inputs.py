@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import EMBEDDING, FEATURE
 from ctr_trainer.layers.weights import glorot
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:

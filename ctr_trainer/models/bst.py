@@ -11,10 +11,10 @@ from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.masks import masked_mean
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.transformer import transformer_block
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.histories import History, HistoryParams, histories
 from ctr_trainer.models.tower import tower
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

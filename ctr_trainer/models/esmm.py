@@ -3,18 +3,20 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.hooks.ending_hooks import ImpliedLabelHook
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tasks import task_names
 from ctr_trainer.models.tower import tower
+from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,35 @@ class Params(ModelParams):
 
     click: str = ""
     conversion: str = ""
+
+
+class ImpliedLabelHook(tf1.train.SessionRunHook):
+    """Raises UserError after a batch in which a label is 1 where the label that it implies is 0, and counts them.
+
+    Args:
+      model: name of the model, for the error.
+      implied, label: names of the two labels, such as `click` and `conversion`.
+      labels: dict of name -> float32[B].
+    """
+
+    def __init__(self, model: str, implied: str, label: str, labels: dict[str, tf.Tensor]) -> None:
+        self._what = model, implied, label
+        self._labels = labels[implied], labels[label]
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        return tf1.train.SessionRunArgs(self._labels)
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        implied, label = run_values.results
+        alone = int(np.sum((label > 0) & (implied <= 0)))
+        if alone:
+            model, first, second = self._what
+            raise UserError(
+                f"model={model}: {alone} of {int(np.sum(label > 0))} examples with {second} = 1 have {first} = 0, in "
+                f"a batch of {len(label)} on rank {distributed.rank()}. The model requires that only an example with "
+                f"{first} has {second}: correct the labels, or name the two with "
+                f"model_params=click=NAME,conversion=NAME (now {first} and {second}), or choose mmoe or ple"
+            )
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:

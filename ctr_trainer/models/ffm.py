@@ -7,9 +7,9 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.ffm import ffm
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.linear import linear
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.system.messages.errors import UserError
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:

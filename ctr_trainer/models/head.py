@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.system.messages.errors import UserError
 
 Labels: TypeAlias = tf.Tensor | dict[str, tf.Tensor] | None  # Of one label, of several, or, when predicting, of none.
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

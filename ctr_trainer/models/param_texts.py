@@ -7,9 +7,9 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model, summary
+from ctr_trainer.system.messages.errors import UserError
 
 _EXPECTED = {
     int: "an integer",

@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from ctr_trainer.messages.errors import UserError, did_you_mean
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _PACKAGE = "ctr_trainer.models"
 # Each model is the module of its name in this package. It is imported only when it is asked for, as it imports

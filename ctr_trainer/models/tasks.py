@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from ctr_trainer.layers.towers import towers
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import Labels, label_names
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
+from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from ctr_trainer import __version__
-from ctr_trainer.messages.errors import Lost, UserError
-from ctr_trainer.processes import hardware, reach
 from ctr_trainer.ranks.notices import Notices, Placement
+from ctr_trainer.system.messages.errors import Lost, UserError
+from ctr_trainer.system.processes import hardware, reach
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1

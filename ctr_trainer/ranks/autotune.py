@@ -5,8 +5,8 @@ import logging
 import os
 import pathlib
 
-from ctr_trainer.files.paths import is_local
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import is_local
+from ctr_trainer.system.messages.errors import UserError
 
 _FLAGS = {
     "hierarchical_allreduce": "HOROVOD_HIERARCHICAL_ALLREDUCE",

@@ -8,7 +8,7 @@ from typing import Protocol
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _BUILD = "python -m ctr_trainer.installation.build_horovod"
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.host_sum import HostSum
+from ctr_trainer.system.messages.errors import UserError
 
 WAYS = ("auto", "shared_memory", "hosts", "horovod")
 _TITLES = {

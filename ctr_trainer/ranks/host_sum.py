@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _INSTEAD = "use dense_exchange=horovod"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid

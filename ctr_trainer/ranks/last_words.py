@@ -12,12 +12,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from ctr_trainer.messages import errors, log_lines
-from ctr_trainer.messages.errors import StoppedInOrder, end_of, reason
-from ctr_trainer.processes.background import call_within as within
 from ctr_trainer.ranks import stop_signals
 from ctr_trainer.ranks.notices import Notices, Placement, RollCall
 from ctr_trainer.ranks.stop_signals import StopSignals, Terminated
+from ctr_trainer.system.messages import errors, log_lines
+from ctr_trainer.system.messages.errors import StoppedInOrder, end_of, reason
+from ctr_trainer.system.processes.background import call_within as within
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM = "last_words"

@@ -8,8 +8,8 @@ import struct
 import threading
 import time
 
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.phases import PHASES
 
 DIRECTORY = ".ranks"
 # int64 step, float64 start of the phase, 16 bytes phase | float64 last sign of life | 64 bytes host.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ctr_trainer.processes.watchdog import Watchdog
 from ctr_trainer.ranks.notices import Notices
+from ctr_trainer.system.processes.watchdog import Watchdog
 
 _PERIOD_SECONDS, _SETTLE_SECONDS = 1.0, 0.7
 # At most so many ranks ask the server of the notices within a second.

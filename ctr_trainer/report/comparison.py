@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ctr_trainer.files import outputs
 from ctr_trainer.report.tables import format_value
 from ctr_trainer.report.training_run import Curve, Run, best, last
+from ctr_trainer.system.files import outputs
 
 # (name of the figure, its name in the training's log, its name in the evaluations, label of the axis)
 _FIGURES = (

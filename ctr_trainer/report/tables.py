@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ctr_trainer.measuring.phases import STEP_TITLES
+from ctr_trainer.system.measuring.phases import STEP_TITLES
 
 
 def format_metrics(results: Mapping[str, Any]) -> str:

@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from ctr_trainer.files import durable_file
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.messages.errors import UserError
 
 # Names that the hooks and commands use. They are written out here, so that a report need not import TensorFlow.
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.json"

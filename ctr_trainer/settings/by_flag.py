@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.setting import (
     Setting,
     SettingError,
@@ -14,6 +13,7 @@ from ctr_trainer.settings.setting import (
     is_param,
     spelled_flag,
 )
+from ctr_trainer.system.messages.errors import UserError
 
 S = TypeVar("S", bound=Settings)
 

@@ -6,8 +6,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.system.messages.errors import UserError
 
 _DECAY: dict[str, Any] = dict(unit="1/step", minimum=0.0)
 _DECAY_HELP = "share of the dense kernels that a step takes off, times the learning rate"

@@ -6,10 +6,10 @@ import operator
 import os
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 # Other names of settings, from `tf.estimator.RunConfig`, and of `MonitoredTrainingSession`.

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.setting import Settings, declared, setting
+from ctr_trainer.system.messages.errors import UserError
 
 # Those whose length is the run's where `decay_steps` is 0.
 OF_THE_RUN = ("linear", "cosine", "cooldown")

@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError, masked
+from ctr_trainer.system.messages.errors import UserError, masked
 
 _KEY = "setting"
 _WITH_PASSWORD = re.compile(r"rediss?://.*@")

@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.optimizers import DENSE_OPTIMIZERS, Adagrad, DenseOptimizer
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import Settings, one_of, same_as, setting
+from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

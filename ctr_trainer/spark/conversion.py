@@ -22,10 +22,10 @@ from ctr_trainer.data.split import Split
 from ctr_trainer.data.typed import check, uses
 from ctr_trainer.data.writer import info_of
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.spark.task import PARTS, SCHEMA, PartResult, Task, TaskResult, merge, results
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # PySpark is optional.
     from pyspark.sql import DataFrame, SparkSession

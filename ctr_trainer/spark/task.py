@@ -21,10 +21,10 @@ from ctr_trainer.data.statistics import DistinctSketch, Statistics
 from ctr_trainer.data.typed import Use
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.outputs import UNFINISHED
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.outputs import UNFINISHED
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 PARTS = "parts/"  # Directory of the tasks' directories, within the data set's.
 SCHEMA = "number int, result binary"

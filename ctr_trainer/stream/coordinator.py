@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.stream_config import StreamConfig, seconds_of
 from ctr_trainer.stream.plan import Report, StreamPosition, Window, next_window, resumed, share_out
 from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavailable
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text
+from ctr_trainer.system.messages.errors import UserError
 
 try:
     import confluent_kafka

@@ -31,8 +31,8 @@ from ctr_trainer.data.row_groups import rows_of
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features import hashing
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.stream.source import Message
+from ctr_trainer.system.messages.errors import UserError
 
 _SAMPLE = 200  # Messages whose values tell the types of JSON's columns.
 _SHOWN = 200  # Characters of a bad value that are kept.

@@ -8,10 +8,10 @@ import multiprocessing.connection
 import threading
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.stream.coordinator import Coordinator, Directive
 from ctr_trainer.stream.plan import Report
 from ctr_trainer.stream.source import Range
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5

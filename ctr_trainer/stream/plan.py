@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.stream.source import Range, StreamSource
+from ctr_trainer.system.messages.errors import UserError
 
 Cut = tuple[int, int, int, int]  # The number of a range, an offset, a row of its record, and how many rows were bad.
 

@@ -9,12 +9,12 @@ from typing import Any
 from ctr_trainer.data.batch import Batch, Rows, batches
 from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.stream.coordinator import Coordination, Coordinator
 from ctr_trainer.stream.messages import MessageDecoder
 from ctr_trainer.stream.network import CoordinatorServer
 from ctr_trainer.stream.plan import Cut, Report, StreamPosition
 from ctr_trainer.stream.source import Message, Range, StreamSource
+from ctr_trainer.system.messages.errors import UserError
 
 _SHOWN = 2000  # Bytes of a message that a dead letter has.
 _READY = 2  # Windows that may be decoded and not trained.

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text
+from ctr_trainer.system.messages.errors import UserError
 
 try:
     import redis

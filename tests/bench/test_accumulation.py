@@ -4,16 +4,17 @@ import json
 
 import pytest
 
-from ctr_trainer import cli, flags
+from ctr_trainer import cli
 from ctr_trainer.bench import accumulation, worker
 from ctr_trainer.bench.accumulation import AccumulationSetting
+from ctr_trainer.bench.flags import BenchFlags
 from ctr_trainer.bench.job_flags import job_flags
 from ctr_trainer.bench.report import Figure
 from ctr_trainer.commands import bench
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags.bench import BenchFlags
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 def _experiment(*arguments):

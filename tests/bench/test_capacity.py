@@ -7,7 +7,7 @@ import pytest
 
 from ctr_trainer.bench.capacity import Setup, predict
 from ctr_trainer.bench.costs import Costs, read_costs
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 # Only the compute costs anything; tests set what they are about. D(n) = 1000 sqrt(n).
 BASE = Costs(

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from ctr_trainer.bench import models, reference_networks, workload
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import find_model
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 RESNET50_PARAMETERS, RESNET50_PRODUCTS = 25.6e6, 4.1e9

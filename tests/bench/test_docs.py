@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from ctr_trainer import cli, flags
+from ctr_trainer import cli
 from ctr_trainer.bench import settings
+from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags
 from ctr_trainer.commands import bench
-from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags
+from ctr_trainer.experiment import flags
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks.md"
 TEXT = DOCS.read_text()

@@ -15,10 +15,10 @@ from ctr_trainer.experiment.build import start_workers
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.constant import CONSTANT
 

@@ -11,11 +11,11 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.bench import models, namespaces, network, network_columns, network_job, reference_networks, scaling
+from ctr_trainer.bench.flags import NetworkFlags
 from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob
-from ctr_trainer.flags.bench import NetworkFlags
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 def ranks(*rates):
@@ -171,7 +171,8 @@ def test_a_missing_program_is_named_with_its_package():
 
 def test_who_is_not_root_is_refused():
     code = (
-        "import os; from ctr_trainer.bench import namespaces; from ctr_trainer.messages.errors import UserError\n"
+        "import os; from ctr_trainer.bench import namespaces\n"
+        "from ctr_trainer.system.messages.errors import UserError\n"
         "if os.geteuid() == 0: os.setuid(65534)\n"
         "try: namespaces.require_privileges({})\n"
         "except UserError as error: print(error)"

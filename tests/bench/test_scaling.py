@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.scaling import summarize
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 def _rank(rate, step_seconds, seconds, accounted, service=None):

@@ -8,7 +8,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.bench import costs as costs_module
 from ctr_trainer.bench import service_costs, simulate
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.bench.test_capacity import BASE
 
 

@@ -6,8 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from ctr_trainer import flags
 from ctr_trainer.commands.train import GROUPS
+from ctr_trainer.experiment import flags
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 

@@ -41,6 +41,6 @@ def test_every_module_of_the_benchmarks_imports_and_no_call_there_or_in_the_pack
     ],
 )
 def test_a_call_is_bound_to_the_signature_of_what_it_calls(call, said):
-    imports = "from ctr_trainer.processes.hardware import pin_cores"
+    imports = "from ctr_trainer.system.processes.hardware import pin_cores"
     imports += "; from ctr_trainer.embedding.service import local_service"
     assert wrong_calls(f"{imports}\n{call}\n", {"ctr_trainer"}) == said

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.processes import hardware
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 

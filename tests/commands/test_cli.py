@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer import __version__, cli, flags
+from ctr_trainer import __version__, cli
+from ctr_trainer.experiment import flags
 from tests import small
 from tests.parallel import launch
 

@@ -16,12 +16,12 @@ from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.as_trained import as_trained
 from ctr_trainer.experiment.experiment import Experiment, ModelSettings
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, param_texts
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.optimizers import RowFtrl
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.models import every
 

@@ -12,7 +12,7 @@ from ctr_trainer.data.class_weight import NegativeSampling, balanced_weight
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
 SPEC = """

@@ -11,7 +11,7 @@ from ctr_trainer.data.convert import format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import CONFIGS, SPEC, make_rows, read, run, write
 
 

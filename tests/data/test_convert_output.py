@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.files.outputs import UNFINISHED as MARKER
-from ctr_trainer.files.outputs import InUse, Unfinished
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.outputs import UNFINISHED as MARKER
+from ctr_trainer.system.files.outputs import InUse, Unfinished
+from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import SPEC, make_rows, read, run, write
 
 

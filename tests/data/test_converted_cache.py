@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from ctr_trainer.data import converted_cache, parquet
-from ctr_trainer.files.outputs import Unfinished
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.outputs import Unfinished
+from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
 from tests.data.make import read
 

@@ -14,7 +14,7 @@ from ctr_trainer.data import delimited
 from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.convert import convert
 from ctr_trainer.features.spec import CsvFormat, FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 FORM = CsvFormat(header=False, columns=("a", "b"))
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda b: pa.compress(b, "zstd", asbytes=True)}

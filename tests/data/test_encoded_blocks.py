@@ -15,8 +15,8 @@ from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.statistics import DistinctCount, Quantiles
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.outputs import Unfinished
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.outputs import Unfinished
+from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
 from tests.data.make import SPEC, run, write
 

@@ -10,7 +10,7 @@ import pytest
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.parquet import ForeignParquet, fit_statistics, scan
 from ctr_trainer.data.reader import BatchReader, open_dataset
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
 from tests.data.foreign import SPEC
 

@@ -12,7 +12,7 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.csv_header import see_form
 from ctr_trainer.data.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 ROWS = 400
 RNG = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from ctr_trainer.data.parquet import scan
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
 BASE = {"name": "kinds", "label": {"column": "y"}}

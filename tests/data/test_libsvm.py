@@ -9,10 +9,10 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.infer import infer
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.serving.export.saved_model_evaluation import read_raw
+from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import CONFIGS
 
 SVM = "+1 3:1 17:0.5\n\n-1 qid:4 5:-2e-1\t3:1   # noted\n1\n# all noted\n0 a-7:2\r\n"

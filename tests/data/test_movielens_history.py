@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer.data.movielens import Histories
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import CONFIGS, read, run, write
 
 RATINGS = [("1", "10", "5", "100"), ("1", "11", "3", "200"), ("1", "12", "4", "200"), ("1", "13", "5", "300")]

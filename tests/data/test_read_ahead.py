@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 NAME = "mapping the moon"
 

@@ -15,7 +15,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import SPEC, make_rows
 
 ROWS = 101

@@ -13,8 +13,8 @@ from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.parquet import ForeignParquet, scan
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 from tests import object_store, small
 from tests.data import foreign, test_tfrecord
 

@@ -6,7 +6,7 @@ from ctr_trainer.data import synthetic
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import CONFIGS, SPEC, read
 
 DEMO = FeatureSpec.load(CONFIGS / "demo.toml")

@@ -6,7 +6,7 @@ import tensorflow as tf
 from ctr_trainer.data import converted_cache
 from ctr_trainer.data.convert import convert
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
 from tests.data.make import read
 

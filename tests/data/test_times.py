@@ -11,7 +11,7 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 START = datetime.datetime(2024, 2, 27, 22, tzinfo=datetime.timezone.utc)
 TIMES = [START + datetime.timedelta(hours=7 * i) for i in range(10)]

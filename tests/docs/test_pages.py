@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from ctr_trainer import cli, flags
+from ctr_trainer import cli
+from ctr_trainer.experiment import flags
 from ctr_trainer.settings.by_flag import ALSO
 from tests.docs import page
 

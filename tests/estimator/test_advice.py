@@ -2,8 +2,8 @@ import pytest
 
 from ctr_trainer.estimator import EmbeddingConfig, RunConfig
 from ctr_trainer.estimator.advice import Circumstances, advise
-from ctr_trainer.measuring.phases import PHASES
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.processes import hardware
 
 
 def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **more):

@@ -8,8 +8,8 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
-from ctr_trainer.files.lease import FileLease
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.lease import FileLease
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
 

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.estimator import dense_optimizers
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.optimizers import DENSE_OPTIMIZERS, Adagrad, Adam, AdamW, Ftrl, Lamb, Momentum, Sgd
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 RATE, STEPS = 0.05, 6

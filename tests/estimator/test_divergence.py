@@ -12,8 +12,8 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm as model
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.estimator import deepfm
 

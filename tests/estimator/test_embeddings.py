@@ -12,11 +12,11 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.worker.row_step import RowStep
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
-from ctr_trainer.hooks.sync_hooks import RowSyncHook
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 class Remote(Guard):

@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer.estimator.given_reader import GivenReader
 from ctr_trainer.graph_notes.run_length import Epochs
-from ctr_trainer.measuring import latency
+from ctr_trainer.system.measuring import latency
 
 
 class Plain:

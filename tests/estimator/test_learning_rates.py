@@ -9,8 +9,8 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.checkpoints import values
 from tests.estimator import deepfm

@@ -1,8 +1,8 @@
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.train_settings import LrGroups
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

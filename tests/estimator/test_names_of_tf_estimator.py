@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import estimator as tf_estimator
-from ctr_trainer.hooks.periods import EverySteps, ThrottledCheckpoints
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.estimator.hooks.periods import EverySteps, ThrottledCheckpoints
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
@@ -222,7 +222,7 @@ def test_evaluations_come_with_checkpoints_but_not_before_their_time():
 @pytest.mark.parametrize(
     "name, instead",
     [
-        ("DNNClassifier", "train --model=wide_deep"),
+        ("DNNClassifier", "train with model=wide_deep"),
         ("LinearRegressor", "feature columns work"),
         ("BoostedTreesClassifier", "canned estimators are not part"),
         ("BinaryClassHead", "heads are not part"),

@@ -9,9 +9,9 @@ import tensorflow as tf
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.constant import CONSTANT
 from tests.estimator import deepfm

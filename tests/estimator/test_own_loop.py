@@ -3,7 +3,7 @@ import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EstimatorSpec, RunConfig, own_loop
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
 tf1 = tf.compat.v1

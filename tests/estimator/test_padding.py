@@ -7,8 +7,8 @@ from ctr_trainer.estimator import RunConfig
 from ctr_trainer.estimator.padding import PaddedInput, padded, refuse_unweighed
 from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
 from ctr_trainer.graph_notes.notes import BatchWeight, notes
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

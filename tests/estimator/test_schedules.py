@@ -6,8 +6,8 @@ import tensorflow as tf
 from ctr_trainer.estimator import schedules
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.graph_notes import run_length
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 
@@ -101,7 +101,7 @@ def test_factors_counted_in_epochs(schedule, end, epochs, by_step):
 
 
 def test_epochs_of_an_input_that_does_not_know_them_are_refused():
-    with pytest.raises(UserError, match="--lr_unit=epoch: the input does not say .* count in steps, --lr_unit=step"):
+    with pytest.raises(UserError, match="lr_unit=epoch: the input does not say .* count in steps, lr_unit=step"):
         _factors(Schedule(warmup_steps=1, unit="epoch"), [0])
 
 

@@ -7,7 +7,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
 from ctr_trainer.estimator.model_selection import EvaluationHistory
-from ctr_trainer.messages.errors import UserError, is_loss
+from ctr_trainer.system.messages.errors import UserError, is_loss
 from tests import object_store
 from tests.estimator.test_whole_checkpoints import Job, keys_of
 from tests.files.failing_proxy import FailingProxy

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import flags
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import (
     Estimator,
@@ -22,7 +21,8 @@ from ctr_trainer.estimator import (
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.experiment import flags
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.checkpoints import values
 from tests.constant import CONSTANT

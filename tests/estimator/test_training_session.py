@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, retention
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

@@ -12,8 +12,8 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.warm_start import CheckpointRows
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.estimator import deepfm
 

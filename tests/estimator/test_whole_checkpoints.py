@@ -11,8 +11,8 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 CONFIG = TableConfig("t", (2,), (0.1,), "sgd")
 

@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from ctr_trainer.estimator.exporters import LatestExporter
-from ctr_trainer.export import directory
-from ctr_trainer.files.outputs import InUse
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.serving.export import directory
+from ctr_trainer.system.files.outputs import InUse
+from ctr_trainer.system.messages.errors import UserError
 
 
 def export(path, text):

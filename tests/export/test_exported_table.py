@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.export.exported_table import CheckpointParts, ExportedTable, KeyIndex, Pieces
+from ctr_trainer.serving.export.exported_table import CheckpointParts, ExportedTable, KeyIndex, Pieces
 
 tf1 = tf.compat.v1
 CONFIG = TableConfig("t", (2, 1), (0.0, 0.0))
@@ -55,7 +55,7 @@ def test_lines_stay_narrow_and_full_as_a_table_of_spread_keys_grows():
 
 
 def test_a_variable_written_by_pieces_is_restored_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("ctr_trainer.export.exported_table._BYTES", 64)  # Five rows of three floats.
+    monkeypatch.setattr("ctr_trainer.serving.export.exported_table._BYTES", 64)  # Five rows of three floats.
     rows, keys = np.arange(99, dtype=np.float32).reshape(33, 3), np.arange(100)
     parts = CheckpointParts(str(tmp_path / "variables"))
     parts.add("keys", keys)

@@ -7,11 +7,11 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models import lr
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.export.saved_model_evaluation import read_raw
 
 tf1 = tf.compat.v1
 SPEC = FeatureSpec.from_dict(

@@ -3,9 +3,9 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.export.raw_keys import RawLists
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.serving.export.raw_keys import RawLists
 
 
 def evaluate(make, feature, rows, **options):

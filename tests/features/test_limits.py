@@ -3,7 +3,7 @@
 import pytest
 
 from ctr_trainer.features.spec import FeatureSpec, TableLimits
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.docs import page
 
 BASE = {"name": "s", "label": {"column": "y"}, "sparse": [{"name": "a", "dim": 4}, {"name": "b", "dim": 8}]}

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from ctr_trainer.features.spec import FeatureSpec, Label
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.small import MULTI_SPEC
 from tests.small import SPEC as SMALL
 

@@ -11,7 +11,7 @@ from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import Buckets, keys
 from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label
 from ctr_trainer.features.tensors import dense_transform
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 STATISTICS = {"x": dict(mean=2.0, std=4.0, min=-1.0, max=9.0)}
 

@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from ctr_trainer.files import durable_file
-from ctr_trainer.files.durable_file import DirectFile
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.durable_file import DirectFile
+from ctr_trainer.system.files.paths import path_of
 
 BUFFER = durable_file._BUFFER_BYTES
 SIZES = (0, 1, 4096, BUFFER - 1, BUFFER, BUFFER + 4097, 3 * BUFFER + 5)

@@ -11,14 +11,14 @@ import sys
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.files.staging import held_directory as held
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.staging import held_directory as held
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOLDER = """
 import sys
-from ctr_trainer.files.staging import held_directory
+from ctr_trainer.system.files.staging import held_directory
 with held_directory(sys.argv[1], str):
     print("held", flush=True)
     sys.stdin.read()

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from ctr_trainer.files.staging import local_directory, staged
-from ctr_trainer.files.temporary import private_directory, private_path
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.staging import local_directory, staged
+from ctr_trainer.system.files.temporary import private_directory, private_path
+from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 
 URL = f"s3://{object_store.BUCKET}/job"

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data.listing import list_files
-from ctr_trainer.export import directory
-from ctr_trainer.files.lease import StoreLease
-from ctr_trainer.files.outputs import FileList, refuse_overlap
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.serving.export import directory
+from ctr_trainer.system.files.lease import StoreLease
+from ctr_trainer.system.files.outputs import FileList, refuse_overlap
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 from tests.files.failing_proxy import FailingProxy
 
@@ -157,7 +157,7 @@ def test_an_output_does_not_overlap_its_inputs(store):
 
 HOLDER = """
 import sys
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.system.files.paths import path_of
 lock = path_of(sys.argv[1]).lock()
 print("held", flush=True)
 sys.stdin.read()

@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.staging import local_directory, staged
-from ctr_trainer.files.temporary import private_path, temporary_directory
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.staging import local_directory, staged
+from ctr_trainer.system.files.temporary import private_path, temporary_directory
+from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 from tests.parallel import launch
 
 URL = f"s3://{object_store.BUCKET}/job"
 _HOLDER = """
 import sys
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.system.files.paths import path_of
 with path_of(sys.argv[1]).filled_locally() as directory:
     (directory / "x").write_text("x")
     print(directory, flush=True)
@@ -111,7 +111,8 @@ def test_a_directory_of_another_user_is_refused(store, temporary):
 
 def test_processes_that_make_and_remove_directories_at_once_do_not_meet(temporary):
     program = (
-        "from ctr_trainer.files.temporary import temporary_directory as t\nfor _ in range(200):\n  with t(): pass\n"
+        "from ctr_trainer.system.files.temporary import temporary_directory as t\n"
+        "for _ in range(200):\n  with t(): pass\n"
     )
     environment = {**launch.environment(), "TMPDIR": str(temporary)}
     both = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(2)]

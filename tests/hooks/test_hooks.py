@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks.log_hooks import MetricLines, SummaryHook
-from ctr_trainer.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
-from ctr_trainer.hooks.periods import EverySteps
-from ctr_trainer.hooks.run_status_hook import RunStatusHook
-from ctr_trainer.hooks.saving_hooks import CheckpointHook
-from ctr_trainer.hooks.step_hook import StepHook
-from ctr_trainer.hooks.sync_hooks import RowSyncHook
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, SummaryHook
+from ctr_trainer.estimator.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.periods import EverySteps
+from ctr_trainer.estimator.hooks.run_status_hook import RunStatusHook
+from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
+from ctr_trainer.estimator.hooks.step_hook import StepHook
+from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.line_sums import Line, WorkerFigures
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.messages.errors import UserError
 from tests.hooks.saved import Saved
 from tests.metrics.ranks import Ranks
 

@@ -7,9 +7,9 @@ import pkgutil
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import hooks as package
-from ctr_trainer.hooks.step_hook import Order, in_order
-from ctr_trainer.measuring.phases import PHASES
+from ctr_trainer.estimator import hooks as package
+from ctr_trainer.estimator.hooks.step_hook import Order, in_order
+from ctr_trainer.system.measuring.phases import PHASES
 
 tf1 = tf.compat.v1
 

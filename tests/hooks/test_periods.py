@@ -2,11 +2,11 @@
 
 import pytest
 
+from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySeconds, SecondsOfChief
+from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
+from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
-from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, SecondsOfChief
-from ctr_trainer.hooks.saving_hooks import CheckpointHook
-from ctr_trainer.hooks.step_hook import StepHook
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.hooks.saved import Saved
 from tests.hooks.test_hooks import _run
 from tests.metrics.ranks import Ranks

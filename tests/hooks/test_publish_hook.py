@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks.saving_hooks import PublishHook
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.estimator.hooks.saving_hooks import PublishHook
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

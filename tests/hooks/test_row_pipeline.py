@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.hooks.input_hook import RowPipeline
+from ctr_trainer.estimator.hooks.input_hook import RowPipeline
 
 
 class Rows:

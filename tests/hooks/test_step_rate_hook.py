@@ -5,14 +5,14 @@ import types
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks.log_hooks import StepRateHook
-from ctr_trainer.hooks.measuring_hooks import SessionClockHook, StepClockHook
-from ctr_trainer.hooks.metrics_hook import MetricsHook
-from ctr_trainer.hooks.periods import EverySteps
-from ctr_trainer.hooks.saving_hooks import EvaluationHook
-from ctr_trainer.hooks.step_hook import in_order
-from ctr_trainer.measuring import clock as clocks
-from ctr_trainer.measuring.clock import Clock
+from ctr_trainer.estimator.hooks.log_hooks import StepRateHook
+from ctr_trainer.estimator.hooks.measuring_hooks import SessionClockHook, StepClockHook
+from ctr_trainer.estimator.hooks.metrics_hook import MetricsHook
+from ctr_trainer.estimator.hooks.periods import EverySteps
+from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook
+from ctr_trainer.estimator.hooks.step_hook import in_order
+from ctr_trainer.system.measuring import clock as clocks
+from ctr_trainer.system.measuring.clock import Clock
 
 tf1 = tf.compat.v1
 STEP, EVALUATION = 0.25, 1000.0

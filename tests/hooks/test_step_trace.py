@@ -8,17 +8,17 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
+from ctr_trainer.estimator.hooks import measuring_hooks, step_trace_hook
+from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, SessionClockHook, StepClockHook
+from ctr_trainer.estimator.hooks.step_hook import in_order
+from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
+from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.hooks import measuring_hooks, step_trace_hook
-from ctr_trainer.hooks.measuring_hooks import LoadHook, SessionClockHook, StepClockHook
-from ctr_trainer.hooks.step_hook import in_order
-from ctr_trainer.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.hooks.sync_hooks import RowSyncHook
-from ctr_trainer.measuring import clock as clocks
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.phases import STEP_TITLES
 from ctr_trainer.models.head import cross_entropy
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.measuring import clock as clocks
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.phases import STEP_TITLES
 
 tf1 = tf.compat.v1
 BEGAN = 1_700_000_000.0

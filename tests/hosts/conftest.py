@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.bench import namespaces, network_job
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.parallel import launch
 
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from ctr_trainer.installation import build_horovod, horovod_patches
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 CMAKE_LISTS = """\
 # TF SOURCES

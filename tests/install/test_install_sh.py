@@ -22,9 +22,9 @@ from ctr_trainer.features.toml import tomllib
 
 # What `scripts/install.sh` runs before anything is installed.
 MODULES_OF_INSTALLATION = (
-    "messages/errors",
-    "processes/child",
-    "processes/hardware",
+    "system/messages/errors",
+    "system/processes/child",
+    "system/processes/hardware",
     "installation/horovod_patches",
     "installation/build_horovod",
     "installation/compile_kernels",

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.launch.backoff import LeftOut
 from ctr_trainer.launch.hosts import Host, filled, host_of, open_hosts, parse_lines
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.system.messages.errors import UserError
 from tests.parallel import launch
 
 A, B = Host("a", 4), Host("b", 4)

@@ -13,7 +13,7 @@ _LINES = 3000
 _WRITER = f"""
 import logging, sys
 from ctr_trainer.launch.output import Outlet
-from ctr_trainer.messages import log_lines
+from ctr_trainer.system.messages import log_lines
 log_lines.install()
 outlet = Outlet(most_bytes=100_000)
 with log_lines.written_to(outlet.of(sys.stderr)):

@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer.launch import hosts as hosts_module
 from ctr_trainer.launch.hosts import FixedHosts, Host, ReachableHosts
-from ctr_trainer.processes import reach
+from ctr_trainer.system.processes import reach
 from tests.parallel import launch
 
 

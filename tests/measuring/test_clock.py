@@ -2,9 +2,9 @@ import types
 
 import pytest
 
-from ctr_trainer.measuring import clock as clocks
-from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.measuring.phases import PHASES
+from ctr_trainer.system.measuring import clock as clocks
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.phases import PHASES
 
 
 @pytest.fixture

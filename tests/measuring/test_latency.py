@@ -1,4 +1,4 @@
-from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.system.measuring.latency import Latency
 
 
 def _recorded(*microseconds):

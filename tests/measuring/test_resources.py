@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from ctr_trainer.hooks.measuring_hooks import ResourcesHook
-from ctr_trainer.measuring import resources
+from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.system.measuring import resources
 from tests.hooks.test_hooks import _run
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_trainer.messages.log_lines import format_seconds
+from ctr_trainer.system.messages.log_lines import format_seconds
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages import errors
-from ctr_trainer.messages.errors import ServiceLost, UserError, end_of, is_loss
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages import errors
+from ctr_trainer.system.messages.errors import ServiceLost, UserError, end_of, is_loss
 from tests.files.failing_proxy import FailingProxy
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ctr_trainer.processes import child
+from ctr_trainer.system.processes import child
 
 PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - (\w+) \[(\w+\.py):(\d+) - (\w+)\] - (.*)")
 
@@ -17,7 +17,7 @@ def _lines(tmp_path, install, then):
     """-> what a program that installs the log and then does something writes to standard error."""
     program = tmp_path / "program.py"
     program.write_text(
-        f"import logging, warnings\nfrom ctr_trainer.messages import log_lines\n"
+        f"import logging, warnings\nfrom ctr_trainer.system.messages import log_lines\n"
         f"{install}\ndef work():\n    {then}\nwork()\n"
     )
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)

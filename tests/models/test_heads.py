@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import esmm
 from ctr_trainer.models.head import binary_head, multi_head
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.system.messages.errors import UserError
 from tests.layers.graph import run
 
 A, B = np.float32([[1.5], [-2.0], [0.25]]), np.float32([[0.5], [3.0], [-1.0]])

@@ -4,10 +4,10 @@ from typing import Literal
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import lr, param_texts
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
 OWN_MODEL = """

@@ -7,9 +7,9 @@ import tensorflow as tf
 from ctr_trainer.estimator import ModeKeys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import dcn_v2, fibinet, final_mlp, masknet, param_texts
 from ctr_trainer.models.registry import MODELS, find_model
+from ctr_trainer.system.messages.errors import UserError
 from tests.models import every, tasks
 
 tf1 = tf.compat.v1

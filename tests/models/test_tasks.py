@@ -6,11 +6,11 @@ import pytest
 
 from ctr_trainer.estimator import Estimator
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, mmoe
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.models import every
 

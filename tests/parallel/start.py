@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
     """Runs a program by a server, if there is one, and ends as the program ends."""
     path = os.environ.pop(VARIABLE, "")
     if not path:
-        from ctr_trainer.processes import tensorflow_import
+        from ctr_trainer.system.processes import tensorflow_import
 
         tensorflow_import.install()
         return run_program(arguments)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.parallel import launch
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.estimator.checkpoint import list_checkpoints
-from ctr_trainer.files.staging import held_directory as held
+from ctr_trainer.system.files.staging import held_directory as held
 from tests import small
 from tests.parallel import launch
 

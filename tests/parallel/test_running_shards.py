@@ -11,7 +11,7 @@ import pytest
 
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
-from ctr_trainer.processes import child
+from ctr_trainer.system.processes import child
 from tests import small
 from tests.parallel import launch
 

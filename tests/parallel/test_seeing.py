@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from ctr_trainer.hooks.log_hooks import FILE
-from ctr_trainer.measuring.phases import PHASES
+from ctr_trainer.estimator.hooks.log_hooks import FILE
+from ctr_trainer.system.measuring.phases import PHASES
 from tests import small
 from tests.parallel import launch
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.system.files.paths import path_of
 from tests import object_store, small
 from tests.parallel import launch
 

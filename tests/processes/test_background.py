@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes.background import Background
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.background import Background
 
 
 def test_a_task_runs_beside_and_the_next_waits_for_it():

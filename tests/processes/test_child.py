@@ -2,8 +2,8 @@
 
 import sys
 
-from ctr_trainer.processes import child
-from ctr_trainer.processes.child import Child
+from ctr_trainer.system.processes import child
+from ctr_trainer.system.processes.child import Child
 
 _SAYS = [sys.executable, "-c", "import sys; print('said'); sys.stdin.read()"]
 
@@ -28,7 +28,7 @@ def test_a_log_goes_on_until_it_is_large_and_then_begins_anew(tmp_path, monkeypa
 
 def test_a_child_knows_what_its_parent_told_it_and_a_child_of_its_own_does_not(tmp_path):
     code = (
-        "import os, subprocess, sys; from ctr_trainer.processes import child; print(child.told_by_parent()); "
+        "import os, subprocess, sys; from ctr_trainer.system.processes import child; print(child.told_by_parent()); "
         "print(child.told_by_parent(), child.CHILD in os.environ)"
     )
     log = tmp_path / "log"

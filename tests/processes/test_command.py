@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
 
 
 def test_lines_are_shown_as_they_come_and_returned():

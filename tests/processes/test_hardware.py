@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.processes import hardware
 
 PIN = """
 import os, sys
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.processes import hardware
 os.cpu_count = lambda: len(os.sched_getaffinity(0))
 print(hardware.pin_cores(int(sys.argv[1]), int(sys.argv[2])), os.sched_getaffinity(0))
 """

@@ -2,7 +2,7 @@
 
 import socket
 
-from ctr_trainer.processes import reach
+from ctr_trainer.system.processes import reach
 
 
 def test_a_port_that_nothing_listens_at_is_told_from_one_that_answers():

@@ -20,7 +20,7 @@ def _import(directory, module):
     """-> (status, stderr) of a process that imports a package named tensorflow."""
     (directory / "tensorflow.py").write_text(f"import os\nNOISE = {NOISE!r}.encode()\n{module}")
     program = (
-        "import os, sys\nfrom ctr_trainer.processes import tensorflow_import\ntensorflow_import.install()\n"
+        "import os, sys\nfrom ctr_trainer.system.processes import tensorflow_import\ntensorflow_import.install()\n"
         f"sys.path.insert(0, {str(directory)!r})\nimport tensorflow\nos.write(2, b'after\\n' + tensorflow.NOISE)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -47,7 +47,7 @@ def test_what_an_import_says_that_crashes_is_not_lost(tmp_path):
 def test_the_collector_rests_while_tensorflow_is_imported_and_leaves_its_objects_alone(tmp_path):
     (tmp_path / "tensorflow.py").write_text("import gc\nMEANWHILE, KEPT = gc.isenabled(), [[] for _ in range(1000)]")
     program = (
-        "import gc, sys\nfrom ctr_trainer.processes import tensorflow_import\ntensorflow_import.install()\n"
+        "import gc, sys\nfrom ctr_trainer.system.processes import tensorflow_import\ntensorflow_import.install()\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\nbefore = gc.get_freeze_count()\nimport tensorflow\n"
         "print(tensorflow.MEANWHILE, gc.isenabled(), gc.get_freeze_count() - before > 1000)"
     )

@@ -9,9 +9,9 @@ from ctr_trainer.embedding.snapshot.packed_rows import pack, unpack, value_bytes
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.paths import bytes_and_crc32, path_of
-from ctr_trainer.publication import records
-from ctr_trainer.publication.records import Publication, Record
+from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.records import Publication, Record
+from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 
 CONFIG = TableConfig("dim3", (2, 1), (0.01, 0.0))
 TOWER = "saved_model.pb"

@@ -10,15 +10,15 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import cluster_contents, cluster_keys, cluster_rows, cluster_target, records
-from ctr_trainer.publication.cluster import credentials_of
-from ctr_trainer.publication.cluster_target import GRACE_SECONDS, ClusterTarget
-from ctr_trainer.publication.delivery import Delivery
-from ctr_trainer.publication.places import open_reader
-from ctr_trainer.publication.reading import RowsAhead, RowsLost
-from ctr_trainer.publication.spool import NeedsBase, read_status
+from ctr_trainer.serving.publication import cluster_contents, cluster_keys, cluster_rows, cluster_target, records
+from ctr_trainer.serving.publication.cluster import credentials_of
+from ctr_trainer.serving.publication.cluster_target import GRACE_SECONDS, ClusterTarget
+from ctr_trainer.serving.publication.delivery import Delivery
+from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.serving.publication.reading import RowsAhead, RowsLost
+from ctr_trainer.serving.publication.spool import NeedsBase, read_status
 from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.system.messages.errors import UserError
 from tests import redis_cluster
 from tests.publication.published import Published, tower_of
 

@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import directory_target, records
-from ctr_trainer.publication.delivery import Delivery, deliver
-from ctr_trainer.publication.directory_target import DirectoryTarget
-from ctr_trainer.publication.places import open_reader
-from ctr_trainer.publication.spool import NeedsBase, read_status
+from ctr_trainer.serving.publication import directory_target, records
+from ctr_trainer.serving.publication.delivery import Delivery, deliver
+from ctr_trainer.serving.publication.directory_target import DirectoryTarget
+from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.serving.publication.spool import NeedsBase, read_status
+from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 from tests.publication.published import Published, tower_of
 

@@ -3,9 +3,9 @@ import shutil
 import numpy as np
 import pytest
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import records
-from ctr_trainer.publication.places import open_reader
+from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 from tests.publication.published import Published, tower_of
 

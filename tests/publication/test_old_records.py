@@ -1,6 +1,6 @@
 """What is removed of a publication's directory."""
 
-from ctr_trainer.publication import records
+from ctr_trainer.serving.publication import records
 
 
 def test_only_directories_of_generations_are_counted_and_removed(tmp_path):

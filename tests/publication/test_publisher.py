@@ -9,12 +9,12 @@ import pytest
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import PublishedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import records
-from ctr_trainer.publication.delivery import DeliverySupervisor
-from ctr_trainer.publication.publisher import Publisher
-from ctr_trainer.publication.spool import DeliveryStatus, Spool, write_status
+from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.delivery import DeliverySupervisor
+from ctr_trainer.serving.publication.publisher import Publisher
+from ctr_trainer.serving.publication.spool import DeliveryStatus, Spool, write_status
 from ctr_trainer.settings.publish_config import PublishConfig
+from ctr_trainer.system.messages.errors import UserError
 from tests import published
 
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)

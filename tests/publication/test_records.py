@@ -4,10 +4,10 @@ import json
 import pytest
 
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.paths import bytes_and_crc32, path_of
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import records
-from ctr_trainer.publication.records import Publication, Record
+from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.records import Publication, Record
+from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
+from ctr_trainer.system.messages.errors import UserError
 
 CONFIG = TableConfig("dim2", (2, 1), (0.01, 0.0))
 

@@ -3,10 +3,10 @@ import dataclasses
 import pytest
 
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import agreement
 from ctr_trainer.ranks.agreement import Introduction
 from ctr_trainer.settings.by_flag import alike
+from ctr_trainer.system.messages.errors import UserError
 
 RANKS = [
     Introduction(rank, f"host-{1 + rank // 2}", f"host-{1 + rank // 2}", f"machine {rank // 2}", "1.0", {}, 1e9)

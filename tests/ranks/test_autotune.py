@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
+from ctr_trainer.system.messages.errors import UserError
 
 LOG = """\
 hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,cycle_time_ms,tensor_fusion_threshold,score

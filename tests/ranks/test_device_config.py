@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import hardware
 from ctr_trainer.ranks.device_config import config_proto
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import hardware
 
 ON = rewriter_config_pb2.RewriterConfig.ON
 

@@ -14,9 +14,9 @@ from ctr_trainer.ranks.last_words import TRACEBACKS
 
 _RANK = """
 import signal, sys, threading, time
-from ctr_trainer.files import durable_file
+from ctr_trainer.system.files import durable_file
 from ctr_trainer.ranks import last_words
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ignored where the tests run in a shell's background.
 

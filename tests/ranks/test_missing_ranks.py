@@ -2,11 +2,11 @@ import dataclasses
 
 import pytest
 
-from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.ranks import liveness
 from ctr_trainer.ranks.liveness import Beat, Heartbeat, SignsOfLife, missing
 from ctr_trainer.ranks.liveness import describe_missing as describe
 from ctr_trainer.ranks.liveness import read_beat as read
+from ctr_trainer.system.measuring.clock import Clock
 from tests.parallel import launch
 
 NOW = 1_000_000.0

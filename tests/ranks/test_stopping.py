@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from ctr_trainer.processes.watchdog import Watchdog
 from ctr_trainer.ranks.stopping import Stopping
+from ctr_trainer.system.processes.watchdog import Watchdog
 from tests.metrics.ranks import Ranks
 
 LAST = 400

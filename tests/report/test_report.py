@@ -3,9 +3,9 @@ import json
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.report.comparison import format_comparison, write_curves
 from ctr_trainer.report.training_run import read_runs
+from ctr_trainer.system.messages.errors import UserError
 
 
 def _write(path, training=(), evaluations=(), summary=None, cut_off="", **flags):

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from ctr_trainer.flags.servers import ScoreFlags
-from ctr_trainer.publication.places import open_reader
 from ctr_trainer.ranks import distributed
-from ctr_trainer.scoring.server import ScoreServer
+from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.serving.scoring.server import ScoreServer
+from ctr_trainer.settings.servers import ScoreFlags
 from tests.scoring import trained
 
 _SECONDS = 60

@@ -10,11 +10,11 @@ import threading
 import numpy as np
 import pytest
 
-from ctr_trainer.publication import cluster_contents, cluster_keys, cluster_rows, records
-from ctr_trainer.publication.cluster_target import ClusterTarget
-from ctr_trainer.publication.delivery import Delivery, deliver
-from ctr_trainer.publication.places import open_reader
-from ctr_trainer.publication.spool import read_status
+from ctr_trainer.serving.publication import cluster_contents, cluster_keys, cluster_rows, records
+from ctr_trainer.serving.publication.cluster_target import ClusterTarget
+from ctr_trainer.serving.publication.delivery import Delivery, deliver
+from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.serving.publication.spool import read_status
 from ctr_trainer.settings.publish_config import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published

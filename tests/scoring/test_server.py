@@ -11,10 +11,10 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.estimator import publishing
-from ctr_trainer.flags.servers import ScoreLimits
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import records
-from ctr_trainer.publication.places import open_reader
+from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
 
@@ -336,5 +336,6 @@ def test_a_token_is_asked_for_where_there_is_one(publication, small_model, tmp_p
             with contextlib.closing(Client(server.port, headers)) as client:
                 found, answer, _ = client.predict(instances=small_model.instances[:1])
                 assert found == status, answer
+                assert headers or "send it as `Authorization: Bearer TOKEN`" in answer["error"]
                 assert client.ask(f"/v1/models/{trained.NAME}")[0] == status
                 assert client.ask("/healthz")[0] == 200

@@ -17,7 +17,7 @@ from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration

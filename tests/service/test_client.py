@@ -16,7 +16,7 @@ from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.parallel import launch
 from tests.service.conftest import CONFIG, ones
 from tests.service.proxy import CuttingProxy

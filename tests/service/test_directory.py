@@ -11,7 +11,7 @@ import pytest
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,7 @@ import pytest
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.service import Service
-from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration

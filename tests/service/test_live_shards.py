@@ -10,9 +10,9 @@ from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import SecurityFiles
+from ctr_trainer.system.messages.errors import UserError
 from tests import checkpoints, small
 from tests.models import every
 from tests.service.conftest import TIMEOUT

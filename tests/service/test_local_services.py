@@ -10,10 +10,10 @@ from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.experiment.experiment import Experiment, ModelSettings
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import hardware
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import hardware
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,8 @@ import pytest
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service.service import Service
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
 from tests import certificates
 from tests.service.conftest import CONFIG, LEASE
 

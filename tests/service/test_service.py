@@ -27,9 +27,9 @@ from ctr_trainer.embedding.service.serving import serve
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store import store_snapshots
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import Lost, ServiceLost, UserError, is_loss
-from ctr_trainer.processes import child, hardware
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError, is_loss
+from ctr_trainer.system.processes import child, hardware
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration

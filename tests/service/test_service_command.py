@@ -6,8 +6,8 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.hooks.run_status_hook import ServiceStatus
-from ctr_trainer.messages import errors
+from ctr_trainer.estimator.hooks.run_status_hook import ServiceStatus
+from ctr_trainer.system.messages import errors
 from tests.service.conftest import CONFIG, TOKEN, ones
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,7 @@ import pytest
 
 from ctr_trainer.data.convert import convert as convert_here
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
 from tests.data.make import SPEC
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ctr_trainer.processes.child import ended_with_parent
+from ctr_trainer.system.processes.child import ended_with_parent
 
 _SECONDS = 30.0
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.stream import metrics
@@ -21,6 +20,7 @@ from ctr_trainer.stream.opening import FileDeadLetters, NoDeadLetters, opener
 from ctr_trainer.stream.plan import Report, StreamPosition, Window
 from ctr_trainer.stream.reader import StreamReader
 from ctr_trainer.stream.source import Range, StreamAddress
+from ctr_trainer.system.messages.errors import UserError
 from tests.stream import brokers
 from tests.stream.test_messages import arrow
 

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from ctr_trainer.processes.child import ended_with_parent
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.stream.opening import opener
 from ctr_trainer.stream.plan import StreamPosition
 from ctr_trainer.stream.source import StreamAddress
+from ctr_trainer.system.processes.child import ended_with_parent
 from tests import redis_cluster
 from tests.stream.brokers import free_port
 from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture

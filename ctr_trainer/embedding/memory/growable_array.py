@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.memory.row_lock import RowLock
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FIRST_ROWS = 1024

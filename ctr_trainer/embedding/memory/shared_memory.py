@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ctr_trainer.embedding.memory.growable_array import GrowableArray, row_bytes
 from ctr_trainer.embedding.memory.row_lock import RowLock
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _PREFIX = "ctr_trainer"
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.messages.errors import Lost, ServiceLost, UserError
-from ctr_trainer.processes.watchdog import Watchdog
+from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError
+from ctr_trainer.system.processes.watchdog import Watchdog
 
 # An answer takes milliseconds; after this many seconds the service counts as silent.
 LIMIT_SECONDS = 5.0

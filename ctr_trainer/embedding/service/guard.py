@@ -11,8 +11,8 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.path import Path
-from ctr_trainer.messages.errors import ServiceLost
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.messages.errors import ServiceLost
 
 _log = logging.getLogger(__name__)
 

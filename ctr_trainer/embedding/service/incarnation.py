@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Iterator
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import Lost, UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import Lost, UserError
 
 _MANIFEST = "manifest.json"
 # A request's part in the store takes milliseconds.

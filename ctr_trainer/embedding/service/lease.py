@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 # Seconds of silence of its holder after which another training may take a lease: long enough for a machine that stands
 # still for a while, short enough to wait for after a kill.

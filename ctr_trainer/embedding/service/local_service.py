@@ -14,12 +14,12 @@ from collections.abc import Iterator
 
 import psutil
 
-from ctr_trainer.files.staging import make_local_directory
-from ctr_trainer.files.temporary import temporary_directory
-from ctr_trainer.messages import errors, log_lines
-from ctr_trainer.messages.errors import Lost, UserError
-from ctr_trainer.processes.child import Child, log_tail
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.system.files.staging import make_local_directory
+from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages import errors, log_lines
+from ctr_trainer.system.messages.errors import Lost, UserError
+from ctr_trainer.system.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
 # A start on a busy machine, with kernels to compile, takes minutes and is no failure. So the limit counts the time in

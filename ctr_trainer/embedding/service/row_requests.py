@@ -19,7 +19,7 @@ from ctr_trainer.embedding.service.lease import LeaseBook
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import find_codec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _NAME = "columns"
 # A request with fewer bytes is sent inline: shared memory would save nothing.

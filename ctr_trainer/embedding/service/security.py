@@ -16,7 +16,7 @@ from typing import Any
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
@@ -190,17 +190,18 @@ def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
                 return False  # An alert: a client that lacks a certificate is told after the handshake.
 
 
-def token_refusal(header: str, token: str | None) -> str:
+def token_refusal(header: str, token: str | None, cure: str = "give token_file") -> str:
     """Returns why a call is refused, by its header `authorization`; "" if it is not.
 
     Args:
       header: what came, "" if nothing did.
       token: that calls have to bring, or None.
+      cure: what to do if none came.
     """
     if token is None:
         return ""
     if not header:
-        return "this service asks for a token, and none came: give token_file"
+        return f"this service asks for a token, and none came: {cure}"
     if not hmac.compare_digest(header.encode(errors="replace"), f"Bearer {token}".encode()):
         return "the token is wrong: the service's own token_file has another one"
     return ""

@@ -19,11 +19,11 @@ from ctr_trainer.embedding.service.security import Gate, ServerSecurity
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.measuring.resources import resident_bytes
-from ctr_trainer.messages.errors import UserError, is_loss
-from ctr_trainer.processes import hardware
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.measuring.resources import resident_bytes
+from ctr_trainer.system.messages.errors import UserError, is_loss
+from ctr_trainer.system.processes import hardware
 
 # One writes a checkpoint, one an epoch of a publication.
 _FILE_THREADS = 2

@@ -13,8 +13,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily
 
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.messages.errors import UserError
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _READS = ("pull", "pull_newer")

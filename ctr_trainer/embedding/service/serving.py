@@ -13,13 +13,13 @@ from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import MemoryWatch
 from ctr_trainer.embedding.service.security import ServerSecurity
 from ctr_trainer.embedding.service.service import Service
-from ctr_trainer.files import durable_file
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.measuring.latency import UNIT
-from ctr_trainer.messages import log_lines
-from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import child
-from ctr_trainer.processes.child import set_when_closed
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.measuring.latency import UNIT
+from ctr_trainer.system.messages import log_lines
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
+from ctr_trainer.system.processes.child import set_when_closed
 
 _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30

@@ -18,8 +18,8 @@ from ctr_trainer.embedding.service.row_requests import INLINE, InlineColumns, Sh
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
-from ctr_trainer.messages.errors import ServiceLost, UserError
-from ctr_trainer.processes import reach
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.processes import reach
 
 _log = logging.getLogger(__name__)
 # How long a service that has never answered is asked: it may be about to start. `launch` starts the workers again, so

@@ -28,7 +28,7 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _SUFFIX = ".parquet"
 _ROWS = 1 << 16  # Rows in memory at a time.

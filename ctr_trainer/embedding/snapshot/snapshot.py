@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import bytes_and_crc32, path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
+from ctr_trainer.system.messages.errors import UserError
 
 _BATCH_BYTES = 16 << 20
 CONFIG = b"ctr_trainer.table"

@@ -15,9 +15,9 @@ from ctr_trainer.embedding.table.changes import Block, Capture
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError, diverged
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError, diverged
 
 _CURE = (
     "make room there (the earlier snapshots are whole), then start the same command again to resume from the last "

@@ -20,8 +20,8 @@ from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.path import Path
-from ctr_trainer.messages.errors import UserError, diverged
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
 _BETWEEN_SECONDS = 1e-4

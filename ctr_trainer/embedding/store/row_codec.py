@@ -8,7 +8,7 @@ from numba import types
 
 from ctr_trainer.embedding.memory.growable_array import as_float32 as float32
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 # A row's largest value is scaled into [2**13, 2**14), far from 65504, the largest float16. The row's smaller values
 # keep all 11 bits, down to 2**-27 of its largest value.

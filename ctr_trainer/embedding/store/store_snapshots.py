@@ -15,9 +15,9 @@ from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_write
 from ctr_trainer.embedding.store.locked_tables import LockedTables
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.files.path import Path
-from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
 
 # Seconds to wait for another save of the same store. If that save takes longer, its disk hangs.
 _SNAPSHOT_SECONDS = 3600

@@ -14,7 +14,7 @@ from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
 VERSIONS_OUT = types.Array(types.uint32, 1, "C")

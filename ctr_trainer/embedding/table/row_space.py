@@ -7,7 +7,7 @@ from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 class InitialRows:

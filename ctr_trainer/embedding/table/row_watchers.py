@@ -9,7 +9,7 @@ from ctr_trainer.embedding.table.bits import Bits
 from ctr_trainer.embedding.table.changes import Changes, RemovedKeys, TrackedTable
 from ctr_trainer.embedding.table.row_usage import RowUsage
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 # A step waits for a block at most: its rows are copied under the lock of the rows.
 _BLOCK_BYTES = 1 << 20

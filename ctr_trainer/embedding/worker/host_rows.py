@@ -16,7 +16,7 @@ from ctr_trainer.embedding.worker import kept_row_kernels
 from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptMessage, KeptRows
 from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.system.measuring.latency import Latency
 
 # A copy that takes less than this share of the machine's memory drops nothing at a flush: to pull rows again costs
 # steps.

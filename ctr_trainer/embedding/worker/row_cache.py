@@ -17,7 +17,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.cached_rows import CachedRows
 from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptMessage, KeptRows
 from ctr_trainer.embedding.worker.merging import Shares
-from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.system.measuring.latency import Latency
 
 # The most rows of a request; it bounds what the service holds at a time. Requests of wide rows have fewer.
 _REQUEST_ROWS = 1 << 16

@@ -6,7 +6,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
 CONFIG = TableConfig("t", (2,), (0.1,), "sgd", seed=5)
 

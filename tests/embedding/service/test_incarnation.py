@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer.embedding.service import incarnation
 from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced
-from ctr_trainer.messages.errors import Lost
+from ctr_trainer.system.messages.errors import Lost
 
 
 def test_rows_that_could_not_be_replaced_in_time_keep_their_name_and_can_be_replaced_later(monkeypatch):

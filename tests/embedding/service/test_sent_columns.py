@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.row_requests import InlineColumns, ReceivedColumns, SharedColumns
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 pytestmark = pytest.mark.skipif(not SharedMemory.is_possible(), reason="this system has no memfd_create(2)")
 

@@ -3,7 +3,7 @@ import urllib.request
 import pytest
 
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 def _scrape(port):

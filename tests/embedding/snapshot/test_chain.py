@@ -14,7 +14,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import changes
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "adagrad", seed=5)
 BOUNDED = dataclasses.replace(CONFIG, name="bounded", max_rows=8, eviction="lfu", ttl_steps=6)

@@ -9,9 +9,9 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS, PLAIN, find_codec
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.setting import declared
+from ctr_trainer.system.messages.errors import UserError
 
 _ROWS = np.float32([[1, 1 / 3], [-2, 0], [0, 0]])
 _EACH = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)

@@ -10,7 +10,7 @@ from ctr_trainer.embedding.table import row_usage
 from ctr_trainer.embedding.table.row_limits import Admission
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 
 
 def _table(**limits):

@@ -10,7 +10,7 @@ from ctr_trainer.embedding.table import row_watchers
 from ctr_trainer.embedding.table.shared_table import LockedTable, PublishedTables, SharedTable
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.embedding.table import shared_worker as worker
 
 CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)

@@ -14,7 +14,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTable, SharedTables
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError
 from tests.embedding.table import shared_worker as worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")

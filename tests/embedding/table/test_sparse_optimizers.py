@@ -11,8 +11,8 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdam, RowAdamW, RowFtrl, RowMomentum
+from ctr_trainer.system.messages.errors import UserError
 from tests.row_optimizers import row_optimizer
 
 ROWS, STEPS, LEARNING_RATE, ACCUMULATOR = 7, 12, 0.05, 0.1

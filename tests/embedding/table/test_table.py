@@ -6,8 +6,8 @@ from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.memory import growable_array
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.optimizers import RowAdagrad, RowwiseAdagrad
+from ctr_trainer.system.messages.errors import UserError
 
 
 def _table(dims=(2,), scales=None, **options):

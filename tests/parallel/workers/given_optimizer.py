@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import DistributedOptimizer, Estimator, EstimatorSpec, ModeKeys, RunConfig
 from ctr_trainer.estimator.equal_variables import lone_updates
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 STEPS = 20

@@ -1,0 +1,176 @@
+"""Hooks that measure a training: the clock's phases, the load of the machine, memory and GPU."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import tensorflow.compat.v1 as tf1
+
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.resources import NoGpu, resident_bytes
+
+
+class StepClockHook(StepHook):
+    """The first of all hooks: begins a step, ends its session run, and measures the run.
+
+    Args:
+      clock: `Clock` of the thread of the steps.
+
+    Attributes:
+      steps: number of steps of this run.
+      seconds: training time of these steps until the end of the last session run, with syncs and checkpoints but
+        without the start and evaluations.
+    """
+
+    order = Order.CLOCK
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.steps, self.seconds = 0, 0.0
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        self._clock.step = self.step
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:
+        self._clock.step = self.step + 1
+        self._clock.enter("hooks")
+
+    def after_micro_batch(
+        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
+    ) -> None:
+        self._clock.enter("hooks")
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self._clock.enter("hooks")
+        self.steps += 1
+        self.seconds = self._clock.training_seconds()
+
+
+class SessionClockHook(tf1.train.SessionRunHook):
+    """The last of all hooks: before a run the time of the session begins, after it the time of the loop.
+
+    Args:
+      clock: `Clock` of the thread of the steps.
+    """
+
+    order = Order.SESSION
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:
+        self._clock.enter("session")
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self._clock.enter("loop")
+
+
+class LoadHook(StepHook):
+    """Measures the load of the machine, from after the first `skip_steps` steps of a run to its last step.
+
+    Caveat: it counts all bytes that pass the network interfaces of the machine, whoever sends them.
+
+    Args:
+      store: the `Store` of the training; the store of a lone worker has no service.
+      skip_steps: at least 1.
+    """
+
+    order = Order.LOAD
+
+    def __init__(self, store: Store, skip_steps: int) -> None:
+        super().__init__()
+        self._store, self._skip_steps = store, skip_steps
+        self._done = 0
+        self._from: dict[str, Any] | None = None
+        self._until: dict[str, Any] | None = None
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self._done += 1
+        if self._done == self._skip_steps:
+            self._from = self._read()
+
+    def end(self, session: tf1.Session) -> None:
+        self._until = self._read()
+
+    def results(self) -> dict[str, Any] | None:
+        """Returns what happened per second, or None for a run that was too short or did not end.
+
+        `cpu` is the number of cores that this process used, and `network` has by interface the bytes `received` and
+        `sent`. If there is a service, `service` has its `cpu`, the cores that all shards used, and its `requests`.
+        """
+        if self._from is None or self._until is None:
+            return None
+        begin, end = self._from, self._until
+        seconds = max(end["time"] - begin["time"], 1e-9)
+
+        def rate(of: Callable[[dict[str, Any]], float]) -> float:
+            return (of(end) - of(begin)) / seconds
+
+        load: dict[str, Any] = {"cpu": rate(lambda at: at["cpu"]), "network": {}}
+        for name in end["network"].keys() & begin["network"].keys():
+            pairs = zip(("received", "sent"), begin["network"][name], end["network"][name], strict=True)
+            rates = {kind: (after - before) / seconds for kind, before, after in pairs}
+            if any(rates.values()):
+                load["network"][name] = rates
+        if end["services"]:
+            load["service"] = {
+                "cpu": rate(lambda at: sum(service["cpu_seconds"] for service in at["services"])),
+                "requests": rate(lambda at: sum(sum(service["requests"].values()) for service in at["services"])),
+            }
+        return load
+
+    def _read(self) -> dict[str, Any]:
+        counters = psutil.net_io_counters(pernic=True)
+        return {
+            "time": time.perf_counter(),
+            "cpu": time.process_time(),
+            "network": {name: (each.bytes_recv, each.bytes_sent) for name, each in counters.items()},
+            "services": list(self._store.stats().get("services", {}).values()),
+        }
+
+
+class ResourcesHook(StepHook):
+    """Keeps the maximum of resident memory, the mean load of the GPU and the maximum of its memory in use.
+
+    Args:
+      gpu: the GPU of this worker, or `NoGpu`.
+      every_n_steps, every_n_secs: exactly one; the period of the samples. The last sample is taken at the end.
+
+    Attributes:
+      resident_bytes: the maximum of this process's resident memory.
+      gpu_busy: the mean share of the time in which the GPU was busy; NaN without a GPU.
+      gpu_bytes: the maximum of the GPU's memory in use; NaN without a GPU.
+    """
+
+    order = Order.WATCH
+
+    def __init__(self, gpu: NoGpu, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
+        super().__init__()
+        self._timer = periodic(every_n_steps, every_n_secs)
+        self._gpu = gpu
+        self._busy: list[float] = []
+        self.resident_bytes, self.gpu_bytes = 0, np.nan
+
+    @property
+    def gpu_busy(self) -> float:
+        return float(np.mean(self._busy)) if self._busy else np.nan
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if self._timer.should_trigger_for_step(self.step):
+            self._timer.update_last_triggered_step(self.step)
+            self._look()
+
+    def end(self, session: tf1.Session) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        self.resident_bytes = max(self.resident_bytes, resident_bytes())
+        if (seen := self._gpu.read()) is not None:
+            self._busy.append(seen[0])
+            self.gpu_bytes = float(np.fmax(self.gpu_bytes, seen[1]))

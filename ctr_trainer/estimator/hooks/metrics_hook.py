@@ -1,0 +1,240 @@
+"""Adds up the figures of training, and gives them out line by line."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
+from ctr_trainer.metrics import line_sums
+from ctr_trainer.metrics.auc import copc, roc_auc
+from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
+from ctr_trainer.metrics.line_sums import Line, WorkerFigures
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.background import Background
+
+_CLOSE_SECONDS = 2.0
+
+
+class OwnLines:
+    """Lines of this worker alone."""
+
+    def put(self, step: int, sums: np.ndarray) -> list[tuple[int, np.ndarray, str]]:
+        """Takes the sums of a line; returns the lines that are known now, as (step, sums, whose)."""
+        return [(step, sums, "")]
+
+    def ready(self) -> list[tuple[int, np.ndarray, str]]:
+        """Returns the lines that have become known in the meantime, without waiting."""
+        return []
+
+    def finish(self) -> list[tuple[int, np.ndarray, str]]:
+        """Waits for the lines that were not known yet, and returns them."""
+        return []
+
+    def close(self) -> None:
+        """Ends the work in progress; also after an error."""
+
+
+class MergedLines(OwnLines):
+    """Lines of all workers on rank 0, and of this worker on each other rank.
+
+    The sums of a line are added up in the background, so that no step waits for the slowest rank, and rank 0 knows the
+    line some steps later. A rank waits for a line only when the next line is due, and at the end.
+
+    All ranks put a line at the same steps, and finish at the same step. A collective.
+
+    Args:
+      rank, size: rank of this worker, and number of workers.
+      all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in a thread, one call at a time.
+      waiting: f(what) -> context manager around a wait for the other ranks.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        all_sum: Callable[[np.ndarray], np.ndarray],
+        waiting: Callable[[str], contextlib.AbstractContextManager],
+    ) -> None:
+        self._rank, self._size, self._all_sum, self._waiting = rank, size, all_sum, waiting
+        self._background = Background("adding up the figures of all workers")
+        self._step: int | None = None
+        self._sums = np.zeros(0)
+
+    def put(self, step: int, sums: np.ndarray) -> list[tuple[int, np.ndarray, str]]:
+        lines = self.finish()
+        self._step = step
+
+        def add_up() -> None:
+            self._sums = self._all_sum(sums)
+
+        self._background.start(add_up)
+        return [*lines, (step, sums, f"rank {self._rank}")] if self._rank else lines
+
+    def ready(self) -> list[tuple[int, np.ndarray, str]]:
+        return [] if self._step is None or self._background.is_busy else self.finish()
+
+    def finish(self) -> list[tuple[int, np.ndarray, str]]:
+        if self._step is None:
+            return []
+        step, self._step = self._step, None
+        with self._waiting(f"the figures of step {step} of the other ranks"):
+            self._background.wait()
+        return [] if self._rank else [(step, self._sums, f"{self._size} workers")]
+
+    def close(self) -> None:
+        """Waits at most two seconds for a sum that the other ranks may never join."""
+        with contextlib.suppress(UserError):
+            self._background.close(_CLOSE_SECONDS)
+
+
+class LineTaker(Protocol):
+    """Shows or keeps the lines of a training."""
+
+    def take(self, line: Line) -> None:
+        """Takes a line."""
+
+
+class MetricsHook(StepHook):
+    """Every N steps gives a `Line` to its takers: the AUC since the start, and the means since the previous line.
+
+    With `MergedLines` the line of step s is given some steps later, with the next line at the latest.
+
+    Args:
+      tensors: by label, a dict of `logits`, `labels`, `weights`, float32[B], see `metric_tensors`. {} for a model
+        without logits: then a line has the loss, and its number of examples is not known.
+      loss: scalar tensor.
+      takers: take the lines, in this order.
+      clock: `Clock` of the thread of the steps, which measures the rates.
+      lines: `OwnLines` or `MergedLines`; None for `OwnLines`.
+      every_n_steps, every_n_secs: exactly one; the period of the lines. `MergedLines` need `every_n_steps`.
+      weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
+      own: f() -> `WorkerFigures` at the step just done; the hook adds the learning rate and the rates.
+      learning_rate: scalar tensor, the learning rate of the dense variables; None if there is none.
+      of_windows: whether a line also has the AUC since the previous line, `auc_window`, and `copc`, the clicks per
+        predicted click in that time: for training without an end, in which each example is new.
+    """
+
+    order = Order.LINES
+
+    def __init__(
+        self,
+        tensors: dict[str, dict[str, tf.Tensor]],
+        loss: tf.Tensor,
+        takers: Sequence[LineTaker],
+        clock: Clock,
+        lines: OwnLines | None = None,
+        every_n_steps: int | None = None,
+        every_n_secs: float | None = None,
+        weight: tf.Tensor | None = None,
+        own: Callable[[], WorkerFigures] = WorkerFigures,
+        learning_rate: tf.Tensor | None = None,
+        of_windows: bool = False,
+    ) -> None:
+        super().__init__()
+        self._of_windows, self._sums_before = of_windows, np.zeros(0)
+        self._timer = periodic(every_n_steps, every_n_secs)
+        if lines is not None and every_n_steps is None:
+            raise ValueError("ranks meet at steps, not at times: give every_n_steps")
+        further = {"weight": weight, "learning_rate": learning_rate}
+        fetches = {"loss": loss, "labels": tensors}
+        fetches |= {name: tensor for name, tensor in further.items() if tensor is not None}
+        self._arguments = tf1.train.SessionRunArgs(fetches)  # The same object for each step.
+        self._takers, self._lines = takers, lines or OwnLines()
+        self._own = own
+        self._owns: dict[int, WorkerFigures] = {}  # By step, until the line of the step is known.
+        self._clock = clock
+        self._metrics = {label: ClickMetrics() for label in tensors}
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        self._timer.update_last_triggered_step(self.step)
+        self._start_window()
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        return self._arguments
+
+    def after_micro_batch(
+        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
+    ) -> None:
+        weights = run_values.results.get("weight")
+        for label, values in run_values.results["labels"].items():
+            weights = values["weights"]
+            self._metrics[label].update(values["logits"], values["labels"], weights)
+        if self._metrics:
+            self._examples += int(np.count_nonzero(weights))
+        self._last = run_values.results["loss"], weights, run_values.results.get("learning_rate")
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self.after_micro_batch(run_context, run_values)
+        self._give(self._lines.ready())
+        if self._timer.should_trigger_for_step(self.step):
+            self._timer.update_last_triggered_step(self.step)
+            self._end_window()
+
+    def end(self, session: tf1.Session) -> None:
+        self._give(self._lines.finish())
+        if self.step > self._from_step:
+            self._end_window()
+            self._give(self._lines.finish())
+
+    def close(self) -> None:
+        """Ends the work in progress."""
+        self._lines.close()
+
+    def auc(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, float]:
+        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the start. A collective.
+
+        Args:
+          all_sum: see `distributed.all_sum`.
+        """
+        return {
+            metric_name("auc", label): roc_auc(*all_sum(metrics.auc.state, metric_name("train_auc", label)))
+            for label, metrics in self._metrics.items()
+        }
+
+    def _end_window(self) -> None:
+        seconds = self._clock.training_seconds() - self._from_seconds
+        loss, weights, lr = self._last
+        weight = 1.0 if weights is None else float(weights.sum(dtype=np.float64))
+        own = self._owns[self.step] = dataclasses.replace(
+            self._own(),
+            lr=None if lr is None else float(lr),
+            steps_per_sec=(self.step - self._from_step) / seconds,
+            examples_per_sec=self._examples / seconds,
+        )
+        sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, own)
+        for metrics in self._metrics.values():
+            for name, metric in metrics.parts.items():
+                if name != "auc":
+                    metric.reset()
+        self._start_window()
+        self._give(self._lines.put(self.step, sums))
+
+    def _give(self, lines: list[tuple[int, np.ndarray, str]]) -> None:
+        for step, sums, of in lines:
+            line = line_sums.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
+            if self._of_windows:
+                values = line.values | self._window(sums, line.values)
+                # A window without examples has means of nothing, which JSON cannot hold.
+                line = dataclasses.replace(line, values={n: value for n, value in values.items() if value == value})
+            for taker in self._takers:
+                taker.take(line)
+
+    def _window(self, sums: np.ndarray, values: dict[str, float]) -> dict[str, float]:
+        """Returns the AUC and the COPC since the previous line, by label."""
+        before, self._sums_before = self._sums_before if len(self._sums_before) else np.zeros_like(sums), sums
+        found = {}
+        for label, (now, then) in zip(self._metrics, line_sums.auc_states(sums, before), strict=False):
+            found[metric_name("auc_window", label)] = roc_auc(*(now - then))
+            means = (values[metric_name(name, label)] for name in ("real_mean", "prob_mean"))
+            found[metric_name("copc", label)] = copc(*means)
+        return found
+
+    def _start_window(self) -> None:
+        self._from_step, self._from_seconds, self._examples = self.step, self._clock.training_seconds(), 0

@@ -1,0 +1,184 @@
+"""When a checkpoint or an evaluation is due: after the same step on all ranks."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ctr_trainer.graph_notes.run_length import RunLength
+from ctr_trainer.system.messages.errors import UserError
+
+# The share of a period that is little; and how many times their own number the first steps can predict.
+_LITTLE, _MOST_TIMES = 0.15, 4
+
+
+class EverySteps:
+    """After every step whose number divides by n.
+
+    Args:
+      steps: n; 0 for never.
+      offset: number that is added to the step before it is divided by n.
+    """
+
+    def __init__(self, steps: int, offset: int = 0) -> None:
+        self._steps, self._offset = steps, offset
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether to act after this step, which was just done; called after each step, on all ranks."""
+        return bool(self._steps) and (step + self._offset) % self._steps == 0
+
+    def begin(self) -> None:
+        """Starts the period: training begins, or has acted."""
+
+
+class EveryEpochs(EverySteps):
+    """After each step that completes an n-th epoch of the data, counted from the first epoch of the first run.
+
+    Args:
+      epochs: n, at least 1.
+      length: `RunLength`.
+      accumulation_steps: batches of an optimizer step.
+      flags: the settings (epochs, steps) that the error names.
+
+    Raises:
+      UserError: the input does not know its epochs.
+    """
+
+    def __init__(self, epochs: int, length: RunLength, accumulation_steps: int, flags: tuple[str, str]) -> None:
+        if length.epochs is None:
+            raise UserError(
+                f"{flags[0]}={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
+                f"count in steps, {flags[1]}"
+            )
+        self._epochs, self._length, self._accumulation_steps = epochs, length, accumulation_steps
+
+    def is_due(self, step: int) -> bool:
+        before, after = (self._length.epochs_done(at, self._accumulation_steps) for at in (step - 1, step))
+        return after // self._epochs > before // self._epochs
+
+
+class EverySeconds(EverySteps):
+    """After the first step that ends so many seconds after the previous time; for one worker.
+
+    Args:
+      seconds: above 0.
+      clock: f() -> seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._since = clock()
+
+    def is_due(self, step: int) -> bool:
+        return self._clock() - self._since >= self._seconds
+
+    def begin(self) -> None:
+        self._since = self._clock()
+
+
+class ThrottledCheckpoints(EverySteps):
+    """With each checkpoint, but not earlier than `throttle_secs` after the previous time, by rank 0's clock.
+
+    It costs one collective with each checkpoint.
+
+    Args:
+      checkpoints: the period of the checkpoints, an `EverySteps`.
+      throttle_secs: minimum of seconds between two times.
+      start_delay_secs: minimum of seconds until the first time.
+      is_chief: whether this is rank 0.
+      all_sum: f(int64[1]) -> the sum of all ranks' arrays.
+      clock: f() -> seconds.
+    """
+
+    def __init__(
+        self,
+        checkpoints: EverySteps,
+        throttle_secs: float,
+        start_delay_secs: float,
+        is_chief: bool,
+        all_sum: Callable[[np.ndarray], np.ndarray],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._checkpoints, self._throttle_secs, self._start_delay_secs = checkpoints, throttle_secs, start_delay_secs
+        self._is_chief, self._all_sum, self._clock = is_chief, all_sum, clock
+        self._from: float | None = None
+
+    def is_due(self, step: int) -> bool:
+        if not self._checkpoints.is_due(step):
+            return False
+        self._checkpoints.begin()
+        decided = self._is_chief and (self._from is None or self._clock() >= self._from)
+        if not self._all_sum(np.array([decided], np.int64))[0]:
+            return False
+        self._from = self._clock() + self._throttle_secs
+        return True
+
+    def begin(self) -> None:
+        self._checkpoints.begin()
+        if self._from is None:
+            self._from = self._clock() + self._start_delay_secs
+
+
+class SecondsOfChief(EverySeconds):
+    """The period of `EverySeconds` for several workers: by rank 0's clock, after the same step on all ranks.
+
+    Between two steps, rank 0 tells the other ranks how many steps the rest of the period will take at the current pace.
+    After half of these steps it tells them again. Once little is left, all ranks act after the remaining steps. So rank
+    0 tells them three or four times in a period, and no collective runs while a step runs.
+
+    Caveat: if steps become slower after rank 0 has told the number of steps, all ranks act later accordingly.
+
+    Args:
+      seconds, clock: see `EverySeconds`.
+      is_chief: whether this is rank 0.
+      all_sum: f(int64[2]) -> the sum of all ranks' arrays.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        is_chief: bool,
+        all_sum: Callable[[np.ndarray], np.ndarray],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(seconds, clock)
+        self._is_chief, self._all_sum = is_chief, all_sum
+        self._next, self._then = 0, 0
+        self._first: int | None = None  # The step after which rank 0 has told first.
+        self._pace_from: tuple[int, float] | None = None  # (step, time) from which on the pace is measured.
+
+    def is_due(self, step: int) -> bool:
+        if step < self._next:
+            return False
+        if not self._then:
+            told = self._tell(step) if self._is_chief else (0, 0)
+            steps, self._then = map(int, self._all_sum(np.array(told, np.int64)))
+            self._next = step + steps
+            if steps:
+                return False
+        self._next, self._then, self._pace_from = step + self._then, 0, (step, self._clock())
+        return True
+
+    def begin(self) -> None:
+        """Starts the period; the time that the action took does not count for the pace."""
+        super().begin()
+        if self._pace_from:
+            self._pace_from = self._pace_from[0], self._since
+
+    def _tell(self, step: int) -> tuple[int, int]:
+        """Returns the steps until all ranks act or rank 0 tells again, and the steps from the action until it tells
+        again; the latter is 0 if they do not act."""
+        now, (before, since) = self._clock(), self._pace_from or (step, 0.0)
+        self._pace_from = step, now
+        self._first = step if self._first is None else self._first
+        if step == before:
+            return 1, 0  # Nothing is known of the pace.
+        pace, most = (step - before) / max(now - since, 1e-9), _MOST_TIMES * (step - self._first)
+        left = max(self._seconds - (now - self._since), 0.0)
+        if left <= _LITTLE * self._seconds or left * pace < 1:
+            return min(round(left * pace), most), _half(self._seconds * pace, most)
+        return _half(left * pace, most), 0
+
+
+def _half(steps: float, most: int) -> int:
+    return min(max(int(steps / 2), 1), most)

@@ -1,0 +1,121 @@
+"""The bases of hooks, and the order in which the hooks of a training act."""
+
+import enum
+from collections.abc import Iterable
+
+import tensorflow.compat.v1 as tf1
+
+from ctr_trainer.estimator.hooks.periods import EverySteps
+from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.system.measuring.clock import Clock
+
+
+class Order(enum.IntEnum):
+    """The position of a hook: hooks of a lower order are called first, before each session run and after it.
+
+    A hook declares it as its class attribute `order`; hooks of TensorFlow and of users have `OTHER`.
+    """
+
+    CLOCK = enum.auto()  # First: a step begins, its session run has ended.
+    LOAD = enum.auto()  # Reads the load of the machine, at the end before flushes and checkpoints add to it.
+    INPUT = enum.auto()  # Feeds a batch, and trains its rows.
+    CHECK = enum.auto()  # Ends a training that diverged, before anything of the step is handed on.
+    AVERAGE = enum.auto()  # Averages the dense variables, before a sync takes a core of a rank that others wait for.
+    SYNC = enum.auto()  # Hands the rows on.
+    LOSS = enum.auto()  # All ranks agree that the service has taken them.
+    EVICT = enum.auto()  # Rows go with time.
+    SAVE = enum.auto()  # Saves what all workers have handed on.
+    PUBLISH = enum.auto()  # Offers to its readers what is saved.
+    LINES = enum.auto()  # Makes these lines.
+    TAKE = enum.auto()  # Takes them, and closes its files at the end.
+    WATCH = enum.auto()  # Looks at what the others have done.
+    OTHER = enum.auto()
+    STOP = enum.auto()  # All ranks agree that this step is the last one, before they evaluate.
+    EVALUATE = enum.auto()  # Evaluates what is trained, handed on and saved.
+    TRACE = enum.auto()  # A step has ended.
+    SESSION = enum.auto()  # Last: its session run begins.
+
+
+def in_order(hooks: Iterable[tf1.train.SessionRunHook]) -> list[tf1.train.SessionRunHook]:
+    """Returns the hooks sorted by their order; hooks of the same order keep their sequence."""
+    return sorted(hooks, key=lambda hook: getattr(hook, "order", Order.OTHER))
+
+
+class StepHook(tf1.train.SessionRunHook):
+    """The base of hooks that act after a step.
+
+    It counts steps itself: a global step that is fetched together with the operation that increments it may have the
+    value from before or after.
+
+    Subclasses define `after_step(run_context, run_values)`, in which `self.step` is the number of the step just done.
+    A step is an optimizer step: where it takes several micro-batches, `after_micro_batch` is called for all but the
+    last, and `after_step` for the last. `before_run` is called for each.
+
+    Attributes:
+      phase: the phase of `phases.PHASES` that the time of the hook counts for.
+      order: the position of the hook among the hooks.
+    """
+
+    phase, order = "hooks", Order.OTHER
+    _accumulate = None
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def begin(self) -> None:
+        self._global_step = tf1.train.get_or_create_global_step()
+        self._accumulate = notes().step_plan.accumulate
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        self.step = int(session.run(self._global_step))
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if self._accumulate is not None and run_context.original_args.fetches is self._accumulate:
+            self.after_micro_batch(run_context, run_values)
+            return
+        self.step += 1
+        self.after_step(run_context, run_values)
+
+    def after_micro_batch(
+        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
+    ) -> None:
+        """Called after each micro-batch of a step but its last; by default does nothing."""
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        """Called after each step."""
+        raise NotImplementedError(f"{type(self).__name__} must define after_step")
+
+
+def periodic(every_n_steps: int | None = None, every_n_secs: float | None = None) -> tf1.train.SecondOrStepTimer:
+    """Returns a timer for exactly one of the two periods; raises ValueError for none or both."""
+    if (every_n_steps is None) == (every_n_secs is None):
+        raise ValueError(f"give one of every_n_steps ({every_n_steps}) and every_n_secs ({every_n_secs})")
+    return tf1.train.SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_steps)
+
+
+class PeriodicHook(StepHook):
+    """Acts after each step at which its period is due; the time that it takes counts for the hook's phase.
+
+    Subclasses define `act(run_context)`.
+
+    Args:
+      period: when to act.
+      clock: `Clock` of the thread of the steps; None if nobody reads it.
+    """
+
+    def __init__(self, period: EverySteps, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._period, self._clock = period, clock or Clock()
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        self._period.begin()
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if self._period.is_due(self.step):
+            with self._clock.within(self.phase):
+                self.act(run_context)
+
+    def act(self, run_context: tf1.train.SessionRunContext) -> None:
+        """Acts after a step that is due."""
+        raise NotImplementedError(f"{type(self).__name__} must define act")

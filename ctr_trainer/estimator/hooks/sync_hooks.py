@@ -1,0 +1,148 @@
+"""Hooks that keep the ranks and the embedding service together: dense averages, row syncs, losses, expired rows."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator.hooks.periods import EverySteps
+from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
+from ctr_trainer.ranks import distributed
+from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.messages.errors import ServiceLost
+
+
+class DenseSyncHook(PeriodicHook):
+    """Averages the dense variables after every step that is a multiple of `every_n_steps`, on all ranks alike.
+
+    A checkpoint, and so the end of training, averages them first.
+
+    Args:
+      settle: f(session) that averages the variables; a collective.
+      every_n_steps: at least 1.
+      clock: see `PeriodicHook`.
+    """
+
+    phase, order = "dense_sync", Order.AVERAGE
+
+    def __init__(self, settle: Callable[[tf1.Session], None], every_n_steps: int, clock: Clock | None = None) -> None:
+        if every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
+        super().__init__(EverySteps(every_n_steps), clock)
+        self._settle = settle
+
+    def act(self, run_context: tf1.train.SessionRunContext) -> None:
+        self._settle(run_context.session)
+
+
+class SyncedRows(Protocol):
+    """The rows of a worker and their service, such as `Embeddings`."""
+
+    def sync(self) -> None:
+        """Starts a sync."""
+
+    def look(self) -> None:
+        """Raises what ended the sync in the background."""
+
+    def flush(self) -> None:
+        """Returns when the service has all changes of this worker."""
+
+
+class RowSyncHook(PeriodicHook):
+    """Starts a sync after every step for which `step + offset` is a multiple of `every_n_steps`; flushes at the end.
+
+    Staleness: see `Embeddings`. The sync runs in the background; a step waits only if the next sync is due and the
+    previous one has not ended.
+
+    Args:
+      embeddings: `Embeddings`.
+      every_n_steps: at least 1; 1 is the classic parameter server.
+      offset: 0 to `every_n_steps` - 1, different on each rank, so that the ranks do not sync all at once.
+      clock: see `PeriodicHook`.
+
+    Attributes:
+      wait_ms: milliseconds for which the last sync held up the training thread; None before the first.
+    """
+
+    phase, order = "sync", Order.SYNC
+
+    def __init__(self, embeddings: SyncedRows, every_n_steps: int, offset: int = 0, clock: Clock | None = None) -> None:
+        if every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
+        if not 0 <= offset < every_n_steps:
+            raise ValueError(f"offset must be from 0 to {every_n_steps - 1}, not {offset}")
+        super().__init__(EverySteps(every_n_steps, offset), clock)
+        self._embeddings = embeddings
+        self.wait_ms: float | None = None
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self._embeddings.look()
+        super().after_step(run_context, run_values)
+
+    def act(self, run_context: tf1.train.SessionRunContext) -> None:
+        self._embeddings.sync()
+        self.wait_ms = 1000 * self._clock.lasted()
+
+    def end(self, session: tf1.Session) -> None:
+        with self._clock.within(self.phase):
+            self._embeddings.flush()
+
+
+class ServiceLossHook(PeriodicHook):
+    """After every step that is a multiple of `every_n_steps`, all ranks raise ServiceLost if one has lost the service.
+
+    Args:
+      store: the `Store` of the rows.
+      every_n_steps: at least 1; each check costs a reduction of one number.
+      clock: see `PeriodicHook`.
+    """
+
+    phase, order = "sync", Order.LOSS
+
+    def __init__(self, store: Store, every_n_steps: int, clock: Clock | None = None) -> None:
+        super().__init__(EverySteps(every_n_steps), clock)
+        self._store = store
+
+    def act(self, run_context: tf1.train.SessionRunContext) -> None:
+        raise_together(self._store)
+
+
+def raise_together(store: Store) -> None:
+    """Raises ServiceLost on every rank if a guarded store was lost on one. A collective if the store is guarded."""
+    if not store.is_guarded:
+        return
+    raise_if_lost(store, int(distributed.all_sum(np.array(store.lost is not None, np.int32), "service_lost")))
+
+
+def raise_if_lost(store: Store, lost: int) -> None:
+    """Raises ServiceLost if the number of ranks that have lost the store, `lost`, is not 0."""
+    if lost:
+        raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")
+
+
+class EvictionHook(PeriodicHook):
+    """Sets the store's clock at the start and after every step that is a multiple of `every_n_steps`.
+
+    The store then removes the rows that have expired. Only rank 0 needs it; `lru` and `ttl_steps` are as exact as the
+    period.
+
+    Args:
+      store: a `Store`.
+      every_n_steps: at least 1.
+      clock: see `PeriodicHook`.
+    """
+
+    order = Order.EVICT
+
+    def __init__(self, store: Store, every_n_steps: int, clock: Clock | None = None) -> None:
+        super().__init__(EverySteps(every_n_steps), clock)
+        self._store = store
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        self._store.advance(self.step)
+
+    def act(self, run_context: tf1.train.SessionRunContext) -> None:
+        self._store.advance(self.step)

@@ -1,0 +1,118 @@
+"""The directory of an export. A new export replaces an earlier one once it is whole, and never replaces other files."""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+
+from ctr_trainer.system.files.durable_file import fsync_path
+from ctr_trainer.system.files.outputs import FileList, Unfinished
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages.errors import UserError
+
+# TensorFlow Serving does not read `assets.extra`.
+_LIST = os.path.join("assets.extra", "ctr_trainer_files")
+_NEW, _OLD = "model", "replaced"
+_LAST = "saved_model.pb"  # Its presence makes a directory a SavedModel.
+
+
+def replacing(path: str) -> contextlib.AbstractContextManager[str]:
+    """A context manager that gives the block a local directory to write; at the end `path` has the files.
+
+    On a local disk the directory is `.NAME.unfinished` next to `path`, and is renamed to `path` at the end; files that
+    a killed export left there are removed. For a store the directory is temporary. At the end of the block an earlier
+    export is removed from the store, and the new files are uploaded, `saved_model.pb` last: no reader finds half a
+    model.
+
+    Args:
+      path: path or URL of the export: nothing, an empty directory, or an earlier export without added files.
+
+    Raises:
+      UserError: `path` holds other files, one of which the message names; or another process writes this export now.
+    """
+    return _on_disk(str(path_of(path))) if is_local(path) else _in_store(path_of(path))
+
+
+@contextlib.contextmanager
+def _on_disk(path: str) -> Iterator[str]:
+    refuse_others(path)
+    parent, name = os.path.split(os.path.abspath(path))
+    place = pathlib.Path(parent, f".{name}.unfinished")
+    with Unfinished(place, "export") as unfinished:
+        new = str(unfinished.add(f"{_OLD}/", f"{_NEW}/"))
+        unfinished.clear(f"{_NEW}/")
+        yield new
+        _list_and_sync(new)
+        refuse_others(path)  # Others may have written to `path` since the first check.
+        if os.path.isdir(path):
+            if (place / _OLD).exists():  # A process was killed after it had renamed the new export.
+                discard(place / _OLD)
+            os.rename(path, place / _OLD)
+        os.rename(new, path)
+        fsync_path(parent)
+        if (place / _OLD).exists():
+            discard(place / _OLD)
+        unfinished.finish()
+    with contextlib.suppress(OSError):
+        place.rmdir()
+
+
+@contextlib.contextmanager
+def _in_store(path: Path) -> Iterator[str]:
+    refuse_others(path)
+    with temporary_directory() as place:
+        new = pathlib.Path(place, _NEW)
+        yield str(new)
+        refuse_others(path)
+        names = sorted(_names(new), key=lambda name: name == _LAST)
+        earlier = FileList(path, _LIST)
+        earlier.remove()
+        earlier.add(*names)
+        for name in names:
+            (path / name).upload(new / name)
+
+
+def is_export(path: str | os.PathLike[str] | Path) -> bool:
+    """Returns whether a directory, by its path or URL, is an export of this package."""
+    return (path_of(path) / _LIST).is_file()
+
+
+def discard(path: str | os.PathLike[str] | Path) -> bool:
+    """Removes an export; files that were added to it stay. Returns whether the directory is gone."""
+    FileList(path, _LIST).discard()
+    return not path_of(path).exists()
+
+
+def refuse_others(path: str | os.PathLike[str] | Path) -> None:
+    """Raises UserError if `path` holds files that no export wrote; the message names one of them."""
+    path = path_of(path).absolute()
+    if not path.is_symlink() and not path.exists():
+        return
+    if path.is_symlink() or not path.is_dir():
+        raise UserError(f"{path} is no directory: name another export_dir")
+    others = FileList(path, _LIST).others()
+    if not others:
+        return
+    versions = [int(each.name) for each in path.iterdir() if each.name.isdecimal()]
+    cure = (
+        f"name a version that does not exist yet: export_dir={path / str(max(versions) + 1)}"
+        if versions
+        else "name another export_dir, or remove it yourself"
+    )
+    raise UserError(f"{path} holds files that `export` did not write ({others[0]}), so it is not replaced: {cure}")
+
+
+def _list_and_sync(directory: str) -> None:
+    FileList(directory, _LIST).add(*_names(directory))
+    for at, _, files in os.walk(directory):
+        for file in (*files, "."):
+            fsync_path(os.path.join(at, file))
+
+
+def _names(directory: str | os.PathLike[str]) -> list[str]:
+    """Returns the sorted names of the files below a directory, relative to it."""
+    return sorted(
+        os.path.relpath(os.path.join(at, name), directory) for at, _, files in os.walk(directory) for name in files
+    )

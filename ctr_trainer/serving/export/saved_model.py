@@ -1,0 +1,295 @@
+"""Writes trained models as SavedModels that any TensorFlow Serving loads."""
+
+import collections
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+import tqdm
+
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.features.columns import TYPICAL, Statistics
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.notes import params_as_trained
+from ctr_trainer.serving.export import directory
+from ctr_trainer.serving.export.exported_table import ExportedTable, KeyIndex, TableSaver
+from ctr_trainer.serving.export.raw_keys import SIGNATURE, RawKeys, key_outputs
+from ctr_trainer.serving.export.receivers import ExportedFeatures, RowInputs
+from ctr_trainer.serving.export.signatures import signature_defs
+from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.restoring import refusing_other_variables
+
+_VARIABLES = "variables"
+# TensorFlow Serving does not read `assets.extra`.
+_SPEC = ("assets.extra", "feature_spec.json")
+_TYPICAL = ("assets.extra", "typical_values.json")
+
+ROWS = ("all", "none")
+TrainedFeatures = tuple[FeatureSpec, Statistics | None]
+
+
+class SavedCheckpoint(Protocol):
+    """What an export reads of a `Checkpoint`."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def tables(self) -> list[dict[str, Any]]: ...
+    @property
+    def dense_prefix(self) -> str: ...
+
+    def with_local_dense(self) -> AbstractContextManager["SavedCheckpoint"]: ...
+
+
+class DenseTower:
+    """Writes exports without rows (`rows="none"`) in milliseconds each, because the graph is made only once.
+
+    Args:
+      model_fn, params: see `Estimator`.
+      trained_features: (FeatureSpec, statistics) of the model.
+
+    Attributes:
+      variables: by name (shape, dtype) of each variable of the tower, including the global step.
+    """
+
+    def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
+        with temporary_directory() as parent:
+            draft = os.path.join(parent, "tower")
+            self.variables = _export(draft, model_fn, params, trained_features)
+            write_spec(draft, *trained_features)
+            names = [name for name in LocalPath(draft).files() if not name.startswith(f"{_VARIABLES}{os.sep}")]
+            self._files = {name: (LocalPath(draft) / name).read_bytes() for name in names}
+        self._graph = tf.Graph()
+        with self._graph.as_default(), tf.device("/cpu:0"):
+            self._prefix = tf1.placeholder(tf.string, [])
+            self._fed = {name: tf1.placeholder(dtype, shape) for name, (shape, dtype) in self.variables.items()}
+            names = list(self._fed)
+            everywhere = [""] * len(names)
+            self._save = tf.raw_ops.SaveV2(
+                prefix=self._prefix, tensor_names=names, shape_and_slices=everywhere, tensors=list(self._fed.values())
+            )
+        self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
+
+    def write(self, path: str | os.PathLike[str], values: Mapping[str, np.ndarray]) -> None:
+        """Writes the SavedModel with the given values of the variables.
+
+        Args:
+          path: local directory, empty or absent.
+          values: by name, the array of each variable.
+        """
+        prefix = os.path.join(path, _VARIABLES, _VARIABLES)
+        os.makedirs(os.path.dirname(prefix), exist_ok=True)
+        fed = {self._fed[name]: values[name] for name in self._fed}
+        self._session.run(self._save, {self._prefix: prefix, **fed})
+        for name, content in self._files.items():
+            file = LocalPath(path) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("xb") as stream:
+                stream.write(content)
+
+    def close(self) -> None:
+        """Closes the session."""
+        self._session.close()
+
+
+def _export(
+    path: str, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures
+) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
+    """Writes a SavedModel with arbitrary values of the variables. Returns (shape, dtype) of each variable by name."""
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        features = RowInputs(*trained_features)
+        signatures = signatures_of(model_fn, params, features, features.receivers)
+        signatures |= keys_signature(trained_features, features.receivers)
+        variables = tf1.global_variables()
+        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            session.run(tf1.global_variables_initializer())
+            build(path, session, signatures, tf1.train.Saver())
+        return {each.op.name: (each.shape, each.dtype.base_dtype) for each in variables}
+
+
+def export_saved_model(
+    path: str,
+    model_fn: Callable[..., Any],
+    params: Any,
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None = None,
+    rows: str = "all",
+    assets_extra: Mapping[str, str] | None = None,
+) -> str:
+    """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
+
+    The signature `serving_default` takes the raw values of the features that the model reads (see
+    `receivers.ExportedFeatures`) and returns the model's predictions. If `rows` is `none`, it takes rows instead of
+    sparse features, see `RowInputs`, and the signature `keys` turns raw values into the keys of these rows, see
+    `raw_keys.key_outputs`.
+
+    Memory: about 25 bytes per row for the keys of all tables and their index. Rows are read and written in pieces.
+
+    Args:
+      path: directory of the SavedModel, or its URL.
+      model_fn, params: see `Estimator`.
+      checkpoint: the `Checkpoint` to export.
+      trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
+      serving_input_receiver_fn: see `Estimator.export_saved_model`.
+      rows: `all` exports the tables; `none` only the dense tower, whose rows come with each request, see `RowInputs`.
+      assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
+
+    Returns:
+      `path`.
+
+    Raises:
+      UserError: `path` holds files that no export wrote, or a setting in `params` differs from the one that the model
+        was trained with.
+    """
+    params = params_as_trained(params, checkpoint)
+    path = str(path_of(path).absolute())
+    with checkpoint.with_local_dense() as checkpoint, directory.replacing(path) as draft, tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
+        signatures = signatures_of(model_fn, params, features, receivers)
+        saver = TableSaver(checkpoint.path, checkpoint.tables, tables)
+        if trained_features is not None and isinstance(features, RowInputs):
+            signatures |= keys_signature(trained_features, receivers)
+        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            with refusing_other_variables(checkpoint, saver.dense_variables):
+                saver.dense.restore(session, checkpoint.dense_prefix)
+            build(draft, session, signatures, saver)
+        if trained_features is not None:
+            spec, statistics = trained_features
+            write_spec(draft, spec if rows == "none" else _of_features(spec, receivers), statistics)
+        for name, file in (assets_extra or {}).items():
+            copy = os.path.join(draft, "assets.extra", name)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copyfile(file, copy)
+    return path
+
+
+def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
+    """Returns the FeatureSpec of an export.
+
+    Args:
+      path: directory of a SavedModel that `export_saved_model` wrote.
+
+    Raises:
+      UserError: there is no such SavedModel.
+    """
+    file = os.path.join(path, *_SPEC)
+    if not os.path.exists(file):
+        why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "no such directory"
+        raise UserError(f"{path}: no export of a model with a feature spec ({why}); `export` writes one")
+    with open(file) as stream:
+        return FeatureSpec.from_dict(json.load(stream), file)
+
+
+def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
+    """Returns the spec with only the named features, so that an evaluation of the export reads no others."""
+    dense, sparse = (f for f in spec.dense if f.name in names), (f for f in spec.sparse if f.name in names)
+    return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
+
+
+def load_typical(path: str) -> dict[str, str]:
+    """Returns the typical texts of an export's features; {} if it has none, like the exports of earlier versions."""
+    file = os.path.join(path, *_TYPICAL)
+    if not os.path.exists(file):
+        return {}
+    with open(file) as stream:
+        return json.load(stream)
+
+
+def write_spec(path: str, spec: FeatureSpec, statistics: Statistics | None) -> None:
+    """Writes the FeatureSpec that `load_spec` reads, and the texts that `load_typical` reads."""
+    file = os.path.join(path, *_SPEC)
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    with open(file, "w") as stream:
+        json.dump(spec.to_dict(), stream, indent=1)
+    figures = {f.name: (statistics or {}).get(f.name, {}) for f in spec.sparse}
+    with open(os.path.join(path, *_TYPICAL), "w") as stream:
+        json.dump({name: each[TYPICAL] for name, each in figures.items() if TYPICAL in each}, stream, indent=1)
+
+
+def _receive(
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None,
+    rows: str,
+) -> tuple[Any, dict[str, tf.Tensor], dict[str, ExportedTable]]:
+    """Returns (features, receiver tensors by name, exported tables by name); reading features adds to both dicts."""
+    if serving_input_receiver_fn is not None:
+        receiver = serving_input_receiver_fn()
+        tensors = receiver.receiver_tensors
+        return receiver.features, tensors if isinstance(tensors, dict) else {"input": tensors}, {}
+    if trained_features is None:
+        raise UserError(
+            f"the model of {checkpoint.path} has no feature spec, because it was fed by a tf.data.Dataset: export it "
+            "with a serving_input_receiver_fn"
+        )
+    if rows == "none":
+        inputs = RowInputs(*trained_features)
+        return inputs, inputs.receivers, {}
+    tables = _tables(checkpoint)
+    features = ExportedFeatures(*trained_features, tables)
+    return features, features.receivers, tables
+
+
+def signatures_of(
+    model_fn: Callable[..., Any], params: Any, features: Features | Any, receivers: Mapping[str, tf.Tensor]
+) -> dict[str, Any]:
+    """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
+
+    Args:
+      model_fn, params: see `Estimator`.
+      features: features for the `model_fn`.
+      receivers: dict of the graph's inputs, to which reading features may add.
+    """
+    spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.
+    return signature_defs(spec, receivers)
+
+
+def build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver: tf1.train.Saver) -> None:
+    """Writes the SavedModel of the session's graph into an empty directory."""
+    builder = tf1.saved_model.Builder(path)
+    tags = [tf1.saved_model.tag_constants.SERVING]
+    builder.add_meta_graph_and_variables(session, tags, signatures, strip_default_attrs=True, saver=saver)
+    builder.save()
+
+
+def keys_signature(trained_features: TrainedFeatures, receivers: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    """Returns {"keys": SignatureDef} for a tower with these inputs; {} if it reads no sparse feature."""
+    raw = RawKeys(*trained_features)
+    outputs = key_outputs(raw, trained_features[0], receivers.keys())
+    return {SIGNATURE: tf1.saved_model.predict_signature_def(raw.receivers, outputs)} if outputs else {}
+
+
+def _tables(checkpoint: SavedCheckpoint) -> dict[str, ExportedTable]:
+    """Returns by name an `ExportedTable` with the keys of the checkpoint's files; the rows are not read yet."""
+    most: collections.Counter[str] = collections.Counter()
+    for entry in checkpoint.tables:
+        most[entry["table"]] += entry["rows"]
+    keys = {name: np.empty(rows, np.int64) for name, rows in most.items()}
+    configs: dict[str, TableConfig] = {}
+    found: collections.Counter[str] = collections.Counter()
+    with tqdm.tqdm(desc="reading keys", unit=" rows", disable=not sys.stderr.isatty()) as bar:
+        for config, some, _ in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            configs[config.name] = config
+            first = found[config.name]
+            keys[config.name][first : first + len(some)] = some
+            found[config.name] += len(some)
+            bar.update(len(some))
+    indices = ((name, KeyIndex.of(keys.pop(name)[: found[name]])) for name in configs)
+    return {name: ExportedTable(configs[name], index) for name, index in indices}

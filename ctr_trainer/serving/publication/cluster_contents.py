@@ -1,0 +1,248 @@
+"""The data of a publication in a cluster other than its rows: the fence, the marks, the state and the dense towers.
+
+Each bucket has a mark: the epoch up to which its rows were put. If a node loses rows, it loses their marks, too.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ctr_trainer.serving.publication.cluster import CONTROL, Cluster, ClusterChanged
+from ctr_trainer.serving.publication.cluster_keys import BUCKETS, control_name, mark_name
+from ctr_trainer.serving.publication.reading import RowsLost
+from ctr_trainer.serving.publication.records import Record
+from ctr_trainer.system.files.lease import LeaseRenewal, has_ended, new_owner, owner_name
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.messages.errors import UserError
+
+_LOOK_SECONDS = 0.2
+_RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])"
+_TAKE_OVER = "return redis.call('GET', KEYS[1]) == ARGV[3] and redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"
+_GIVE_BACK = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])"
+_FORMAT = 2
+_PART_BYTES = 4 << 20
+_WHOLE = "whole"
+
+
+class ClusterFence:
+    """Holds the lease that one publisher has, until `close`; a thread renews it.
+
+    The lease of a publisher that was killed on this machine is taken over at once; any other lease is taken over once
+    it was not renewed in time.
+
+    Args:
+      cluster: the cluster.
+      lease_secs: how long a lease lives without a renewal.
+
+    Attributes:
+      name: name of the lease.
+      token: its value; a script that writes a record checks that the lease still has it.
+      lease_ms: how long the lease lives, in milliseconds.
+
+    Raises:
+      UserError: another process renews the lease; the message names it.
+      ClusterFull: nobody has the lease, and the cluster has no room for it.
+    """
+
+    def __init__(self, cluster: Cluster, lease_secs: float) -> None:
+        self._cluster, self.lease_ms = cluster, int(lease_secs * 1000)
+        self.name = control_name(cluster.name, "fence")
+        self.token = json.dumps(new_owner())
+        self._take()
+        self._renewal = LeaseRenewal(lease_secs, self._renew, "publication fence")
+
+    def refusal(self, token: str | bytes) -> UserError:
+        """Returns the error of a lease that another process has."""
+        return UserError(
+            f"{self._cluster.url}: {owner_name(_token_values(token))} publishes there now; wait for its end, or "
+            "publish under another name"
+        )
+
+    def close(self) -> None:
+        """Releases the lease."""
+        self._renewal.close()
+        with contextlib.suppress(UserError), self._cluster.told():
+            self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
+
+    def _take(self) -> None:
+        from redis.exceptions import OutOfMemoryError
+
+        client = self._cluster.client
+        left: int | None = None
+        full: OutOfMemoryError | None = None
+        while True:
+            with self._cluster.told():
+                try:
+                    if client.set(self.name, self.token, nx=True, px=self.lease_ms):
+                        return
+                except OutOfMemoryError as error:  # Also if another process has the lease.
+                    full = error
+                before, left = left, client.pttl(self.name)
+                holder = client.get(self.name)
+                is_free = holder is None or has_ended(_token_values(holder))
+                if full is not None and is_free:
+                    raise full
+                if holder is not None and is_free:
+                    client.eval(_TAKE_OVER, 1, self.name, self.token, self.lease_ms, holder)
+                    if client.get(self.name) == self.token.encode():
+                        return
+            if holder is not None and before is not None and left is not None and left > before:  # It was renewed.
+                raise self.refusal(holder)
+            time.sleep(_LOOK_SECONDS)
+
+    def _renew(self) -> bool:
+        with self._cluster.told():
+            self._cluster.client.eval(_RENEW, 1, self.name, self.token, self.lease_ms)
+        return True
+
+
+def _token_values(token: str | bytes) -> dict[str, Any]:
+    """Returns the values in a token; an empty dict if it is not a token of this package."""
+    with contextlib.suppress(ValueError):
+        values = json.loads(token)
+        if isinstance(values, dict):
+            return values
+    return {}
+
+
+def begin_marks(cluster: Cluster, generation: int) -> None:
+    """Makes the marks of a generation that begins; existing marks stay."""
+    names = [(bucket, mark_name(cluster.name, generation, bucket)) for bucket in range(BUCKETS)]
+    cluster.run([(bucket, ("SET", name, b"", "NX")) for bucket, name in names])
+
+
+def put_marks(cluster: Cluster, record: Record) -> None:
+    """Sets the marks to the epoch of a record whose rows were put.
+
+    Raises:
+      ClusterChanged: a mark was lost since it was made, and rows with it.
+    """
+    names = [(bucket, mark_name(cluster.name, record.generation, bucket)) for bucket in range(BUCKETS)]
+    answers = cluster.run([(bucket, ("SET", name, b"%d" % record.epoch, "XX")) for bucket, name in names])
+    lost = sorted({cluster.primary_of(bucket) for bucket, answer in enumerate(answers) if answer is None})
+    if lost:
+        raise ClusterChanged(f"{cluster.url}: {', '.join(lost)} lost rows while they were put")
+
+
+def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int] = range(BUCKETS)) -> list[str]:
+    """Returns the names of the primaries that have lost rows of a record.
+
+    Args:
+      cluster: the cluster.
+      record: a record that was committed.
+      buckets: the buckets whose marks are read.
+    """
+    buckets = list(buckets)
+    marks = cluster.run([(bucket, ("GET", mark_name(cluster.name, record.generation, bucket))) for bucket in buckets])
+    return sorted(
+        {
+            cluster.primary_of(bucket)
+            for bucket, mark in zip(buckets, marks, strict=True)
+            if not is_mark_of(mark, record.epoch)
+        }
+    )
+
+
+def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLost:
+    """Returns the error that nodes of these names have lost rows of a record."""
+    return RowsLost(
+        f"{cluster.url}: rows of generation {record.generation} are lost at {', '.join(sorted(nodes))}: requests are "
+        "refused until all rows are published anew; a training with the setting publish does so by itself, and "
+        "`publish` does it for a checkpoint"
+    )
+
+
+def is_mark_of(mark: bytes | None, epoch: int) -> bool:
+    """Returns whether a mark has an epoch or a later one."""
+    return mark is not None and mark != b"" and int(mark) >= epoch
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterState:
+    """The current record of a publication in a cluster, stored under one name.
+
+    Attributes:
+      holder: the holder of the generation.
+      since: when the first record of the generation was committed, in seconds since 1970.
+      before: the previous generation; 0 if there was none.
+      record: the record; its generation is numbered by the cluster.
+    """
+
+    holder: str
+    since: float
+    before: int
+    record: Record
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """A value that differs between any two records that were ever committed."""
+        return self.holder, self.record.generation, self.record.epoch
+
+    def to_json(self) -> str:
+        """Returns the text that `read_state` parses."""
+        values = {"format": _FORMAT, "holder": self.holder, "since": self.since, "before": self.before}
+        return json.dumps({**values, "record": self.record.to_dict()})
+
+
+def read_state(cluster: Cluster) -> ClusterState | None:
+    """Returns the state; None if nothing is published.
+
+    Raises:
+      UserError: the cluster does not answer, or another version of ctr_trainer wrote the state.
+    """
+    name = control_name(cluster.name, "state")
+    (text,) = cluster.run([(CONTROL, ("GET", name))])
+    if text is None:
+        return None
+    where = f"{cluster.url}, {name}"
+    try:
+        values = json.loads(text)
+        if values.pop("format") != _FORMAT:
+            raise ValueError(f"expected format {_FORMAT}")
+        return ClusterState(**{**values, "record": Record.from_dict(values["record"], where)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{where}: is not a publication of this version of ctr_trainer: {error}; delete it, then publish again"
+        ) from None
+
+
+def tower_name(cluster: Cluster, record: Record) -> str:
+    """Returns the name of a record's tower."""
+    return control_name(cluster.name, f"tower:{record.generation}:{record.dense}")
+
+
+def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: int) -> None:
+    """Copies a tower into the cluster, unless it is there already. The tower expires unless its record is committed.
+
+    Args:
+      cluster: the cluster.
+      record: the record, with the cluster's number of its generation.
+      directory: the directory of the tower.
+      expire_secs: seconds until the tower expires.
+    """
+    name, client = tower_name(cluster, record), cluster.client
+    with cluster.told():
+        if client.hexists(name, _WHOLE):
+            return
+        for entry in record.dense_files:
+            for part, block in enumerate((directory / entry["file"]).blocks(_PART_BYTES)):
+                client.hset(name, f"{part}:{entry['file']}", block)
+                client.expire(name, expire_secs)
+        client.hset(name, _WHOLE, 1)
+        client.expire(name, expire_secs)
+
+
+def tower_blocks(cluster: Cluster, record: Record, file: str) -> Iterator[bytes]:
+    """Yields the bytes of a tower's file, part by part; nothing if the cluster does not have the file."""
+    name, part = tower_name(cluster, record), 0
+    client: Any = cluster.client  # Its types allow for decoded bytes.
+    while True:
+        with cluster.told():
+            block = client.hget(name, f"{part}:{file}")
+        if block is None:
+            return
+        yield block
+        part += 1

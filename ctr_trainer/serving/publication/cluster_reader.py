@@ -1,0 +1,234 @@
+"""Reads the rows of a publication from a Redis or Valkey cluster at each request, and caches hot rows."""
+
+import dataclasses
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.serving.publication import cluster_contents, cluster_rows
+from ctr_trainer.serving.publication.cluster import Cluster, ClusterChanged
+from ctr_trainer.serving.publication.cluster_contents import ClusterState, read_state
+from ctr_trainer.serving.publication.cluster_keys import BUCKETS
+from ctr_trainer.serving.publication.cluster_rows import REMOVED_SECONDS
+from ctr_trainer.serving.publication.reading import DenseFiles, RowsAhead, RowsLost, Unreadable
+from ctr_trainer.serving.publication.records import Record
+from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_TRIES, _PAUSE_SECONDS = 3, 0.1
+# After a longer time without a refresh, the cluster may have forgotten that a key was removed.
+_MOST_SECONDS_UNLOOKED = REMOVED_SECONDS / 2
+_Answer = TypeVar("_Answer")
+
+
+class HotRows:
+    """A cache of the rows of one table that were read lately. For one thread at a time.
+
+    Args:
+      width: number of floats of a row.
+      most_rows: capacity of the cache; a full cache forgets all rows.
+      age_secs: how long a row stays valid.
+    """
+
+    def __init__(self, width: int, most_rows: int, age_secs: float) -> None:
+        self._index, self._most, self._age = Index(), most_rows, age_secs
+        self._weights = np.empty((most_rows, width), np.float32)
+        self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
+
+    def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns float32[U, width], the rows, and bool[U], whether the cache has the row.
+
+        Args:
+          keys: int64[U].
+          epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
+        """
+        weights = np.zeros((len(keys), self._weights.shape[1]), np.float32)
+        slots = self._index.find(keys)
+        there = slots >= 0
+        own = slots[there]
+        there[there] = (self._times[own] > time.monotonic() - self._age) & (self._epochs[own] >= epoch - 1)
+        weights[there] = self._weights[slots[there]]
+        return weights, there
+
+    def put(self, keys: np.ndarray, weights: np.ndarray, epoch: int) -> None:
+        """Adds rows that were read while `epoch` was served."""
+        keys, weights = keys[: self._most], weights[: self._most]
+        if len(self._index) + len(keys) > self._most:
+            self._index.clear()
+        slots = self._index.find_or_add(keys)
+        self._weights[slots], self._times[slots], self._epochs[slots] = weights, time.monotonic(), epoch
+
+
+@dataclasses.dataclass(frozen=True)
+class _Served:
+    """The record that is served.
+
+    Attributes:
+      state: the state with the record.
+      hot: the cached rows of each table by its name.
+    """
+
+    state: ClusterState
+    hot: dict[str, HotRows]
+
+
+class ClusterReader:
+    """A `RowReader` of a cluster. It reads the rows of a batch from all nodes at once, in one round trip.
+
+    Each row has its epoch; so has a removed row, for a while. A row that is more than one epoch ahead of the served
+    record raises `RowsAhead`. Each read and each refresh checks by the marks of the buckets that the cluster has not
+    lost rows. If it has, reads raise `RowsLost` until all rows are published anew.
+
+    Args:
+      url: see `Cluster`.
+      redis: files of the client.
+      cache_dir: local directory of the towers; "" for the system's directory of temporary files.
+      cache_rows: rows of each table that are cached; 0 for no cache.
+      cache_secs: how long a cached row stays valid.
+
+    Raises:
+      UserError: nothing is published there, or the cluster cannot be used.
+    """
+
+    def __init__(
+        self, url: str, redis: RedisFiles, cache_dir: str = "", cache_rows: int = 100_000, cache_secs: float = 1.0
+    ) -> None:
+        self._cluster, self._cache_rows, self._cache_secs = Cluster(url, redis), cache_rows, cache_secs
+        self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
+        self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
+        self._unreadable, self.lookups, self.hits = Unreadable(), 0, 0
+        self._ready: ClusterState | None = None
+        self.lost = ""
+        try:
+            state = self._look(None)
+            if state is None:
+                raise UserError(
+                    f"{url}: there is no publication yet: train with the setting publish, or publish a checkpoint"
+                )
+            self._served = _Served(self._fetch(state), self._cold(state.record))
+        except BaseException:
+            self.close()
+            raise
+
+    def refresh(self) -> Record | None:
+        state = self._look(self._served)
+        newest = self._ready or self._served.state
+        if state is not None and state.place != newest.place:
+            self._ready = self._fetch(state)
+        return self._ready.record if self._ready else None
+
+    def advance(self) -> None:
+        state, self._ready = self._ready, None
+        if state is not None:
+            is_same = state.place[:2] == self._served.state.place[:2]
+            self._served = _Served(state, self._served.hot if is_same else self._cold(state.record))
+            self.lost = ""
+
+    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
+        served = self._served
+        record = served.state.record
+        if self.lost:
+            raise RowsLost(self.lost)
+        if table not in served.hot:
+            raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
+        if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
+            raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: refresh first")
+        keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]
+        with self._lock:
+            weights, there = hot.find(keys, record.epoch)
+            self.lookups, self.hits = self.lookups + len(keys), self.hits + int(there.sum())
+        if not there.all():
+            missing = keys[~there]
+            weights[~there] = read = self._read(served, table, missing)
+            with self._lock:
+                hot.put(missing, read, record.epoch)
+        return weights
+
+    def _read(self, served: _Served, table: str, keys: np.ndarray) -> np.ndarray:
+        try:
+            return self._asked(lambda: cluster_rows.read(self._cluster, served.state.record, table, keys))
+        except RowsLost as error:
+            if self._served is served:
+                self.lost = str(error)
+            raise
+
+    @property
+    def record(self) -> Record:
+        return self._served.state.record
+
+    def dense_path(self, record: Record | None = None) -> str:
+        return self._dense.path_of(record or self.record)
+
+    def age_secs(self) -> float:
+        return max(time.time() - self.record.time, 0.0)
+
+    def close(self) -> None:
+        self._cluster.close()
+        self._place.cleanup()
+
+    def _look(self, served: _Served | None) -> ClusterState | None:
+        """Returns the state of the cluster, or None. If it has another record than `served`, checks all marks.
+
+        Raises:
+          RowsLost: rows of the served record, or of the newer one, are lost.
+          UserError: the cluster does not answer.
+        """
+        state = self._asked(lambda: read_state(self._cluster))
+        if served is not None:
+            # A node that was flushed or restarted empty has no mark at all. After a loss, all marks are checked.
+            buckets: Iterable[int] = range(BUCKETS) if self.lost else self._cluster.primaries.values()
+            nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.control]
+            self.lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
+        if state is not None and (served is None or state.place != served.state.place):
+            nodes = self._lost_at(state, range(BUCKETS))
+            if nodes:
+                raise cluster_contents.rows_lost(self._cluster, state.record, nodes)
+        elif self.lost:
+            raise RowsLost(self.lost)
+        self._looked = time.monotonic()
+        return state
+
+    def _lost_at(self, state: ClusterState, buckets: Iterable[int]) -> list[str]:
+        return self._asked(lambda: cluster_contents.nodes_that_lost_rows(self._cluster, state.record, buckets))
+
+    def _fetch(self, state: ClusterState) -> ClusterState:
+        """Returns the state, after its tower was copied to this host."""
+        with self._unreadable.reading(state.place):
+            self._dense.fetch(
+                state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file)
+            )
+        return state
+
+    def _cold(self, record: Record) -> dict[str, HotRows]:
+        configs = record.configs().items()
+        return {name: HotRows(config.weights, self._cache_rows, self._cache_secs) for name, config in configs}
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Returns the result of `ask()`. Asks again if a node was lost or slots have moved.
+
+        Raises:
+          UserError: each try has failed.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                return ask()
+            except ClusterChanged as error:
+                if not left:
+                    raise
+                _log.debug("asked again: %s", error)
+                time.sleep(_PAUSE_SECONDS)
+                self._refresh_nodes()
+        raise AssertionError
+
+    def _refresh_nodes(self) -> None:
+        try:
+            self._cluster.refresh()
+        except ClusterChanged as error:
+            _log.debug("asked again: %s", error)

@@ -1,0 +1,168 @@
+"""The two ends of a place where a publication lies: what a target and a reader do, and how a URL opens them."""
+
+from typing import Protocol
+
+import numpy as np
+
+from ctr_trainer.serving.publication.cluster import is_cluster
+from ctr_trainer.serving.publication.cluster_reader import ClusterReader
+from ctr_trainer.serving.publication.cluster_target import ClusterTarget
+from ctr_trainer.serving.publication.directory_reader import DirectoryReader
+from ctr_trainer.serving.publication.directory_target import DirectoryTarget
+from ctr_trainer.serving.publication.records import Place, Record
+from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.system.files.path import Path
+
+_NO_FILES = RedisFiles()
+
+
+class Target(Protocol):
+    """A place that a publication is delivered to; `open_target` opens one.
+
+    It holds the fence of the place until `close`. While one process holds the fence, every other process is refused
+    with the name of the holder. A process that has lost the fence cannot write a record.
+    """
+
+    def newest_epoch(self, holder: str) -> int | None:
+        """Returns the epoch of the newest record that was delivered from a holder's generation.
+
+        None if the place has no generation, or the current generation has another holder.
+
+        Raises:
+          NeedsBase: the place has lost rows that were delivered.
+        """
+
+    def deliver(self, holder: str, record: Record, directory: Path) -> None:
+        """Puts the rows and the tower of a record into the place, and then the record. A repeated call does no harm.
+
+        The base of a new holder begins a new generation, whose number the place chooses.
+
+        Args:
+          holder: the holder of the generation.
+          record: a base if `newest_epoch` returns None; otherwise the record of the next epoch.
+          directory: the generation's directory, which has the record's files; they were checked.
+
+        Raises:
+          UserError: the place cannot take the record. The same call may succeed later.
+        """
+
+    def tidy(self) -> None:
+        """Removes some of the data that no reader needs any more: for some tens of milliseconds, or in a thread."""
+
+    def tidy_all(self) -> None:
+        """Removes all data that no reader needs any more, and returns when that is done."""
+
+    def close(self) -> None:
+        """Releases the fence."""
+
+
+class RowReader(Protocol):
+    """The rows and the dense tower of a publication, at one record at a time; `open_reader` opens one.
+
+    While a record is served, the reader prepares a newer one, which replaces it when the server says so:
+
+        reader = open_reader("models/ctr/publication")
+        tower = load(reader.dense_path())
+        while serving:
+            newer = reader.refresh()
+            if newer is not None:
+                newer_tower = load(reader.dense_path(newer))
+                with no_batch_under_way:
+                    reader.advance()
+                    tower = newer_tower
+
+    So the rows and the tower always belong to the same record.
+
+    One thread calls `refresh` and `advance`. Other threads may call `read` concurrently.
+
+    Attributes:
+      record: the record that is served; its `tables` have the configurations of the tables.
+      lost: a sentence that says which served rows the place has lost; "" if it has all of them.
+      lookups, hits: how many rows were looked up in a cache, and how many of them it had; 0 without a cache.
+    """
+
+    lookups: int
+    hits: int
+
+    @property
+    def record(self) -> Record: ...
+
+    @property
+    def lost(self) -> str: ...
+
+    def refresh(self) -> Record | None:
+        """Looks for newer records, and prepares the newest one.
+
+        `record` and the results of `read` do not change. Exception: the rows of a cluster may be one epoch newer.
+
+        Returns:
+          the newest record, which `advance` serves; None if `record` is the newest one.
+
+        Raises:
+          RowsLost: the place has lost rows.
+          UserError: the publication cannot be read. The current record stays served.
+        """
+
+    def advance(self) -> None:
+        """Serves the record that `refresh` has returned; does nothing if it returned None. Takes microseconds."""
+
+    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
+        """Returns float32[U, weights], the weights of the rows; zeros for a key that has no row.
+
+        Args:
+          table: name of the table.
+          keys: int64[U], distinct.
+
+        Raises:
+          RowsAhead: the rows are more than one epoch ahead of `record`; only a cluster's reader raises it.
+          RowsLost: the place has lost rows.
+          UserError: there is no such table, or the rows cannot be read in time.
+        """
+
+    def dense_path(self, record: Record | None = None) -> str:
+        """Returns the local directory of a SavedModel: the dense tower of `record`, or of the one that is prepared.
+
+        The directory stays until records with two other towers have been served.
+        """
+
+    def age_secs(self) -> float:
+        """Returns the seconds since the rows of `record` were taken from the tables or shards; see `Record.time`."""
+
+    def close(self) -> None:
+        """Releases memory, files and connections."""
+
+
+def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
+    """Opens the target at a path or URL.
+
+    Args:
+      url: path or URL of a directory, or `redis://` or `rediss://` URL of a cluster.
+      redis: files of the client of a cluster.
+
+    Raises:
+      UserError: another process publishes there, or the place does not answer.
+    """
+    return ClusterTarget(str(url), redis) if is_cluster(url) else DirectoryTarget(url)
+
+
+def open_reader(
+    url: Place,
+    cache_dir: str = "",
+    redis: RedisFiles = _NO_FILES,
+    cache_rows: int = 100_000,
+    cache_secs: float = 1.0,
+) -> RowReader:
+    """Opens the reader of a publication.
+
+    Args:
+      url: path or URL of the publication's directory, or `redis://` or `rediss://` URL of a cluster.
+      cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.
+      redis: files of the client of a cluster.
+      cache_rows, cache_secs: the cache of a cluster's rows, see `ClusterReader`.
+
+    Raises:
+      UserError: there is no publication, or it cannot be read.
+    """
+    if is_cluster(url):
+        return ClusterReader(str(url), redis, cache_dir, cache_rows, cache_secs)
+    return DirectoryReader(str(url), cache_dir)

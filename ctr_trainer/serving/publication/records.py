@@ -1,0 +1,296 @@
+"""The files of a publication, and the records that say what belongs together.
+
+A publication is a directory, or the URL of one:
+
+    publication.json                         which generation is current; replaced whole
+    generation-0000000003/
+      base-0000000000.json                   record of the whole state after epoch 0; written last
+      epoch-0000000001.json                  record of what changed since the state after epoch 0; written last
+      base-0000000000/TABLE-00000-of-00001.rows.arrow
+      epoch-0000000001/TABLE-00000-of-00001.rows.arrow, TABLE-00000-of-00001.removed.arrow
+      dense-0000000001/                      a SavedModel: the dense tower, whose files each record names
+
+A generation begins with a base when a training begins or is restored. The state after an epoch is the newest base up to
+that epoch, with each later epoch applied in order. `embedding.snapshot.packed_rows` says what the files of rows hold.
+"""
+
+import dataclasses
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
+from ctr_trainer.system.messages.errors import UserError
+
+_GENERATION = re.compile(r"generation-(\d{10})")
+_NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(?:\.json)?")
+FORMAT = 1
+PUBLICATION = "publication.json"
+BASE, EPOCH = KINDS = ("base", "epoch")
+_CURE = "publish the model again: see docs/serving.md"
+_RECORD = re.compile(rf"({'|'.join(KINDS)})-(\d{{10}})\.json")
+
+Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
+
+
+@dataclasses.dataclass(frozen=True)
+class Publication:
+    """Which generation is current.
+
+    Attributes:
+      model: name of the model.
+      generation: number of the current generation; the first is 1.
+      holder: a unique name of the publisher that made this generation.
+    """
+
+    model: str
+    generation: int
+    holder: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The files that a reader applies to get the state after an epoch.
+
+    Attributes:
+      model: name of the model.
+      generation: number of the generation.
+      epoch: number of the epoch.
+      kind: `base` for the whole state after the epoch; `epoch` for the changes since the previous epoch.
+      global_step: the global step of the dense tower.
+      time: when the rows were taken, in seconds since 1970. The record has every change that the tables, or the
+        shards of the service, had received by then.
+      dtype: the dtype of the packed rows, see `embedding.snapshot.packed_rows`.
+      tables: for each table {`config`: the dict of `TableConfig.to_dict`}.
+      files: for each file of rows {`file`, `table`, `kind`, `rows`, `bytes`, `crc32`}; `file` is relative to the
+        generation's directory, `kind` is `rows` or `removed`.
+      dense: name of the directory of this state's dense tower.
+      dense_files: for each file of the tower {`file`, `bytes`, `crc32`}; `file` is relative to the tower's directory.
+    """
+
+    model: str
+    generation: int
+    epoch: int
+    kind: str
+    global_step: int
+    time: float
+    dtype: str
+    tables: list[dict[str, Any]]
+    files: list[dict[str, Any]]
+    dense: str
+    dense_files: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """The name of the record's file without `.json`, and of the directory of its rows."""
+        return name_of(self.kind, self.epoch)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the files."""
+        return sum(entry["rows"] for entry in self.files if entry["kind"] == "rows")
+
+    @property
+    def removed(self) -> int:
+        """The number of removed keys in the files."""
+        return sum(entry["rows"] for entry in self.files if entry["kind"] == "removed")
+
+    @property
+    def checksum(self) -> int:
+        """The CRC-32 over the files' CRC-32s in their order, each as 4 little-endian bytes."""
+        return zlib.crc32(b"".join(entry["crc32"].to_bytes(4, "little") for entry in self.files))
+
+    def configs(self) -> dict[str, TableConfig]:
+        """Returns the `TableConfig` of each table by the table's name."""
+        configs = [TableConfig.from_dict(table["config"]) for table in self.tables]
+        return {config.name: config for config in configs}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a dict that JSON can hold."""
+        sums = dict(rows=self.rows, removed=self.removed, checksum=self.checksum)
+        return {"format": FORMAT, **dataclasses.asdict(self), **sums}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: object) -> "Record":
+        """Returns the record of a dict of `to_dict`.
+
+        Args:
+          values: the dict.
+          where: where the record lies, for the error message.
+
+        Raises:
+          UserError: the record has another format, or was altered.
+        """
+        values = _of_format(values, where)
+        sums = {name: values.pop(name, None) for name in ("rows", "removed", "checksum")}
+        try:
+            record = cls(**values)
+            found = {name: getattr(record, name) for name in sums}
+            record.configs()
+        except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
+            raise UserError(f"{where}: is no record of a publication: {error}; {_CURE}") from None
+        if found != sums:
+            raise UserError(f"{where}: its files have {found}, expected {sums}: the record was altered; {_CURE}")
+        return record
+
+
+def name_of(kind: str, epoch: int) -> str:
+    """Returns the name of a record's file without `.json`, and of the directory of its rows."""
+    return f"{kind}-{epoch:010d}"
+
+
+def dense_name(epoch: int) -> str:
+    """Returns the name of the directory of the dense tower that was written for an epoch."""
+    return f"dense-{epoch:010d}"
+
+
+def generation_path(url: Place, generation: int) -> Path:
+    """Returns the path of a generation's directory."""
+    return path_of(url) / f"generation-{generation:010d}"
+
+
+def read_publication(url: Place) -> Publication | None:
+    """Returns the publication at a path or URL; None if there is none.
+
+    Raises:
+      UserError: its file is cut off, was altered, or has another format.
+    """
+    path = path_of(url) / PUBLICATION
+    if not path.exists():
+        return None
+    try:
+        return Publication(**_of_format(path.read_json(_CURE), path))
+    except TypeError as error:
+        raise UserError(f"{path}: is no publication: {error}; {_CURE}") from None
+
+
+def write_publication(url: Place, publication: Publication) -> None:
+    """Makes a generation the current one. Makes the directory if there is none."""
+    (path_of(url) / PUBLICATION).write_json({"format": FORMAT, **dataclasses.asdict(publication)})
+
+
+def list_records(url: Place, generation: int) -> list[tuple[str, int]]:
+    """Returns (kind, epoch) of each record of a generation, by epoch; a base follows the epoch of the same number."""
+    directory = generation_path(url, generation)
+    found = (_RECORD.fullmatch(path.name) for path in (directory.iterdir() if directory.is_dir() else ()))
+    return sorted(((each[1], int(each[2])) for each in found if each), key=lambda each: (each[1], each[0] == BASE))
+
+
+def newest_base(names: Sequence[tuple[str, int]]) -> int | None:
+    """Returns the epoch of the newest base among the pairs of `list_records`; None if there is no base."""
+    return max((epoch for kind, epoch in names if kind == BASE), default=None)
+
+
+def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:
+    """Returns a record. `check_files` reads its files.
+
+    Raises:
+      UserError: the record is missing, cut off or altered, or another record has its name.
+    """
+    path = generation_path(url, generation) / f"{name_of(kind, epoch)}.json"
+    record = Record.from_dict(path.read_json(_CURE), path)
+    if (record.generation, record.kind, record.epoch) != (generation, kind, epoch):
+        raise UserError(
+            f"{path}: is the record of generation {record.generation}, {record.kind} {record.epoch}; {_CURE}"
+        )
+    return record
+
+
+def write_record(url: Place, record: Record) -> None:
+    """Writes a record; all of its files were written before."""
+    (generation_path(url, record.generation) / f"{record.name}.json").write_json(record.to_dict())
+
+
+def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
+    """Raises UserError if a place has the publication of another model; `marker` is what to delete to replace it."""
+    if there and comes and there != comes:
+        raise UserError(
+            f"{place}: the model {there!r} is published there, and servers read it; this is {comes!r}. Publish it to "
+            f"another place; to replace {there!r}, delete {marker} first"
+        )
+
+
+def check_files(url: Place, record: Record) -> None:
+    """Reads every file of a record.
+
+    Raises:
+      UserError: a file is missing, or was altered; the message names it.
+    """
+    directory = generation_path(url, record.generation)
+    for entry in record.files:
+        check_file(directory / entry["file"], entry)
+    for entry in record.dense_files:
+        check_file(directory / record.dense / entry["file"], entry)
+
+
+def check_file(path: Place, entry: Mapping[str, Any], name: object = None) -> None:
+    """Reads a file of a record.
+
+    Args:
+      path: path of the file.
+      entry: its {`bytes`, `crc32`}.
+      name: path that the error message names; None for `path`.
+
+    Raises:
+      UserError: the file is missing, or was altered.
+    """
+    try:
+        size, crc32 = bytes_and_crc32(path_of(path))
+    except OSError as error:
+        raise UserError(f"{name or path}: {error.strerror or error}; {_CURE}") from None
+    if (size, crc32) != (entry["bytes"], entry["crc32"]):
+        raise UserError(
+            f"{name or path}: {size} bytes with the checksum {crc32:08x}, expected {entry['bytes']} with "
+            f"{entry['crc32']:08x}: cut off or altered; {_CURE}"
+        )
+
+
+def remove_generations_before(url: Place, generation: int) -> None:
+    """Removes the generations of lower numbers, finished or not."""
+    for number, path in _generations(url):
+        if number < generation:
+            path.remove_all()
+
+
+def remove_before(url: Place, record: Record) -> None:
+    """Removes the bases, epochs and towers that neither a record nor any later one needs.
+
+    Only their numbers decide, so that later records may be written concurrently. The record and its files stay.
+    """
+    limits = {
+        BASE: record.epoch,
+        EPOCH: record.epoch + (record.kind == BASE),
+        "dense": int(record.dense.rpartition("-")[2]),
+    }
+    directory = generation_path(url, record.generation)
+    found = ((_NUMBERED.fullmatch(path.name), path) for path in directory.iterdir())
+    old = [path for match, path in found if match and int(match[2]) < limits[match[1]]]
+    for path in sorted(old, key=lambda path: path.suffix != ".json"):  # No record is left without its files.
+        if path.suffix == ".json":
+            path.unlink()
+        else:
+            path.remove_all()
+
+
+def newest_generation(url: Place) -> int:
+    """Returns the highest number of a generation that has a directory; 0 if there is none."""
+    return max((number for number, _ in _generations(url)), default=0)
+
+
+def _generations(url: Place) -> list[tuple[int, Path]]:
+    """Returns the directories of generations with their numbers. All other files belong to the user."""
+    found = ((_GENERATION.fullmatch(path.name), path) for path in path_of(url).glob("generation-*"))
+    return [(int(match[1]), path) for match, path in found if match]
+
+
+def _of_format(values: Mapping[str, Any], where: object) -> dict[str, Any]:
+    """Returns a dict without its `format`, which has to be `FORMAT`."""
+    values = dict(values)
+    found = values.pop("format", None)
+    if found != FORMAT:
+        raise UserError(f"{where}: has format {found}, expected format {FORMAT}: use the ctr_trainer that wrote it")
+    return values

@@ -1,0 +1,194 @@
+"""Record batches from untrusted Arrow IPC messages, whose sizes are checked before anything is allocated.
+
+pyarrow decompresses a batch as it reads it, and a few bytes of zstd can become gigabytes. The metadata of a message
+says how many values there are, and each compressed buffer begins with its length, so both are checked first.
+
+Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
+"""
+
+import struct
+
+import flatbuffers
+import flatbuffers.encode
+import flatbuffers.number_types
+import flatbuffers.table
+import pyarrow as pa
+
+from ctr_trainer.serving.scoring.raw_inputs import RequestRefused, TooLarge
+
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+# Limits of a schema: bytes and number of names and metadata, and depth. A flatbuffer may refer to one part many times.
+_MOST_SCHEMA_BYTES, _MOST_FIELDS, _MOST_DEPTH = 1 << 20, 10_000, 8
+_CONTINUATION = b"\xff\xff\xff\xff"
+# Offsets of fields in the tables of Arrow's Message.fbs and Schema.fbs.
+_HEADER_TYPE, _HEADER = 6, 8
+_SCHEMA_FIELDS, _SCHEMA_METADATA = 6, 8
+_FIELD_NAME, _FIELD_CHILDREN, _FIELD_METADATA = 4, 14, 16
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 4, 6, 8, 10
+_DICTIONARY_ID, _DICTIONARY_DATA, _DICTIONARY_IS_DELTA = 4, 6, 8
+
+
+class ArrowMessages:
+    """Reads the messages of one stream: a schema, dictionaries and record batches.
+
+    Args:
+      most_bytes: limit of the decompressed bytes of a batch, and of all dictionaries together.
+      most_values: limit of the values in all columns of a batch, and of all dictionaries together.
+    """
+
+    def __init__(self, most_bytes: int, most_values: int) -> None:
+        self._most_bytes, self._most_values = most_bytes, most_values
+        self._schema = b""
+        self._dictionaries: dict[int, list[tuple[bytes, int, int]]] = {}
+
+    def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
+        """Returns the batch of a message; None if the message is a schema or a dictionary.
+
+        Args:
+          header: the flatbuffer of the message.
+          body: the buffers of the message.
+
+        Raises:
+          RequestRefused: the message is malformed or too large.
+        """
+        try:
+            return self._read(header, body)
+        except (pa.ArrowException, struct.error, IndexError, TypeError, ValueError, OSError) as error:
+            raise RequestRefused(f"this is no record batch of Arrow: {error}") from None
+
+    def _read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
+        message = _root(header)
+        kind, table = _number(message, _HEADER_TYPE, "Uint8"), _child(message, _HEADER)
+        if table is None:
+            raise ValueError("a message has no header")
+        if kind == _SCHEMA:
+            _check_schema(table)
+            self._schema, self._dictionaries = _framed(header, b""), {}
+            return None
+        if not self._schema:
+            raise ValueError("a batch came before its schema")
+        if kind == _DICTIONARY:
+            self._keep(table, header, body)
+            return None
+        if kind != _BATCH:
+            raise ValueError(f"a message has the type {kind}, which a stream of batches does not have")
+        self._check("a batch", *_sizes(table, body))
+        kept = [framed for parts in self._dictionaries.values() for framed, _, _ in parts]
+        with pa.ipc.open_stream(b"".join([self._schema, *kept, _framed(header, body)])) as stream:
+            batch = stream.read_next_batch()
+        batch.validate(full=True)
+        return batch
+
+    def _keep(self, table: flatbuffers.table.Table, header: bytes, body: bytes) -> None:
+        data = _child(table, _DICTIONARY_DATA)
+        if data is None:
+            raise ValueError("a dictionary has no values")
+        number = _number(table, _DICTIONARY_ID, "Int64")
+        before = self._dictionaries.get(number, []) if _number(table, _DICTIONARY_IS_DELTA, "Bool") else []
+        others = [part for each, parts in self._dictionaries.items() if each != number for part in parts]
+        count, size = _sizes(data, body)
+        parts = [*before, (_framed(header, body), count, size)]
+        counts, sizes = zip(*((count, size) for _, count, size in [*others, *parts]), strict=True)
+        self._check("the dictionaries", sum(counts), sum(sizes))
+        self._dictionaries[number] = parts
+
+    def _check(self, what: str, values: int, size: int) -> None:
+        if size > self._most_bytes:
+            raise TooLarge(
+                f"{what} decoded: {size} bytes, over {self._most_bytes} (max_body_bytes): send less at a time"
+            )
+        # A list counts as one value, in addition to its texts.
+        if values > 2 * self._most_values:
+            raise TooLarge(f"{what}: {values} values, over {self._most_values} (max_values): send less at a time")
+
+
+def _framed(header: bytes, body: bytes) -> bytes:
+    """Returns a message in the form of a stream: length, header padded to 8 bytes, body."""
+    padding = bytes(-len(header) % 8)
+    return b"".join([_CONTINUATION, struct.pack("<i", len(header) + len(padding)), header, padding, body])
+
+
+def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
+    """Returns the number of values that a RecordBatch announces, and the decompressed bytes of its buffers."""
+    values = _number(table, _LENGTH, "Int64")
+    for place in _structs(table, _NODES):
+        length, nulls = struct.unpack_from("<qq", table.Bytes, place)
+        if length < 0 or nulls < 0:
+            raise ValueError("a column has a negative length")
+        values += length
+    is_compressed = _child(table, _COMPRESSION) is not None
+    size, least = 0, 0
+    for place in _structs(table, _BUFFERS):
+        offset, length = struct.unpack_from("<qq", table.Bytes, place)
+        if offset < 0 or length < 0 or offset + length > len(body):
+            raise ValueError("a buffer lies outside the body")
+        # A writer's buffers do not overlap; buffers that overlap would be decompressed more than once.
+        least += length
+        decoded = struct.unpack_from("<q", body, offset)[0] if is_compressed and length else -1
+        if decoded < -1:
+            raise ValueError("a buffer has a negative length")
+        size += length if decoded < 0 else decoded
+    if least > len(body):
+        raise ValueError("buffers overlap")
+    return values, size
+
+
+def _check_schema(schema: flatbuffers.table.Table) -> None:
+    """Refuses a schema that would take much memory, as pyarrow makes an object of each field and text."""
+    left = [_MOST_FIELDS, _MOST_SCHEMA_BYTES]
+
+    def take(count: int, size: int) -> None:
+        left[0] -= count
+        left[1] -= size
+        if min(left) < 0:
+            raise TooLarge(f"a schema of over {_MOST_FIELDS} fields or {_MOST_SCHEMA_BYTES} bytes: send fewer columns")
+
+    def walk(table: flatbuffers.table.Table, children: int, metadata: int, depth: int) -> None:
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"a column is nested over {_MOST_DEPTH} levels deep")
+        for each in _tables(table, metadata):
+            take(1, _text_length(each, 4) + _text_length(each, 6))
+        for each in _tables(table, children):
+            take(1, _text_length(each, _FIELD_NAME))
+            walk(each, _FIELD_CHILDREN, _FIELD_METADATA, depth + 1)
+
+    walk(schema, _SCHEMA_FIELDS, _SCHEMA_METADATA, 0)
+
+
+def _root(data: bytes) -> flatbuffers.table.Table:
+    return flatbuffers.table.Table(data, struct.unpack_from("<I", data, 0)[0])
+
+
+def _number(table: flatbuffers.table.Table, field: int, kind: str) -> int:
+    return table.GetSlot(field, 0, getattr(flatbuffers.number_types, f"{kind}Flags"))
+
+
+def _child(table: flatbuffers.table.Table, field: int) -> flatbuffers.table.Table | None:
+    place = table.Offset(field)
+    return flatbuffers.table.Table(table.Bytes, table.Indirect(table.Pos + place)) if place else None
+
+
+def _structs(table: flatbuffers.table.Table, field: int) -> range:
+    """Returns the offsets of a vector's structs of 16 bytes."""
+    place = table.Offset(field)
+    if not place:
+        return range(0)
+    first, count = table.Vector(place), table.VectorLen(place)
+    if first + 16 * count > len(table.Bytes):
+        raise ValueError("a vector lies outside its message")
+    return range(first, first + 16 * count, 16)
+
+
+def _tables(table: flatbuffers.table.Table, field: int) -> list[flatbuffers.table.Table]:
+    place = table.Offset(field)
+    if not place:
+        return []
+    first, count = table.Vector(place), table.VectorLen(place)
+    if count > _MOST_FIELDS:
+        raise TooLarge(f"a schema of over {_MOST_FIELDS} fields: send fewer columns")
+    return [flatbuffers.table.Table(table.Bytes, table.Indirect(first + 4 * i)) for i in range(count)]
+
+
+def _text_length(table: flatbuffers.table.Table, field: int) -> int:
+    place = table.Offset(field)
+    return table.VectorLen(place) if place else 0

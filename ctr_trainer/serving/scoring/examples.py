@@ -1,0 +1,262 @@
+"""The examples of a request, or of several requests together."""
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.serving.scoring import raw_inputs
+from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge
+from ctr_trainer.settings.servers import ScoreLimits
+
+SIGNATURE = "serving_default"
+# float32[B] of numbers, object[B] of bytes, or B lists of bytes.
+Column = np.ndarray | list[list[bytes]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Examples of raw values that were checked.
+
+    Attributes:
+      inputs: the features that the values were checked against.
+      count: number of examples.
+      columns: dict of feature name -> values.
+    """
+
+    inputs: RawInputs
+    count: int
+    columns: Mapping[str, Column]
+
+    @classmethod
+    def of_json(cls, inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple["Examples", bool]:
+        """Returns the examples of the body of a request for predictions, and whether they came in the row form.
+
+        Raises:
+          RequestRefused: the body has neither form, or see `of_instances`.
+        """
+        # Each value but the first follows a comma or a bracket; an empty object takes thirty times its two characters.
+        most = 2 * limits.max_values
+        if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
+            raise TooLarge(f"the body has over {most} commas and brackets (max_values): send fewer examples at a time")
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RequestRefused(f"the body is no JSON: {error}") from None
+        if not isinstance(found, dict) or ("instances" in found) == ("inputs" in found):
+            raise RequestRefused('the body is not {"instances": [...]} or {"inputs": {...}}, one of the two')
+        if found.get("signature_name", SIGNATURE) != SIGNATURE:
+            raise RequestRefused(f'"signature_name": there is {SIGNATURE!r} alone')
+        if "instances" in found:
+            return cls.of_instances(inputs, found["instances"], limits), True
+        return cls.of_columns(inputs, found["inputs"], limits), False
+
+    @classmethod
+    def of_instances(cls, inputs: RawInputs, instances: object, limits: ScoreLimits) -> "Examples":
+        """Returns the examples of the row form of JSON: a list with one {feature: value} per example.
+
+        For a model with one feature, the list may have the values themselves.
+
+        Raises:
+          RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
+        """
+        if not isinstance(instances, list) or not instances:
+            raise RequestRefused('"instances": expected a list of examples, as [{"feature": value, ...}]')
+        _check_count(len(instances), limits)
+        if len(inputs.features) == 1 and not any(isinstance(each, dict) for each in instances):
+            return cls._checked(inputs, {inputs.features[0].name: instances}, len(instances), limits)
+        for place, instance in enumerate(instances):
+            if not isinstance(instance, dict):
+                given = raw_inputs.shown(instance)
+                raise RequestRefused(f'example {place}: {given} is not an object, as {{"feature": value, ...}}')
+            inputs.check_names(instance, f"example {place}")
+        columns = {f.name: [instance[f.name] for instance in instances] for f in inputs.features}
+        return cls._checked(inputs, columns, len(instances), limits)
+
+    @classmethod
+    def of_columns(cls, inputs: RawInputs, columns: object, limits: ScoreLimits) -> "Examples":
+        """Returns the examples of the column form of JSON: {feature: list with one value per example}.
+
+        Raises:
+          RequestRefused: see `of_instances`; or the lists have different lengths.
+        """
+        if not isinstance(columns, dict):
+            if len(inputs.features) != 1 or not isinstance(columns, list):
+                raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
+            columns = {inputs.features[0].name: columns}
+        inputs.check_names(columns, '"inputs"')
+        first = inputs.features[0].name if inputs.features else ""
+        for feature in inputs.features:
+            values = columns[feature.name]
+            if not isinstance(values, list) or not values:
+                raise RequestRefused(
+                    f"feature {feature.name!r}: {raw_inputs.shown(values)} is not a list with one value per example"
+                )
+            if len(values) != len(columns[first]):
+                raise RequestRefused(
+                    f"feature {feature.name!r}: {len(values)} values, and {first!r} has "
+                    f"{len(columns[first])}: expected one value per example"
+                )
+        count = len(columns[first]) if inputs.features else 0
+        _check_count(count, limits)
+        return cls._checked(inputs, columns, count, limits)
+
+    @classmethod
+    def of_arrow(cls, inputs: RawInputs, batch: pa.RecordBatch, limits: ScoreLimits) -> "Examples":
+        """Returns the examples of a RecordBatch with one column per feature.
+
+        Numbers have any numeric type. Texts are strings, binaries or integers, plain or as a dictionary, and lists are
+        lists of texts. A null is a missing value.
+
+        Raises:
+          RequestRefused: see `of_instances`.
+        """
+        inputs.check_names(batch.schema.names, "columns")
+        _check_count(len(batch), limits)
+        columns = {f.name: _of_arrow(f, batch[f.name], limits) for f in inputs.features}
+        return cls(inputs, len(batch), columns)._within(limits)
+
+    @classmethod
+    def missing(cls, inputs: RawInputs, count: int) -> "Examples":
+        """Returns examples whose values are all missing."""
+        return cls(inputs, count, {f.name: _column(f, [None] * count, 0) for f in inputs.features})
+
+    @classmethod
+    def merged(cls, parts: Sequence["Examples"]) -> "Examples":
+        """Returns the examples of all parts, one part after the other; all parts have the same `inputs`."""
+        if len(parts) == 1:
+            return parts[0]
+        columns: dict[str, Column] = {}
+        for feature in parts[0].inputs.features:
+            values = [part.columns[feature.name] for part in parts]
+            columns[feature.name] = list(itertools.chain(*values)) if feature.is_list else np.concatenate(values)
+        return cls(parts[0].inputs, sum(part.count for part in parts), columns)
+
+    @functools.cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The number of values of an example for each feature in `arrays`; for a list the length of the longest one."""
+        return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns float32[B], string[B] or string[B, N] by the feature's name, the inputs of an exported graph."""
+        return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
+
+    @classmethod
+    def _checked(
+        cls, inputs: RawInputs, columns: Mapping[str, Sequence[Any]], count: int, limits: ScoreLimits
+    ) -> "Examples":
+        made = {f.name: _column(f, columns[f.name], limits.max_list_length) for f in inputs.features}
+        return cls(inputs, count, made)._within(limits)
+
+    def _within(self, limits: ScoreLimits) -> "Examples":
+        """Returns these examples.
+
+        Raises:
+          TooLarge: their arrays would have too many values.
+        """
+        values = self.count * sum(self.widths)
+        if values > limits.max_values:
+            raise TooLarge(
+                f"{self.count} examples have {values} values, each list as long as the longest of its feature, over "
+                f"{limits.max_values} (max_values): send fewer examples at a time, or shorter lists"
+            )
+        return self
+
+
+def _column(feature: RawFeature, values: Sequence[Any], most: int) -> Column:
+    if feature.kind == NUMBER:
+        return raw_inputs.numbers(feature, values)
+    return raw_inputs.lists(feature, values, most) if feature.is_list else raw_inputs.texts(feature, values)
+
+
+def _check_count(count: int, limits: ScoreLimits) -> None:
+    if not 0 < count <= limits.max_examples:
+        raise RequestRefused(f"{count} examples: expected 1 to {limits.max_examples} (max_examples)")
+
+
+def _array(column: Column) -> np.ndarray:
+    """Returns a column as an array; lists become object[B, N] of bytes, with b"" after the values of each list."""
+    if isinstance(column, np.ndarray):
+        return column
+    longest = max(map(len, column), default=0)
+    out = np.full((len(column), longest), b"", object)
+    for row, values in zip(out, column, strict=True):
+        row[: len(values)] = values
+    return out
+
+
+def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> Column:
+    column = _decoded(feature, column, limits)
+    kind = column.type
+    if feature.kind == NUMBER:
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise _wrong_type(feature, kind)
+        values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+        if np.isinf(values).any():
+            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()))
+        return values
+    if not feature.is_list:
+        return np.array(_texts(feature, column, kind).to_pylist() or [], object)
+    if pa.types.is_null(kind):
+        return [[] for _ in range(len(column))]
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise _wrong_type(feature, kind)
+    longest = pc.max(pc.list_value_length(column)).as_py() or 0
+    if longest > limits.max_list_length:
+        place = pc.index(pc.list_value_length(column), longest).as_py()
+        raw_inputs.check_length(feature, longest, place, limits.max_list_length)
+    if len(column) * longest > limits.max_values:
+        raise TooLarge(
+            f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
+            "values (max_values): send fewer examples at a time, or shorter lists"
+        )
+    values = _texts(feature, _decoded(feature, column.flatten(), limits), kind)
+    ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
+    rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
+    raw_inputs.check_weights(feature, rows)
+    return rows
+
+
+def _decoded(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> pa.Array:
+    """Returns the values of a column that may be a dictionary.
+
+    Raises:
+      TooLarge: they have too many bytes: a dictionary may name a long text in each example.
+    """
+    if not pa.types.is_dictionary(column.type):
+        return column
+    words = column.dictionary
+    if not (_is_text(words.type) or pa.types.is_integer(words.type) or pa.types.is_floating(words.type)):
+        raise _wrong_type(feature, column.type)
+    if _is_text(words.type):
+        size = pc.sum(pc.take(pc.binary_length(words), column.indices)).as_py() or 0
+        if size > limits.max_body_bytes:
+            raise TooLarge(
+                f"column {feature.name!r}: {size} bytes without its dictionary, over {limits.max_body_bytes} "
+                "(max_body_bytes): send fewer examples at a time"
+            )
+    return column.dictionary_decode()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(each(kind) for each in is_text)
+
+
+def _texts(feature: RawFeature, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns the values as binary, b"" for null."""
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.string())
+    if not (pa.types.is_null(values.type) or _is_text(values.type)):
+        raise _wrong_type(feature, kind)
+    return pc.fill_null(values.cast(pa.large_binary()), b"")
+
+
+def _wrong_type(feature: RawFeature, kind: pa.DataType) -> RequestRefused:
+    return RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")

@@ -1,0 +1,242 @@
+"""The server for Arrow Flight: each batch of raw values in a stream is answered with a batch of predictions.
+
+client = pyarrow.flight.connect("grpc://127.0.0.1:8081")
+writer, reader = client.do_exchange(pyarrow.flight.FlightDescriptor.for_path("ctr"))
+with writer:
+    writer.begin(table.schema)
+    for batch in table.to_batches(max_chunksize=1024):
+        writer.write_batch(batch)
+        answer = reader.read_chunk()
+        answer.data           # one column per prediction
+        answer.app_metadata   # JSON: generation, epoch, global_step, age_secs
+    writer.done_writing()
+
+The server answers only this call of Flight, with grpcio. pyarrow's own server accepts messages of any size and
+decompresses them before they can be checked, has no limit on connections, and sends tracebacks to clients.
+"""
+
+import concurrent.futures
+import dataclasses
+import json
+import logging
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
+from ctr_trainer.serving.scoring.arrow_messages import ArrowMessages
+from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
+from ctr_trainer.serving.scoring.examples import Examples
+from ctr_trainer.serving.scoring.live_model import LiveModel
+from ctr_trainer.serving.scoring.raw_inputs import (
+    NotReady,
+    NotThere,
+    QueueFull,
+    RequestRefused,
+    TookTooLong,
+    WrongToken,
+)
+from ctr_trainer.serving.scoring.served_model import Scored
+from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.log_lines import Seldom
+
+_log = logging.getLogger(__name__)
+_SERVICE = "arrow.flight.protocol.FlightService"
+_MOST_STREAMS, _MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 64, 256, 4
+# Size of a message without its body: the batch's metadata and the stream's descriptor.
+_MOST_METADATA_BYTES = 1 << 20
+_STATUS = {
+    NotThere: grpc.StatusCode.NOT_FOUND,
+    NotReady: grpc.StatusCode.UNAVAILABLE,
+    QueueFull: grpc.StatusCode.UNAVAILABLE,
+    TookTooLong: grpc.StatusCode.DEADLINE_EXCEEDED,
+    WrongToken: grpc.StatusCode.UNAUTHENTICATED,
+}
+
+
+def _flight_data() -> Any:
+    """Returns the protobuf class of Flight.proto's FlightData, with the fields that this server reads."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="ctr_trainer/flight.proto", package="ctr_trainer", syntax="proto3")
+    descriptor = file.message_type.add(name="Descriptor")
+    descriptor.field.add(name="path", number=3, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
+    data = file.message_type.add(name="Data")
+    data.field.add(
+        name="descriptor",
+        number=1,
+        type=field.TYPE_MESSAGE,
+        type_name=".ctr_trainer.Descriptor",
+        label=field.LABEL_OPTIONAL,
+    )
+    for name, number in (("header", 2), ("app_metadata", 3), ("body", 1000)):
+        data.field.add(name=name, number=number, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("ctr_trainer.Data"))
+
+
+_FlightData = _flight_data()
+
+
+class FlightScorer:
+    """Answers each batch of `do_exchange` with its predictions, in order.
+
+    Args:
+      host: address to listen on.
+      port: port to listen on; 0 picks a free one.
+      live: the model.
+      batcher: the queue for the examples of requests.
+      note_request: f(transport, status, seconds), called for each answer.
+      limits: the limits of requests.
+      security: the token and the certificates.
+
+    Attributes:
+      port: the port on which it listens.
+
+    Raises:
+      UserError: the port is taken.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        live: LiveModel,
+        batcher: Batcher,
+        note_request: NoteRequest,
+        limits: ScoreLimits,
+        security: ServerSecurity,
+    ) -> None:
+        self._live, self._batcher, self._note_request, self._limits = live, batcher, note_request, limits
+        self._token, self._seldom = security.token, Seldom(_log)
+        self._streams: dict[grpc.ServicerContext, float] = {}
+        self._lock = threading.Lock()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(_MOST_STREAMS + 1, "flight"),
+            maximum_concurrent_rpcs=_MOST_STREAMS + 1,
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", limits.max_body_bytes + _MOST_METADATA_BYTES),
+                ("grpc.max_metadata_size", 16 << 10),
+                ("grpc.absolute_max_metadata_size", 16 << 10),
+                ("grpc.max_concurrent_streams", _MOST_STREAMS),
+                ("grpc.max_allowed_incoming_connections", min(_MOST_CONNECTIONS, descriptors // _SHARE_OF_DESCRIPTORS)),
+                ("grpc.server_handshake_timeout_ms", 10_000),
+                ("grpc.max_connection_idle_ms", 300_000),
+            ],
+        )
+        exchange = grpc.stream_stream_rpc_method_handler(
+            self._exchange, _FlightData.FromString, _FlightData.SerializeToString
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_SERVICE, {"DoExchange": exchange}),)
+        )
+        address = f"{host}:{port}"
+        try:
+            if security.cert:
+                credentials = grpc.ssl_server_credentials(
+                    [(security.key, security.cert)], security.client_ca, security.client_ca is not None
+                )
+                self.port = self._server.add_secure_port(address, credentials)
+            else:
+                self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise UserError(f"flight_port={port}: {error}; is the port taken? Name a free one") from None
+        self._server.start()
+
+    def stop(self, seconds: float) -> None:
+        """Takes no more streams, and cuts off the streams that have not ended after this time."""
+        ended = self._server.stop(seconds)
+        if not ended.wait(max(seconds - 0.1, 0)) and self._streams:
+            _log.warning("streams of Arrow Flight that did not end within %g s are cut off", seconds)
+        ended.wait(seconds + 10)
+
+    def _exchange(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            headers = dict(context.invocation_metadata())
+            if refusal := token_refusal(str(headers.get("authorization", "")), self._token):
+                raise WrongToken(refusal)
+            self._enter(context)
+            yield from self._answers(messages, context)
+        except RequestRefused as error:
+            context.abort(_STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))
+        except grpc.RpcError:
+            return  # The client has disconnected.
+        except Exception as error:
+            if not context.is_active():
+                return
+            _log.exception("a batch of Arrow Flight failed")
+            context.abort(
+                grpc.StatusCode.INTERNAL, f"the model failed: {type(error).__name__}; the server's log says more"
+            )
+        finally:
+            with self._lock:
+                self._streams.pop(context, None)
+
+    def _enter(self, context: grpc.ServicerContext) -> None:
+        """Adds a stream. If there are too many, the stream that has been silent for longest is ended."""
+        with self._lock:
+            oldest = min(self._streams, key=self._streams.__getitem__) if len(self._streams) >= _MOST_STREAMS else None
+            self._streams[context] = time.monotonic()
+        if oldest is not None:
+            self._seldom.warning(
+                "over %d streams of Arrow Flight: the one that has been silent for longest is ended", _MOST_STREAMS
+            )
+            oldest.cancel()
+
+    def _answers(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        name, has_begun = None, False
+        arrow = ArrowMessages(self._limits.max_body_bytes, self._limits.max_values)
+        for message in messages:
+            self._streams[context] = time.monotonic()
+            if name is None:
+                name = message.descriptor.path[0] if message.descriptor.path else ""
+            if not message.header:
+                continue
+            began, status = time.perf_counter(), 500
+            try:
+                batch = arrow.read(message.header, message.body)
+                if batch is None:
+                    status = 0
+                    continue
+                scored = self._score(name, batch)
+                status = 200
+            except RequestRefused as error:
+                status = error.status
+                raise
+            finally:
+                if status:
+                    self._note_request("flight", status, time.perf_counter() - began)
+            answer = pa.record_batch({each: _array(values) for each, values in sorted(scored.outputs.items())})
+            if not has_begun:
+                yield _message(answer.schema.serialize())
+                has_begun = True
+            yield _message(answer.serialize(), json.dumps(dataclasses.asdict(scored.freshness)).encode())
+
+    def _score(self, name: str, batch: pa.RecordBatch) -> Scored:
+        examples = Examples.of_arrow(self._live.named(name).inputs, batch, self._limits)
+        future = self._batcher.submit(examples)
+        try:
+            return future.result(self._limits.timeout_secs)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise not_in_time(self._limits) from None
+
+
+def _message(serialized: pa.Buffer, app_metadata: bytes = b"") -> Any:
+    message = pa.ipc.read_message(serialized)
+    body = message.body.to_pybytes() if message.body is not None else b""
+    return _FlightData(header=message.metadata.to_pybytes(), body=body, app_metadata=app_metadata)
+
+
+def _array(values: np.ndarray) -> pa.Array:
+    return pa.array(values) if values.ndim == 1 else pa.array(values.tolist())

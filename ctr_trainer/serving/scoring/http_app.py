@@ -1,0 +1,287 @@
+"""The HTTP application: predictions in TensorFlow Serving's REST form, health, metrics, and a page for manual requests.
+
+| request | answer |
+|---|---|
+| `POST /v1/models/NAME:predict` | predictions; row form `instances`, column form `inputs` |
+| `GET /v1/models/NAME` | state and version; the version is the epoch |
+| `GET /v1/models/NAME/metadata` | the features of a request, the names of the predictions, and how fresh they are |
+| `GET /healthz` | 200, or 503 with the reason |
+| `GET /metrics` | metrics for Prometheus |
+| `GET /` | the page |
+
+Source: https://www.tensorflow.org/tfx/serving/api_rest
+"""
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import json
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ctr_trainer.embedding.service.security import token_refusal
+from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
+from ctr_trainer.serving.scoring.examples import SIGNATURE, Examples
+from ctr_trainer.serving.scoring.live_model import LiveModel
+from ctr_trainer.serving.scoring.raw_inputs import (
+    HungUp,
+    NotThere,
+    PredictionFailed,
+    QueueFull,
+    RequestRefused,
+    TooLarge,
+    WrongToken,
+)
+from ctr_trainer.serving.scoring.served_model import Freshness, ServedModel
+from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.system.messages.log_lines import Seldom
+
+_log = logging.getLogger(__name__)
+# The size of the bodies that may be held at the same time, in bodies of the largest size.
+_MOST_LARGE_BODIES = 16
+_PREDICT = ":predict"
+_FIGURES_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class HttpApp:
+    """The ASGI application.
+
+    Args:
+      live: the model.
+      batcher: the queue for the examples of requests.
+      note_request: f(transport, status, seconds), called for each answer to `:predict`.
+      figures: f() -> the metrics of the server in Prometheus' text format.
+      limits: the limits of requests.
+      token: the token that requests about the model must have, or None.
+
+    Attributes:
+      asgi: the application that an ASGI server runs.
+    """
+
+    def __init__(
+        self,
+        live: LiveModel,
+        batcher: Batcher,
+        note_request: NoteRequest,
+        figures: Callable[[], bytes],
+        limits: ScoreLimits,
+        token: str | None = None,
+    ) -> None:
+        self._live, self._batcher, self._note_request, self._limits, self._token = (
+            live,
+            batcher,
+            note_request,
+            limits,
+            token,
+        )
+        self._held_bytes, self._seldom = 0, Seldom(_log)
+        page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        model = "/v1/models/{name:path}"
+        self.asgi = Starlette(
+            routes=[
+                Route("/", lambda request: HTMLResponse(page)),
+                Route("/healthz", self._health),
+                Route("/metrics", lambda request: Response(figures(), media_type=_FIGURES_TYPE)),
+                Route("/v1/models", self._models),
+                Route(model, self._about, methods=["GET"]),
+                Route(model, self._predict, methods=["POST"]),
+            ],
+            exception_handlers={RequestRefused: refused, 404: _no_route, 405: _no_route},
+        )
+
+    async def _health(self, request: Request) -> Response:
+        wrong = self._live.what_is_wrong()
+        now = dataclasses.asdict(self._live.model.freshness) if self._live.is_loaded else {}
+        problem = {"problem": self._live.problem} if self._live.problem else {}
+        return JSONResponse({"status": wrong or "ok", **problem, **now}, 503 if wrong else 200)
+
+    async def _models(self, request: Request) -> Response:
+        """Answers the page with the name of the model."""
+        self._check_token(request)
+        return JSONResponse({"models": [self._live.name] if self._live.is_loaded else []})
+
+    async def _about(self, request: Request) -> Response:
+        self._check_token(request)
+        name, _, what = request.path_params["name"].partition("/")
+        if what not in ("", "metadata"):
+            raise NotThere(f"{request.url.path}: there are /v1/models/NAME and /v1/models/NAME/metadata")
+        model = self._live.named(name)
+        now = model.freshness
+        if what:
+            return JSONResponse(_metadata(name, model), headers=_headers(now))
+        status = {"error_code": "OK", "error_message": ""}
+        version = {"version": str(now.epoch), "state": "AVAILABLE", "status": status}
+        return JSONResponse({"model_version_status": [version]}, headers=_headers(now))
+
+    async def _predict(self, request: Request) -> Response:
+        began, status = time.perf_counter(), 500
+        try:
+            response = await self._predictions(request, began)
+            status = response.status_code
+            return response
+        except RequestRefused as error:
+            status = error.status
+            raise
+        finally:
+            self._note_request("http", status, time.perf_counter() - began)
+
+    async def _predictions(self, request: Request, began: float) -> Response:
+        self._check_token(request)
+        name = request.path_params["name"]
+        if not name.endswith(_PREDICT):
+            raise NotThere(f"{request.url.path}: predictions are at /v1/models/NAME{_PREDICT}")
+        model = self._live.named(name.removesuffix(_PREDICT))
+        with self._holding() as note:
+            examples, of_rows = Examples.of_json(model.inputs, await self._body(request, note), self._limits)
+        future = asyncio.wrap_future(self._batcher.submit(examples))
+        try:
+            scored = await asyncio.wait_for(future, self._limits.timeout_secs)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise not_in_time(self._limits) from None
+        except RequestRefused:
+            raise
+        except Exception as error:
+            raise PredictionFailed(f"the model failed: {type(error).__name__}; the server's log says more") from error
+        parts = {**scored.seconds, "total": time.perf_counter() - began}
+        timing = ", ".join(f"{part};dur={1000 * seconds:.3f}" for part, seconds in parts.items())
+        return Response(
+            _answer(scored.outputs, of_rows),
+            media_type="application/json",
+            headers={**_headers(scored.freshness), "Server-Timing": timing},
+        )
+
+    @contextlib.contextmanager
+    def _holding(self) -> Iterator[Callable[[int], None]]:
+        """Yields f(size), which counts bytes of a body that the server holds until the end of the block."""
+        held = 0
+
+        def note(size: int) -> None:
+            nonlocal held
+            held += size
+            self._held_bytes += size
+            if self._held_bytes > _MOST_LARGE_BODIES * self._limits.max_body_bytes:
+                raise QueueFull("the bodies of many requests arrive at the same time: send the request again later")
+
+        try:
+            yield note
+        finally:
+            self._held_bytes -= held
+
+    async def _body(self, request: Request, note: Callable[[int], None]) -> bytes:
+        most = self._limits.max_body_bytes
+        length = request.headers.get("content-length", "0")
+        parts, size = [], int(length) if length.isdecimal() else 0
+        try:
+            if size <= most:
+                size = 0
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        break
+                    note(len(part))
+                    parts.append(part)
+        except ClientDisconnect:
+            self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
+            raise HungUp("the client hung up before the end of its request") from None
+        if size > most:
+            raise TooLarge(f"the body has over {most} bytes (max_body_bytes): send fewer examples at a time")
+        return b"".join(parts)
+
+    def _check_token(self, request: Request) -> None:
+        cure = "send it as `Authorization: Bearer TOKEN`"
+        refusal = token_refusal(request.headers.get("authorization", ""), self._token, cure)
+        if refusal:
+            raise WrongToken(refusal)
+
+
+async def refused(request: Request, error: Exception) -> JSONResponse:
+    """Returns the answer to a request that is refused."""
+    assert isinstance(error, RequestRefused)
+    text = str(error).encode(errors="backslashreplace").decode()
+    return JSONResponse({"error": text}, error.status, headers=error.headers)
+
+
+async def _no_route(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    text = f"{request.method} {request.url.path}: predictions are at POST /v1/models/NAME{_PREDICT}"
+    return JSONResponse({"error": text}, error.status_code)
+
+
+def _headers(freshness: Freshness) -> dict[str, str]:
+    return {
+        "X-Model-Generation": str(freshness.generation),
+        "X-Model-Epoch": str(freshness.epoch),
+        "X-Model-Step": str(freshness.global_step),
+        "X-Model-Age-Seconds": f"{freshness.age_secs:.3f}",
+    }
+
+
+def _answer(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
+    """Returns the JSON of the predictions: as in TensorFlow Serving, the values alone if there is one output."""
+    found: object
+    values = {name: _values(array) for name, array in sorted(outputs.items())}
+    if len(values) == 1:
+        (found,) = values.values()
+    elif of_rows:
+        found = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    else:
+        found = values
+    try:
+        return json.dumps({"predictions" if of_rows else "outputs": found}, allow_nan=False)
+    except ValueError:
+        raise PredictionFailed("a prediction is not a finite number: the model has diverged") from None
+
+
+def _values(array: np.ndarray) -> list[Any]:
+    if array.dtype != object:
+        return array.tolist()
+    return np.vectorize(_text, [object])(array).tolist()
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _metadata(name: str, model: ServedModel) -> dict[str, Any]:
+    """Returns `metadata` in TensorFlow Serving's form, and in addition what the page shows."""
+    features = [
+        {
+            "name": f.name,
+            "kind": f.kind,
+            "expected": f.expected,
+            "separator": f.separator or "",
+            "typical": model.typical.get(f.name),
+        }
+        for f in model.inputs.features
+    ]
+    inputs = {
+        f.name: _tensor("DT_FLOAT" if f.kind == "number" else "DT_STRING", f.is_list) for f in model.inputs.features
+    }
+    outputs = {each: _tensor("DT_FLOAT", False) for each in model.outputs}
+    signature = {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict"}
+    now = model.freshness
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(now.epoch)},
+        "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
+        "features": features,
+        "outputs": list(model.outputs),
+        "freshness": dataclasses.asdict(now),
+    }
+
+
+def _tensor(dtype: str, is_list: bool) -> dict[str, Any]:
+    return {"dtype": dtype, "tensor_shape": {"dim": [{"size": "-1"}] * (1 + is_list), "unknown_rank": False}}

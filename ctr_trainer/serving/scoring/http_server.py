@@ -1,0 +1,298 @@
+"""The HTTP server of `score`: uvicorn, with limits that hold before a client has shown a token, and a clean shutdown.
+
+| limit | beyond it |
+|---|---|
+| `_MOST_URL_BYTES` of a URL | 414 |
+| `_MOST_HEAD_BYTES`, `_MOST_HEADERS` of headers, also those after a body in chunks | 431 |
+| `_HEAD_SECONDS` from a request's first byte to the end of its headers, `_BODY_SECONDS` to the end of its body | 408 |
+| `ConnectionLimits.most` connections | the connection that has been idle for longest is closed; if none is idle, 503 |
+
+httptools buffers a header of any length until it ends; uvicorn limits requests, but not silent connections.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import http
+import logging
+import resource
+import socket
+import struct
+import termios
+from typing import Any
+
+import httptools
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ctr_trainer.system.messages.log_lines import Seldom
+
+_MOST_URL_BYTES, _MOST_HEAD_BYTES, _MOST_HEADERS = 8 << 10, 32 << 10, 128
+_HEAD_SECONDS, _BODY_SECONDS = 10.0, 30.0
+# Requests that a client may send before the first of them is answered.
+_MOST_PIPELINED = 16
+# After a refusal a connection is still read for this long, as a reset could overtake the answer.
+_LINGER_SECONDS, _MOST_LINGERING_BYTES = 2.0, 1 << 20
+_log = logging.getLogger(__name__)
+_BACKLOG = 2048
+# Number of connections that are accepted at a time; between two such rounds the limits are checked.
+_ACCEPTED_AT_A_TIME = 32
+_MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 1024, 4
+# Idle connections are still read for this long after the listener has closed, as requests may be on their way.
+_DRAIN_SECONDS, _LOOK_SECONDS = 1.0, 0.05
+# Longer than the idle time of common clients and load balancers, which could otherwise send on a closed connection.
+_KEEP_ALIVE_SECONDS = 75
+
+
+class ConnectionLimits(ServerState):
+    """The state that the connections of a server share.
+
+    Args:
+      most: limit of the number of connections.
+
+    Attributes:
+      idle: the connections without a running request, the longest idle first.
+      is_ending: whether each answer ends its connection.
+      log: the log of what clients do wrong.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.idle: dict[HttpConnection, None] = {}
+        self.is_ending = False
+        self.log = Seldom(_log)
+
+
+class HttpConnection(HttpToolsProtocol):
+    """uvicorn's protocol with httptools, and the limits of this module."""
+
+    server_state: ConnectionLimits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As uvicorn does.
+        super().connection_made(transport)
+        self._is_refused = self._is_in_head = False
+        self._url_bytes = self._head_bytes = self._bytes_without_progress = 0
+        self._wrong: tuple[int, str] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._become_idle()
+        if len(self.connections) > self.server_state.most:
+            self._make_room()
+        self._within(_HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server_state.idle.pop(self, None)
+        self._within(None)
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn keeps the timer, and all that it refers to, after a reset.
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._bytes_without_progress += len(data)
+            if self._bytes_without_progress > _MOST_LINGERING_BYTES:
+                self.transport.abort()
+            return
+        self._unset_keepalive_if_required()
+        if self._deadline is None and self in self.server_state.idle:
+            self._within(_HEAD_SECONDS)
+        self._bytes_without_progress += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # The server accepts no other protocol, and answers the request as HTTP.
+        except httptools.HttpParserError:
+            self._refuse(*(self._wrong or (400, "this is no HTTP request")))
+        else:
+            if self._bytes_without_progress > _MOST_HEAD_BYTES:
+                self._refuse(431, f"the headers have over {_MOST_HEAD_BYTES} bytes: send fewer")
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._url_bytes = self._head_bytes = self._bytes_without_progress = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._url_bytes += len(url)
+        if self._url_bytes > _MOST_URL_BYTES:
+            self._wrong = (414, f"the URL has over {_MOST_URL_BYTES} bytes: send the examples as the body")
+            raise ValueError("the URL is too long")
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > _MOST_HEAD_BYTES or len(self.headers) >= _MOST_HEADERS:
+            text = f"the headers have over {_MOST_HEAD_BYTES} bytes, or are over {_MOST_HEADERS}: send fewer"
+            self._wrong = (431, text)
+            raise ValueError("the headers are too long")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._bytes_without_progress = 0
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            self._wrong = (429, f"over {_MOST_PIPELINED} requests wait on this connection: wait for their answers")
+            raise ValueError("too many requests wait")
+        self.server_state.idle.pop(self, None)
+        self._within(_BODY_SECONDS)
+        super().on_headers_complete()
+        if self.server_state.is_ending:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_progress = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._bytes_without_progress = 0
+        self._within(None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self._become_idle()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # The client does not read its answer, and `close` would wait for it.
+        super().timeout_keep_alive_handler()
+
+    def has_unread_bytes(self) -> bool:
+        """Returns whether bytes have arrived that this process has not read."""
+        if self.transport.is_closing():
+            return False
+        count = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+        return struct.unpack("i", count)[0] > 0
+
+    def _become_idle(self) -> None:
+        self.server_state.idle.pop(self, None)
+        self.server_state.idle[self] = None
+
+    def _make_room(self) -> None:
+        """Closes the connection that has been idle for longest, or refuses this one if no other is idle."""
+        self.server_state.log.warning("over %d HTTP connections: idle ones are closed", self.server_state.most)
+        oldest = next(iter(self.server_state.idle))
+        if oldest is self:
+            self._refuse(503, f"all {self.server_state.most} connections have running requests: try again later")
+            return
+        self.server_state.idle.pop(oldest)
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+
+    def _within(self, seconds: float | None) -> None:
+        """Sets the time within which the client must send the current part; None for no limit."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._took_too_long)
+
+    def _took_too_long(self) -> None:
+        self._deadline = None
+        if self in self.server_state.idle and not self._is_in_head:
+            self.transport.close()  # A connection that has sent nothing needs no answer.
+        else:
+            self._refuse(408, "the request did not arrive in time")
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answers, unless another answer has begun, and closes the connection after the client had time to read."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        self._within(None)
+        self.server_state.log.warning("an HTTP connection is closed with status %d: %s", status, text)
+        if self.cycle is None or self.cycle.response_complete or not (self.cycle.response_started or self.pipeline):
+            head = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            length = f"content-length: {len(text)}\r\nconnection: close\r\n\r\n"
+            self.transport.write((head + length + text).encode("ascii"))
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._become_idle()
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        with contextlib.suppress(OSError):
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+
+
+class HttpServer(uvicorn.Server):
+    """A uvicorn server that, at its shutdown, answers every request that was sent before its listener closed.
+
+    Each of these answers says `Connection: close`. An idle connection is closed after a second, and only if it has no
+    unread bytes, as the kernel resets a connection that is closed with unread bytes.
+
+    Args:
+      app: the ASGI application.
+      stop_secs: longest time that running requests may take at the shutdown.
+      secure: the settings for TLS.
+    """
+
+    def __init__(self, app: ASGIApp, stop_secs: float, secure: dict[str, Any]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=HttpConnection,
+                log_config=None,
+                access_log=False,
+                log_level="warning",
+                lifespan="off",
+                ws="none",
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                server_header=False,
+                backlog=_ACCEPTED_AT_A_TIME,
+                timeout_graceful_shutdown=max(round(stop_secs), 1),
+                **secure,
+            )
+        )
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = max(min(_MOST_CONNECTIONS, descriptors // _SHARE_OF_DESCRIPTORS), 1)
+        self._limits = self.server_state = ConnectionLimits(most)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(_BACKLOG)  # asyncio has set the queue's length to `backlog`.
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._limits.is_ending = True
+        # No await from here to `close`, so that no connection is left in the listener's queue.
+        accepted = [each for listening in sockets or [] for each in _accepted(listening)]
+        for server in self.servers:
+            server.close()
+        joining = asyncio.gather(*map(self._join, accepted), return_exceptions=True)
+        for connection in self._limits.connections - self._limits.idle.keys():
+            connection.shutdown()  # It ends after the current answer.
+        loop = asyncio.get_running_loop()
+        quiet, latest = loop.time() + _DRAIN_SECONDS, loop.time() + (self.config.timeout_graceful_shutdown or 0)
+        while self._limits.connections and loop.time() < latest:
+            if loop.time() >= quiet:
+                for connection in list(self._limits.idle):
+                    if not connection.has_unread_bytes():
+                        connection.transport.close()
+                if not self._limits.idle:
+                    break
+            await asyncio.sleep(_LOOK_SECONDS)
+        joining.cancel()
+        await super().shutdown(sockets)
+
+    async def _join(self, connection: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: HttpConnection(config=self.config, server_state=self._limits, app_state=self.lifespan.state),
+            connection,
+            ssl=self.config.ssl,
+        )
+
+
+def _accepted(listening: socket.socket) -> list[socket.socket]:
+    """Returns the connections that wait in the listener's queue."""
+    found = []
+    with contextlib.suppress(OSError):
+        while True:
+            found.append(listening.accept()[0])
+    for connection in found:
+        connection.setblocking(False)
+    return found

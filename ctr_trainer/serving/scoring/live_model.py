@@ -1,0 +1,197 @@
+"""The model that a server serves: a thread waits for its publication, then looks for newer records."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ctr_trainer.serving.publication.places import RowReader
+from ctr_trainer.serving.publication.reading import RowsLost
+from ctr_trainer.serving.scoring.examples import Examples
+from ctr_trainer.serving.scoring.raw_inputs import NotReady, NotThere
+from ctr_trainer.serving.scoring.served_model import RecordRefused, Scored, ServedModel
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_CLOSE_SECONDS = 30
+
+
+class LiveModel:
+    """Loads a model in a thread, then keeps it at the newest record.
+
+    Args:
+      open_reader: opens the publication; raises UserError as long as there is none.
+      name: name of the model in URLs; "" for the name under which it was published.
+      refresh_secs: time between two looks for a newer record.
+      start_timeout: longest time to wait for a publication, in seconds.
+      max_age_secs: age of the rows beyond which they are stale; 0 for no limit.
+      on_refresh: f(outcome), called after each look with `newer`, `none`, `refused` or `failed`.
+      on_failure: f(UserError), called if there is no model after `start_timeout`.
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], RowReader],
+        name: str = "",
+        refresh_secs: float = 1.0,
+        start_timeout: float = 60.0,
+        max_age_secs: float = 0.0,
+        on_refresh: Callable[[str], None] = lambda outcome: None,
+        on_failure: Callable[[UserError], None] = lambda error: None,
+    ) -> None:
+        self._open_reader, self._name = open_reader, name
+        self._refresh_secs, self._start_timeout, self._max_age_secs = refresh_secs, start_timeout, max_age_secs
+        self._on_refresh, self._on_failure = on_refresh, on_failure
+        self._model: ServedModel | None = None
+        self._why = "the model is being loaded"
+        self._problem: Exception | None = None  # The error of the last look for a newer record.
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
+
+    def start(self) -> None:
+        """Begins to load the model."""
+        self._thread.start()
+
+    @property
+    def model(self) -> ServedModel:
+        """The model.
+
+        Raises:
+          NotReady: the model is not loaded.
+        """
+        if self._model is None:
+            raise NotReady(f"{self._why}: send the request again later")
+        return self._model
+
+    @property
+    def name(self) -> str:
+        """The name of the model in URLs; "" as long as it is not known."""
+        return self._name or (self._model.name if self._model else "")
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model is loaded."""
+        return self._model is not None
+
+    def named(self, name: str) -> ServedModel:
+        """Returns the model if it has this name.
+
+        Raises:
+          NotThere: the model has another name.
+          NotReady: the model is not loaded.
+        """
+        model = self.model
+        if name != self.name:
+            raise NotThere(f"no model {name!r}; this server has {self.name!r}")
+        return model
+
+    def score(self, examples: Examples) -> Scored:
+        """Scores examples; see `ServedModel.score`."""
+        return self.model.score(examples)
+
+    def what_is_wrong(self) -> str:
+        """Returns why a load balancer should send no requests; "" if nothing is wrong."""
+        if self._model is None:
+            return self._why
+        if self._model.lost:
+            return self._model.lost
+        age = self._model.freshness.age_secs
+        if 0 < self._max_age_secs < age:
+            return f"the rows are {age:.0f} s old, above the {self._max_age_secs:g} s of max_age_secs"
+        return ""
+
+    @property
+    def problem(self) -> str:
+        """Why no newer record is served; "" if nothing is wrong. The served record stays valid."""
+        return "" if self._problem is None else str(self._problem) or type(self._problem).__name__
+
+    def close(self) -> None:
+        """Ends the thread and frees the model; no other call may be running."""
+        self._ends.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            _log.warning("a look for a newer record did not end within %d s: it is cut off", _CLOSE_SECONDS)
+        elif self._model is not None:
+            self._model.close()
+
+    def _run(self) -> None:
+        try:
+            model = self._load()
+        except UserError as error:
+            self._why = str(error)
+            self._on_failure(error)
+            return
+        except BaseException as error:
+            self._why = f"the model cannot be loaded: {error}"
+            _log.exception("the model cannot be loaded")
+            self._on_failure(UserError(self._why))
+            return
+        if model is None:
+            return
+        while not self._ends.wait(self._refresh_secs):
+            self._refresh(model)
+
+    def _load(self) -> ServedModel | None:
+        """Returns the model; None if `close` was called first."""
+        began, said = time.monotonic(), False
+        while not self._ends.is_set():
+            try:
+                model = self._model = self._opened()
+            except UserError as error:
+                if time.monotonic() - began >= self._start_timeout:
+                    raise UserError(f"{error} (waited {self._start_timeout:g} s, start_timeout)") from None
+                if not said:
+                    _log.warning("%s; waiting up to %g s for it", error, self._start_timeout)
+                self._why, said = str(error), True
+                self._ends.wait(min(self._refresh_secs, self._start_timeout))
+                continue
+            _log.info("%s", self._served(model))
+            return model
+        return None
+
+    def _opened(self) -> ServedModel:
+        reader = self._open_reader()
+        try:
+            return ServedModel(reader)
+        except BaseException:
+            reader.close()
+            raise
+
+    def _refresh(self, model: ServedModel) -> None:
+        """Looks for newer records until there is none, and logs each new problem once."""
+        before = self._problem
+        try:
+            while not self._ends.is_set():
+                is_newer = model.refresh()
+                self._on_refresh("newer" if is_newer else "none")
+                if not is_newer:
+                    break
+                self._problem = None
+                _log.info("%s", self._served(model))
+        except RecordRefused as error:
+            self._on_refresh("refused")
+            self._problem = error
+            _log.error("%s", error)
+            return
+        except Exception as error:
+            self._on_refresh("failed")
+            self._problem = error
+            if isinstance(error, RowsLost):
+                if not isinstance(before, RowsLost):
+                    _log.error("%s", error)
+            elif repr(error) != repr(before):
+                _log.warning("no newer record is served: %s", self.problem, exc_info=not isinstance(error, UserError))
+            return
+        if not isinstance(self._problem, RecordRefused):  # The refused record is still the newest one.
+            self._problem = None
+        if isinstance(before, RowsLost) and self._problem is None:
+            _log.info("the rows are there again")
+
+    def _served(self, model: ServedModel) -> str:
+        now = model.freshness
+        return (
+            f"model {self.name}: generation {now.generation}, epoch {now.epoch}, global step {now.global_step}, "
+            f"{now.age_secs:.1f} s old"
+        )

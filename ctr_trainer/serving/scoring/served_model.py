@@ -1,0 +1,276 @@
+"""A served model: the rows and the tower of the newest record of a publication."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ctr_trainer.serving.publication.places import RowReader
+from ctr_trainer.serving.publication.reading import RowsAhead
+from ctr_trainer.serving.publication.records import Record
+from ctr_trainer.serving.scoring.examples import Examples
+from ctr_trainer.serving.scoring.raw_inputs import NotReady, RawInputs
+from ctr_trainer.serving.scoring.tower import Tower, look_up
+from ctr_trainer.system.messages.errors import UserError
+
+_SECONDS = 60
+_MOST_TRIES = 3
+
+
+class RecordGate:
+    """Admits either any number of batches or one change of the record. A waiting change holds new batches back."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._batches = 0
+        self._changing = False
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """A context manager around one batch."""
+        with self._condition:
+            self._wait(lambda: not self._changing, "the change to a newer record")
+            self._batches += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._batches -= 1
+                self._condition.notify_all()
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """A context manager around a change, for one thread at a time. It waits until all batches have ended."""
+        with self._condition:
+            self._changing = True
+        try:
+            with self._condition:
+                self._wait(lambda: not self._batches, "the running batches")
+            yield
+        finally:
+            with self._condition:
+                self._changing = False
+                self._condition.notify_all()
+
+    def _wait(self, is_over: Callable[[], bool], what: str) -> None:
+        if not self._condition.wait_for(is_over, _SECONDS):
+            raise TimeoutError(f"{what} did not end within {_SECONDS} s")
+
+
+class RecordRefused(UserError):
+    """The tower of a record cannot be loaded, or its predictions are not finite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Freshness:
+    """The record from which an answer was computed.
+
+    Attributes:
+      generation: generation of the record.
+      epoch: epoch of the record.
+      global_step: global step of the record.
+      age_secs: seconds between the copy of the rows from the training and the answer.
+    """
+
+    generation: int
+    epoch: int
+    global_step: int
+    age_secs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """The predictions of a batch.
+
+    Attributes:
+      outputs: array[B, ...] by output.
+      freshness: the record from which they were computed.
+      seconds: the duration of each part: `keys`, `rows`, `tower`.
+      distinct_keys: number of distinct keys whose rows were read.
+    """
+
+    outputs: dict[str, np.ndarray]
+    freshness: Freshness
+    seconds: dict[str, float]
+    distinct_keys: int = 0
+
+    def part(self, first: int, count: int) -> "Scored":
+        """Returns the predictions of `count` examples, beginning with number `first`."""
+        outputs = {name: values[first : first + count] for name, values in self.outputs.items()}
+        return dataclasses.replace(self, outputs=outputs)
+
+
+class ServedModel:
+    """Scores each batch with the rows and the tower of one record, and changes to newer records.
+
+    Any number of threads may call `score`.
+
+    Args:
+      reader: the reader of the publication, which `close` closes.
+
+    Raises:
+      UserError: the tower cannot be loaded.
+    """
+
+    def __init__(self, reader: RowReader) -> None:
+        self._reader = reader
+        self._refused: Record | None = None
+        self._gate = RecordGate()
+        self._refreshing = threading.Lock()
+        self._tower = _warmed(Tower(reader.dense_path()), reader.record)
+
+    @property
+    def name(self) -> str:
+        """The name under which the model was published."""
+        return self._reader.record.model
+
+    @property
+    def inputs(self) -> RawInputs:
+        """The features that the current model reads."""
+        return self._tower.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the predictions of the current model."""
+        return self._tower.outputs
+
+    @property
+    def typical(self) -> dict[str, float | str]:
+        """Typical values of some features, see `Tower`."""
+        return self._tower.typical
+
+    @property
+    def freshness(self) -> Freshness:
+        """The freshness of an answer that would be computed now."""
+        record = self._reader.record
+        return Freshness(record.generation, record.epoch, record.global_step, self._reader.age_secs())
+
+    @property
+    def lost(self) -> str:
+        """What the publication has lost of the served rows, as a sentence; "" if nothing."""
+        return self._reader.lost
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """The number of keys looked up in the reader's cache of rows since the start, and of those found."""
+        return self._reader.lookups, self._reader.hits
+
+    def score(self, examples: Examples) -> Scored:
+        """Computes the predictions of examples.
+
+        Raises:
+          NotReady: the rows cannot be read now, or the model reads other features than when the examples were checked.
+        """
+        for _ in range(_MOST_TRIES):
+            try:
+                with self._gate.batch():
+                    if examples.inputs != self._tower.inputs:
+                        raise NotReady("the model takes other features than a moment ago: send the request again")
+                    return _score(self._tower, self._reader, examples, self.freshness)
+            except RowsAhead:
+                self._catch_up()
+            except NotReady:
+                raise
+            except UserError as error:
+                raise NotReady(f"the rows cannot be read: {error}") from None
+        raise NotReady("the rows are ahead of the record that is served: the publication is being replaced")
+
+    def _catch_up(self) -> None:
+        try:
+            self.refresh()
+        except UserError as error:
+            raise NotReady(f"the rows are ahead of the record that is served: {error}") from None
+
+    def refresh(self) -> bool:
+        """Changes to the newest record, unless it is served or was refused, and returns whether the record changed.
+
+        Raises:
+          RecordRefused: the tower of the newest record cannot be used; the previous record stays served.
+          UserError: the publication cannot be read; the current record stays served.
+        """
+        with self._refreshing:
+            newest = self._reader.refresh()
+            if newest is None or newest == self._refused:
+                return False
+            before, record = self._tower, self._reader.record
+            same = (newest.generation, newest.dense, newest.dense_files)
+            try:
+                if same == (record.generation, record.dense, record.dense_files):
+                    tower = before
+                else:
+                    tower = _warmed(Tower(self._reader.dense_path(newest), before), newest)
+            except UserError as error:
+                self._refused = newest
+                raise RecordRefused(
+                    f"{newest.kind} {newest.epoch} of generation {newest.generation} is not served, and epoch "
+                    f"{record.epoch} of generation {record.generation} stays: {error}"
+                ) from None
+            with self._gate.change():
+                self._reader.advance()
+                self._tower, self._refused = tower, None
+            if tower is not before:
+                before.close()
+            return True
+
+    def close(self) -> None:
+        """Frees the rows and the tower; no other call may be running."""
+        self._tower.close()
+        self._reader.close()
+
+
+def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Freshness) -> Scored:
+    times = [time.perf_counter()]
+    arrays = examples.arrays()
+    keys = tower.keys(arrays)
+    times.append(time.perf_counter())
+    rows, distinct_keys = look_up(tower.spec, tower.rows, keys, examples.count, reader.read)
+    times.append(time.perf_counter())
+    outputs = tower.predict(arrays, rows)
+    times.append(time.perf_counter())
+    seconds = dict(zip(("keys", "rows", "tower"), np.diff(times).tolist(), strict=True))
+    return Scored(outputs, freshness, seconds, distinct_keys)
+
+
+def _warmed(tower: Tower, record: Record) -> Tower:
+    """Returns the tower after two computations without rows, as TensorFlow plans each graph when it first runs.
+
+    Raises:
+      UserError: the record lacks a table that the tower reads, or an output has no finite value for an example.
+    """
+    widths = {name: config.weights for name, config in record.configs().items()}
+
+    def no_rows(table: str, keys: np.ndarray) -> np.ndarray:
+        if table not in widths:
+            raise UserError(
+                f"the tower {record.dense} reads table {table}, and the record of epoch {record.epoch} has "
+                f"{', '.join(widths) or 'none'}: publish the model again"
+            )
+        return np.zeros((len(keys), widths[table]), np.float32)
+
+    try:
+        for count in (1, 2):
+            arrays = Examples.missing(tower.inputs, count).arrays()
+            rows, _ = look_up(tower.spec, tower.rows, tower.keys(arrays), count, no_rows)
+            for name, values in tower.predict(arrays, rows).items():
+                _check_output(name, values, count, record)
+    except BaseException:
+        tower.close()
+        raise
+    return tower
+
+
+def _check_output(name: str, values: np.ndarray, count: int, record: Record) -> None:
+    if values.shape[:1] != (count,):
+        raise UserError(
+            f"output {name!r} of the tower {record.dense} has the shape {list(values.shape)} for {count} "
+            "examples: a served model gives one value per example"
+        )
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise UserError(
+            f"output {name!r} of the tower {record.dense}, global step {record.global_step}, is "
+            f"{values[~np.isfinite(values)].flat[0]} for an example without values: the training has diverged; publish "
+            "an earlier checkpoint"
+        )

@@ -1,0 +1,284 @@
+"""The process of a scoring server, and its metrics."""
+
+import contextlib
+import logging
+import os
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ctr_trainer.embedding.service.security import ServerSecurity, is_loopback
+from ctr_trainer.serving.publication.places import RowReader, open_reader
+from ctr_trainer.serving.scoring.batcher import Batcher
+from ctr_trainer.serving.scoring.flight_server import FlightScorer
+from ctr_trainer.serving.scoring.http_app import HttpApp, refused
+from ctr_trainer.serving.scoring.http_server import HttpServer
+from ctr_trainer.serving.scoring.live_model import LiveModel
+from ctr_trainer.serving.scoring.raw_inputs import WrongHost, shown
+from ctr_trainer.serving.scoring.served_model import Scored
+from ctr_trainer.settings.servers import ScoreFlags
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import child
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+_log = logging.getLogger(__name__)
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+class ScoreMetrics:
+    """The metrics of a scoring server, for Prometheus.
+
+    | metric | labels | what |
+    |---|---|---|
+    | `ctr_score_requests_total` | transport, status | requests answered; the status is HTTP's |
+    | `ctr_score_request_seconds` | transport | histogram from the request's last byte to its answer |
+    | `ctr_score_wait_seconds` | | histogram of the wait of a batch's first request |
+    | `ctr_score_part_seconds` | part | histogram of a batch's `keys`, `rows` and `tower` |
+    | `ctr_score_batch_examples` | | histogram of the examples of a batch |
+    | `ctr_score_keys_total` | | distinct keys whose rows were read |
+    | `ctr_score_refreshes_total` | outcome | looks for a newer record: `newer`, `none`, `refused`, `failed` |
+    | `ctr_score_waiting_examples` | | examples that wait now |
+    | `ctr_score_generation`, `ctr_score_epoch`, `ctr_score_global_step` | | the served record, if any |
+    | `ctr_score_age_seconds` | | seconds since the served rows were taken from the training |
+    | `ctr_score_row_cache_keys_total` | found | keys looked up in the cache of a cluster's hot rows: `yes`, `no` |
+
+    Args:
+      now: f() -> dict of the current gauges: metric without `ctr_score_` -> (help, number).
+      cached: f() -> (keys looked up in the cache of rows, keys found there).
+    """
+
+    def __init__(
+        self, now: Callable[[], Mapping[str, tuple[str, float]]], cached: Callable[[], tuple[int, int]]
+    ) -> None:
+        self._now, self._cached = now, cached
+        self._registry = CollectorRegistry()
+        self._requests = self._counter("requests", "Requests answered", "transport", "status")
+        self._request_seconds = self._histogram("request_seconds", "Time of a request", _SECONDS, "transport")
+        self._wait_seconds = self._histogram("wait_seconds", "Wait of a batch's first request", _SECONDS)
+        self._part_seconds = self._histogram("part_seconds", "Time of the parts of a batch", _SECONDS, "part")
+        self._batch_examples = self._histogram("batch_examples", "Examples of a batch", _EXAMPLES)
+        self._keys = self._counter("keys", "Distinct keys whose rows were read")
+        self._refreshes = self._counter("refreshes", "Looks for a newer record", "outcome")
+        self._registry.register(self)
+
+    def note_request(self, transport: str, status: int, seconds: float) -> None:
+        """Counts a request that was answered."""
+        self._requests.labels(transport, str(status)).inc()
+        self._request_seconds.labels(transport).observe(seconds)
+
+    def note_batch(self, scored: Scored, examples: int, waited: float) -> None:
+        """Counts a batch; see `Batcher`."""
+        self._wait_seconds.observe(waited)
+        self._batch_examples.observe(examples)
+        self._keys.inc(scored.distinct_keys)
+        for part, seconds in scored.seconds.items():
+            self._part_seconds.labels(part).observe(seconds)
+
+    def note_refresh(self, outcome: str) -> None:
+        """Counts a look for a newer record."""
+        self._refreshes.labels(outcome).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics that are read when Prometheus asks."""
+        for name, (text, value) in self._now().items():
+            yield GaugeMetricFamily(f"ctr_score_{name}", text, value=value)
+
+        lookups, hits = self._cached()
+        found = CounterMetricFamily("ctr_score_row_cache_keys", "Keys looked up in the cache of rows", labels=["found"])
+        found.add_metric(["yes"], hits)
+        found.add_metric(["no"], lookups - hits)
+        yield found
+
+    def text(self) -> bytes:
+        """Returns all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"ctr_score_{name}", text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(f"ctr_score_{name}", text, labels, buckets=buckets, registry=self._registry)
+
+
+class ScoreServer:
+    """A scoring server. It listens as soon as it is constructed.
+
+    Args:
+      flags: the settings of the server.
+      open_reader: opens the publication; see `LiveModel`.
+
+    Attributes:
+      port: port of HTTP.
+      flight_port: port of Arrow Flight, or None.
+
+    Raises:
+      UserError: a port is taken, a token or key file is missing, or other machines could connect without a token.
+    """
+
+    def __init__(self, flags: ScoreFlags, open_reader: Callable[[], RowReader]) -> None:
+        security = ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca)
+        security.refuse_open_door(flags.bind)
+        self._failure: UserError | None = None
+        with contextlib.ExitStack() as stack:
+            listening = stack.enter_context(_listen(flags))
+            self._metrics = ScoreMetrics(self._gauges, self._cached)
+            self._live = LiveModel(
+                open_reader,
+                flags.name,
+                flags.refresh_secs,
+                flags.start_timeout,
+                flags.max_age_secs,
+                self._metrics.note_refresh,
+                self._fail,
+            )
+            stack.callback(self._live.close)
+            self._batcher = Batcher(self._live.score, flags.limits, self._metrics.note_batch)
+            stack.callback(self._batcher.close)
+            self._flight: FlightScorer | None = None
+            if flags.flight_port >= 0:
+                self._flight = FlightScorer(
+                    flags.bind,
+                    flags.flight_port,
+                    self._live,
+                    self._batcher,
+                    self._metrics.note_request,
+                    flags.limits,
+                    security,
+                )
+                stack.callback(self._flight.stop, flags.stop_secs)
+            app: ASGIApp = HttpApp(
+                self._live,
+                self._batcher,
+                self._metrics.note_request,
+                self._metrics.text,
+                flags.limits,
+                security.token,
+            ).asgi
+            if is_loopback(flags.bind) and security.token is None:
+                app = _OfHosts(app, _LOOPBACK)
+            self._http = HttpServer(app, flags.stop_secs, _secure(flags))
+            self._listening = listening
+            self._closing = stack.pop_all()
+        self.port = listening.getsockname()[1]
+        self.flight_port = self._flight and self._flight.port
+
+    def run(self) -> None:
+        """Serves until `stop` is called or, on the main thread, SIGTERM or SIGINT arrives; then ends running requests.
+
+        Raises:
+          UserError: there was no publication in time.
+        """
+        with self._closing:
+            self._live.start()
+            self._http.run(sockets=[self._listening])
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Makes `run` end; any thread may call it."""
+        self._http.should_exit = True
+
+    def _fail(self, error: UserError) -> None:
+        self._failure = error
+        self.stop()
+
+    def _cached(self) -> tuple[int, int]:
+        return self._live.model.cached if self._live.is_loaded else (0, 0)
+
+    def _gauges(self) -> dict[str, tuple[str, float]]:
+        figures: dict[str, tuple[str, float]] = {"waiting_examples": ("Examples that wait", self._batcher.waiting)}
+        if self._live.is_loaded:
+            now = self._live.model.freshness
+            figures |= {
+                "generation": ("Generation that is served", now.generation),
+                "epoch": ("Epoch that is served", now.epoch),
+                "global_step": ("Global step of what is served", now.global_step),
+                "age_seconds": ("Since the served rows were taken from the training", now.age_secs),
+            }
+        return figures
+
+
+class _OfHosts:
+    """An ASGI application that answers only the requests whose header `Host` names one of some hosts.
+
+    Without a token, a page of another site that a browser shows could otherwise read predictions, by a name that leads
+    to this machine.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        host = request.headers.get("host", "")
+        if host and host.rpartition(":")[0].lower() not in self._hosts and host.lower() not in self._hosts:
+            error = WrongHost(
+                f"this server is {' or '.join(self._hosts)}, not {shown(host)}: send one of these as `Host`, or start "
+                "the server with a token (token_file)"
+            )
+            await (await refused(request, error))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def serve(flags: ScoreFlags) -> None:
+    """Serves until SIGTERM or SIGINT. It must be called on the main thread.
+
+    Raises:
+      UserError: see `ScoreServer`.
+    """
+    _raise_descriptor_limit()
+    server = ScoreServer(
+        flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
+    )
+    # While uvicorn runs it has its own handlers; after its end it raises the signal again.
+    with child.handling_signals(lambda *_: server.stop()):
+        scheme = "https" if flags.tls_cert else "http"
+        _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, flags.bind, server.port)
+        if server.flight_port:
+            _log.info("Arrow Flight on %s:%d", flags.bind, server.flight_port)
+        if flags.port_file:
+            durable_file.write_text(flags.port_file, f"{flags.bind}:{server.port}")
+        server.run()
+        _log.info("scoring server on port %d has ended", server.port)
+
+
+def _raise_descriptor_limit() -> None:
+    """Lets this process have as many descriptors as its hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _listen(flags: ScoreFlags) -> socket.socket:
+    family = socket.AF_INET6 if ":" in flags.bind else socket.AF_INET
+    # asyncio turns Nagle's algorithm off for sockets of this protocol only. With it, an answer, which takes two writes,
+    # would take 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((flags.bind.strip("[]"), flags.port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise flags.refused("{bind}, {port}: {why}; name a free one", why=os.strerror(error.errno or 0)) from None
+    return listening
+
+
+def _secure(flags: ScoreFlags) -> dict[str, Any]:
+    """Returns uvicorn's settings for TLS."""
+    secure: dict[str, Any] = {}
+    if flags.tls_cert:
+        secure = {"ssl_certfile": flags.tls_cert, "ssl_keyfile": flags.tls_key}
+    if flags.tls_client_ca:
+        secure |= {"ssl_ca_certs": flags.tls_client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return secure

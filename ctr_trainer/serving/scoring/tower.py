@@ -1,0 +1,186 @@
+"""A dense tower: an exported graph, and a session with its variables."""
+
+import os
+import pathlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.embedding.worker.lookup import Bag, Lookup
+from ctr_trainer.features.columns import SparseFeature
+from ctr_trainer.features.spec import FeatureSpec, TableFeatures
+from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
+from ctr_trainer.serving.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS
+from ctr_trainer.serving.export.saved_model import load_spec, load_typical
+from ctr_trainer.serving.scoring.raw_inputs import RawInputs
+from ctr_trainer.system.messages.errors import UserError, reason
+
+tf1 = tf.compat.v1
+_SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+_GRAPH = tf.saved_model.SAVED_MODEL_FILENAME_PB
+_ROWS = (EMBEDDING, LINEAR, SEQUENCE, MASK)
+Arrays = Mapping[str, np.ndarray]
+
+
+def look_up(
+    spec: FeatureSpec,
+    names: Collection[str],
+    keys: Arrays,
+    count: int,
+    read: Callable[[str, np.ndarray], np.ndarray],
+) -> tuple[dict[str, np.ndarray], int]:
+    """Makes the inputs of a tower that come from rows. Each distinct key of a table is read once.
+
+    Args:
+      spec: the features of the tower.
+      names: names of the inputs, see `row_inputs.RowInputs` of `export`.
+      keys: the outputs of `raw_keys.key_outputs`.
+      count: number of examples.
+      read: f(table, keys int64[U]) -> float32[U, weights].
+
+    Returns:
+      (dict of name -> float32 array, number of distinct keys that were read).
+    """
+    inputs: dict[str, np.ndarray] = {}
+    distinct_keys = 0
+    for table in spec.tables:
+        pooled = [name for name in (f"{EMBEDDING}/{table.name}", f"{LINEAR}/{table.name}") if name in names]
+        sequences = [f for f in table.sequences if f"{SEQUENCE}/{f.name}" in names]
+        for feature in table.sequences:
+            if f"{MASK}/{feature.name}" in names:
+                lengths = np.diff(keys[f"{SPLITS}/{feature.name}"])
+                mask = np.arange(feature.max_length) < lengths[:, None]
+                inputs[f"{MASK}/{feature.name}"] = mask.astype(np.float32)
+        if not pooled and not sequences:
+            continue
+        lookup = _lookup(table, bool(pooled), sequences, keys, count)
+        rows = read(table.name, lookup.unique)
+        distinct_keys += len(lookup.unique)
+        # A row is [embedding, linear weight]. A model without one of the two has rows without it.
+        starts = {EMBEDDING: (0, table.dim), LINEAR: (rows.shape[1] - 1, 1)}
+        for name in pooled:
+            inputs[name] = lookup.gather(rows, *starts[name.partition("/")[0]])
+        for number, feature in enumerate(sequences):
+            inputs[f"{SEQUENCE}/{feature.name}"] = lookup.gather_sequence(number, rows, *starts[EMBEDDING])
+    return inputs, distinct_keys
+
+
+def _lookup(
+    table: TableFeatures, is_pooled: bool, sequences: Sequence[SparseFeature], keys: Arrays, count: int
+) -> Lookup:
+    singles = keys[f"{KEYS}/{table.name}"] if is_pooled and table.single else np.zeros((count, 0), np.int64)
+    bags: list[Bag] = []
+    for f in table.bags if is_pooled else ():
+        assert f.combiner is not None  # A bag has one.
+        bags.append((*_list(keys, f), f.combiner, keys.get(f"{WEIGHTS}/{f.name}")))
+    return Lookup(singles, bags, [(*_list(keys, f), f.max_length) for f in sequences])
+
+
+def _list(keys: Arrays, feature: SparseFeature) -> tuple[np.ndarray, np.ndarray]:
+    return keys[f"{VALUES}/{feature.name}"], keys[f"{SPLITS}/{feature.name}"]
+
+
+class Tower:
+    """The dense tower of a SavedModel that was exported without rows. Several threads may compute with it.
+
+    Args:
+      path: local directory of the SavedModel.
+      earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read, which
+        takes milliseconds.
+
+    Attributes:
+      inputs: the features that the signatures take.
+      spec: the feature spec of the model.
+      rows: names of the inputs that are made of rows, see `row_inputs.RowInputs`.
+      outputs: names of the predictions.
+      typical: typical values by feature. For a number with buckets it is the middle boundary of its buckets, which is
+        the median of the training data if the buckets are quantiles; for a text it is the most frequent one.
+
+    Raises:
+      UserError: there is no such SavedModel, or it cannot be served.
+    """
+
+    def __init__(self, path: str, earlier: "Tower | None" = None) -> None:
+        try:
+            self._definition = pathlib.Path(path, _GRAPH).read_bytes()
+            self.spec = load_spec(path)
+            if earlier is not None and (earlier._definition, earlier.spec) != (self._definition, self.spec):
+                earlier = None  # The graph alone does not say how bags are pooled, so the specs are compared as well.
+            graph = earlier._session.graph if earlier else tf.Graph()
+            self._session: Any = tf1.Session(graph=graph, config=_config())
+            self._meta: Any
+            if earlier:
+                self._meta = earlier._meta
+                saver = self._meta.saver_def
+                prefix = os.path.join(path, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
+                self._session.run(saver.restore_op_name, {saver.filename_tensor_name: prefix})
+            else:
+                self._meta = tf1.saved_model.load(self._session, [tf.saved_model.SERVING], str(path))
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(f"{path}: no SavedModel that can be served: {reason(error)}; publish it again") from None
+        signatures = self._meta.signature_def
+        self._tower = signatures[_SERVING]
+        self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None
+        self.rows = tuple(name for name in self._tower.inputs if name.partition("/")[0] in _ROWS and "/" in name)
+        if self.rows and self._keys is None:
+            raise UserError(
+                f"{path}: it has no signature {SIGNATURE!r}, which an older export lacks: export and publish it again"
+            )
+        dense = [name for name in self._tower.inputs if name not in self.rows]
+        self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
+        self.outputs = tuple(sorted(self._tower.outputs))
+        self._dense = dense
+        raw = {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
+        self._middles: dict[str, float] = earlier._middles if earlier else _middles(graph, raw)
+        self.typical: dict[str, float | str] = {**self._middles, **load_typical(path)}
+        if self._keys:
+            self._make_keys = self._callable(self._keys)
+        self._predict = self._callable(self._tower)
+
+    def keys(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Returns the keys of what `Examples.arrays` returned; see `raw_keys.key_outputs`."""
+        if self._keys is None:
+            return {}
+        keys = self._make_keys(*(arrays[name] for name in self._keys.inputs))
+        return dict(zip(self._keys.outputs, keys, strict=True))
+
+    def predict(self, arrays: Arrays, rows: Arrays) -> dict[str, np.ndarray]:
+        """Returns the predictions, array[B, ...] by output.
+
+        Args:
+          arrays: what `Examples.arrays` returned.
+          rows: what `look_up` returned for `self.rows`.
+        """
+        given = {**rows, **{name: arrays[name] for name in self._dense}}
+        return dict(zip(self._tower.outputs, self._predict(*(given[name] for name in self._tower.inputs)), strict=True))
+
+    def close(self) -> None:
+        """Frees the variables."""
+        self._session.close()
+
+    def _callable(self, signature: Any) -> Callable[..., list[np.ndarray]]:
+        graph = self._session.graph
+        fetches = [graph.get_tensor_by_name(tensor.name) for tensor in signature.outputs.values()]
+        feeds = [graph.get_tensor_by_name(tensor.name) for tensor in signature.inputs.values()]
+        return self._session.make_callable(fetches, feeds)
+
+
+def _middles(graph: tf.Graph, inputs: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the middle boundary of each input that a graph puts into buckets."""
+    names, found = {tensor.name: name for name, tensor in inputs.items()}, {}
+    for operation in graph.get_operations():
+        if operation.type == "Bucketize":
+            value = operation.inputs[0]
+            while value.name not in names and len(value.op.inputs):
+                value = value.op.inputs[0]
+            boundaries = operation.get_attr("boundaries")
+            if value.name in names and boundaries:
+                found[names[value.name]] = float(boundaries[len(boundaries) // 2])
+    return found
+
+
+def _config() -> Any:
+    # A batch is small. With -1 it is computed in the calling thread, without a wait for a thread of a pool.
+    return tf1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)

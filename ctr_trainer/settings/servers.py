@@ -1,0 +1,145 @@
+"""Flags of the commands that run or ask servers: `serve`, `service` and `score`."""
+
+import dataclasses
+from typing import Any
+
+from ctr_trainer.settings.embedding_config import SecurityFiles
+from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.setting import Settings, same_as, setting
+from ctr_trainer.system.messages import log_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeFlags(Settings, title="Serve"):
+    """Serve."""
+
+    bind: str = setting("127.0.0.1:0", "host:port to listen on; port 0 picks one", "address")
+    data_dir: str = setting("", "the only directory, or its URL, that snapshots are written to and read from", "path")
+    token_file: str = setting("", "file with the token that clients must send; needed off loopback", "path")
+    tls_cert: str = setting("", "PEM of the service's certificate; turns on TLS", "path")
+    tls_key: str = setting("", "PEM of its key", "path")
+    tls_client_ca: str = setting("", "PEM of the authority whose certificates clients must show", "path")
+    metrics_port: int = setting(-1, "where Prometheus reads /metrics; 0 picks a port, -1 is none", "port", minimum=-1)
+    port_file: str = setting("", "file that gets host:port once the service is ready", "path")
+    save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM, for --restore")
+    restore: str = setting("", "directory that such a save left, to start from", "path")
+    log_format: str = setting("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceFlags(Settings, title="Service"):
+    """Service."""
+
+    service: str = setting(
+        "",
+        "shards as host:port,host:port, in the order that the workers name them",
+        "address",
+        flag="embedding_service",
+    )
+    output: str = setting("", "directory that `save` writes, inside the shards' --data_dir", "path")
+    format: str = setting("table", "form of what is printed; json: one JSON object", choices=("table", "json"))
+    service_timeout: float = setting(
+        10.0, "time for which a shard that does not answer is asked again", "seconds", minimum=0.0
+    )
+    security: SecurityFiles = SecurityFiles()
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreLimits(Settings, title="Requests"):
+    """Limits of what a scoring server takes on, and how it batches.
+
+    Attributes:
+      batch_delay_ms: with 0 a batch takes what waits when a thread is free, so batches grow with the load.
+      max_body_bytes, max_values: their defaults grow with `max_examples`.
+      max_queue: a request beyond it is refused by 429, so that those that wait are answered in time.
+    """
+
+    max_batch_size: int = setting(
+        256, "examples of concurrent requests that are scored together", "examples", minimum=1
+    )
+    batch_delay_ms: float = setting(
+        0.0,
+        "how long a batch waits for further requests; 0: takes those that wait already",
+        "ms",
+        minimum=0.0,
+        flag=None,
+    )
+    threads: int = setting(1, "batches that are scored at a time, each on one core", "threads", minimum=1)
+    max_queue: int = setting(
+        4096, "examples that may wait; a request beyond them is refused by status 429", "examples", minimum=1, flag=None
+    )
+    timeout_secs: float = setting(
+        1.0, "how long a request may wait and be scored before status 504 answers it", "seconds", above=0.0
+    )
+    max_examples: int = setting(
+        1024,
+        "examples that one request may have; its bytes and values may be 4 KiB and 128 for each",
+        "examples",
+        minimum=1,
+    )
+    max_list_length: int = setting(
+        1000, "values that a bag or sequence of one example may have", "values", minimum=1, flag=None
+    )
+    max_body_bytes: int = setting(
+        4 << 20, "size that the body of a request may have; beyond it status 413 answers", "bytes", minimum=1, flag=None
+    )
+    max_values: int = setting(
+        1 << 17,
+        "values that one request may have, each list counted as long as the longest; beyond it status 413 answers",
+        "values",
+        minimum=1,
+        flag=None,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_body_bytes", "max_values"):
+            default: Any = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) == default:  # 4 KiB and 128 values per example.
+                object.__setattr__(self, name, default * max(self.max_examples, 1024) // 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreFlags(Settings, title="Score"):
+    """Score."""
+
+    model: str = setting(
+        "",
+        "publication that is served: a directory, its URL, or redis://host:port,host:port/NAME of a cluster",
+        "path",
+    )
+    name: str = setting("", "name of the model in the server's URLs; none takes the name that it was published by")
+    bind: str = setting("127.0.0.1", "address to listen on; off loopback the server needs a --token_file", "address")
+    port: int = setting(8080, "port of HTTP; 0 picks one", "port", minimum=0, maximum=65535)
+    flight_port: int = setting(
+        -1, "port of Arrow Flight, for batches; 0 picks one, -1 is none", "port", minimum=-1, maximum=65535
+    )
+    refresh_secs: float = setting(1.0, "time between two looks for a newer record", "seconds", above=0.0, flag=None)
+    start_timeout: float = setting(
+        60.0, "longest wait at the start for a publication that does not exist yet", "seconds", minimum=0.0
+    )
+    max_age_secs: float = setting(
+        0.0, "age of the served rows beyond which /healthz says 503; 0 is any age", "seconds", minimum=0.0
+    )
+    stop_secs: float = setting(
+        10.0,
+        "how long requests in progress may take to end after SIGTERM",
+        "seconds",
+        minimum=0.0,
+        flag="grace_secs",
+    )
+    cache_dir: str = setting(
+        "", "local directory for rows and towers; none: the directory of temporary files", "path", flag=None
+    )
+    cache_rows: int = setting(
+        100_000, "rows of each table that are kept for the next batches, of a cluster's rows; 0 for none", minimum=0
+    )
+    cache_secs: float = setting(1.0, "for how long such a row is given", "seconds", minimum=0.0, flag=None)
+    token_file: str = same_as(ServeFlags, "token_file")
+    tls_cert: str = same_as(ServeFlags, "tls_cert")
+    tls_key: str = same_as(ServeFlags, "tls_key")
+    tls_client_ca: str = same_as(ServeFlags, "tls_client_ca")
+    port_file: str = same_as(ServeFlags, "port_file")
+    log_format: str = same_as(ServeFlags, "log_format")
+    limits: ScoreLimits = ScoreLimits()
+    redis: RedisFiles = RedisFiles()

@@ -1,0 +1,292 @@
+"""Leases: a file or an object of a store that one process holds until it closes the lease or ends.
+
+The kernel holds a `FileLease` and frees it when the process ends. A `StoreLease` is an object that its owner renews,
+because a store has no locks.
+"""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import logging
+import os
+import pathlib
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
+# A file system that knows no locks, or is mounted without them.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+LEASE_SECONDS = 30.0  # After so long without a renewal the owner has lost the lease.
+_SETTLE_SECONDS = 1.0
+_RENEWALS = 4  # In LEASE_SECONDS.
+
+
+def lock(path: str | os.PathLike[str]) -> TextIO:
+    """Locks a file until the file is closed or this process ends, even by a kill. Makes the file if there is none.
+
+    The process that has the lock may remove the file. The next process then locks a new file.
+
+    Caveat: other hosts see the lock if the file system supports `flock` across hosts. NFS since Linux 2.6.12, CephFS
+    and Lustre do, unless they are mounted with local locks.
+
+    Args:
+      path: path of the file; its directory exists.
+
+    Returns:
+      the open file.
+
+    Raises:
+      BlockingIOError: another process has the lock.
+      OSError: the file cannot be made, or its file system has no locks.
+    """
+    while True:
+        file = open(path, "a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):
+                return file
+        except OSError:
+            file.close()
+            raise
+        file.close()
+
+
+def _is_at(file: TextIO, path: str | os.PathLike[str]) -> bool:
+    """Returns whether `path` still names the open file: the process that had the lock may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+class FileLease:
+    """A locked file that names the process that holds it, its host, and since when.
+
+    After a kill the file stays, without a lock. If the file system has no locks, this logs a warning and locks nothing.
+
+    Args:
+      path: path of the file; its directory exists.
+      refusal: f(holder) -> the error message if another process has the lock; `holder` is a text such as
+        `process 7 on host a since 2026-01-31 12:00:00`.
+
+    Raises:
+      UserError: another process has the lock, or the file cannot be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], refusal: Callable[[str], str]) -> None:
+        self._path, self._file = path, _locked(path, refusal)
+        self._file.truncate(0)
+        now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
+        self._file.write(f"{os.getpid()} on host {socket.gethostname()} since {now}\n")
+        self._file.flush()
+
+    def check(self) -> None:
+        """Does nothing: no other process can take the lock."""
+
+    def close(self) -> None:
+        """Removes the file and unlocks it."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)  # While the lock is held: later the file may be another process's.
+        self._file.close()
+
+
+def _locked(path: str | os.PathLike[str], refusal: Callable[[str], str]) -> TextIO:
+    """Returns the locked file, after waiting for a holder that was killed and is still giving its memory back."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            return lock(path)
+        except BlockingIOError:
+            holder = _written(path) or "of unknown number"
+            if not _is_ending(holder) or time.monotonic() > deadline:
+                raise UserError(refusal(f"process {holder}")) from None
+            time.sleep(_LOOK_SECONDS)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise UserError(f"{path}: cannot be locked: {error.strerror}") from error
+            _log.warning("%s cannot be locked (%s): make sure that no other job uses its directory", path, error)
+            return open(path, "a+")
+
+
+def _written(path: str | os.PathLike[str]) -> str:
+    """Returns the text of a file; "" if the file has just been removed."""
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        return file.read().strip()
+    return ""
+
+
+def _is_ending(holder: str) -> bool:
+    """Returns whether the holder was killed on this host and is still giving its memory back."""
+    pid, _, host = holder.partition(" on host ")
+    if not pid.isdecimal() or host.partition(" since ")[0] != socket.gethostname():
+        return False
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return not file.read() or _is_killed(pid)
+    except OSError:
+        return os.path.isdir("/proc/self")  # If there is a /proc, the process is gone.
+
+
+def _is_killed(pid: str) -> bool:
+    """Returns whether a process was sent SIGKILL and has not run since."""
+    with open(f"/proc/{pid}/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    return any(int(status.get(name, "0"), 16) >> (signal.SIGKILL - 1) & 1 for name in ("SigPnd", "ShdPnd"))
+
+
+def new_owner() -> dict[str, Any]:
+    """Returns what names this process as the owner of a lease that it renews, as JSON has it."""
+    return {
+        "token": secrets.token_hex(8),
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "machine": _machine(),
+        "since": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
+    }
+
+
+def owner_name(owner: dict[str, Any] | None) -> str:
+    """Returns how a message names an owner."""
+    if not owner:
+        return "another process"
+    return f"process {owner.get('process')} on host {owner.get('host')} since {owner.get('since')}"
+
+
+def has_ended(owner: dict[str, Any]) -> bool:
+    """Returns whether an owner was a process of this machine that no longer exists."""
+    if owner.get("machine") != _machine() or not isinstance(owner.get("process"), int):
+        return False
+    return not pathlib.Path(f"/proc/{owner['process']}").exists()
+
+
+def _machine() -> str | None:
+    """Returns what names this boot of this machine and the container whose process numbers this process sees."""
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
+    return f"{boot.read_text().strip()}/{os.stat('/proc/self/ns/pid').st_ino}" if boot.exists() else None
+
+
+class LeaseRenewal:
+    """A thread that renews a lease until `close`.
+
+    Args:
+      seconds: how long the lease lives without a renewal.
+      renew: f() -> whether this process still has the lease; a UserError is logged, and the next renewal may succeed.
+      name: name of the thread.
+    """
+
+    def __init__(self, seconds: float, renew: Callable[[], bool], name: str) -> None:
+        self._seconds, self._renew, self._ended = seconds, renew, threading.Event()
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+        self._thread.join(self._seconds)
+
+    def _live(self) -> None:
+        while not self._ended.wait(self._seconds / _RENEWALS):
+            try:
+                if not self._renew():
+                    return
+            except UserError as error:  # The next renewal may succeed in time.
+                _log.warning("the lease was not renewed: %s", error)
+
+
+class StoreLease:
+    """A lease that is an object in a store; a thread renews it.
+
+    The object names its owner's process, host and machine. Another process takes the lease at once if it sees that the
+    owner's process has ended on this machine, and otherwise after 30 s in which the object has not changed. No clock of
+    another host is read.
+
+    Caveat: pyarrow cannot write an object on the condition that there is none. If two processes ask for the lease
+    within the same second, the last writer has it, and the other process sees that after a second. A process that
+    writes later than that, because it was stopped between its look and its write, takes the lease from its owner. The
+    owner finds out at its next renewal; then `check` raises.
+
+    Args:
+      path: `StorePath` of the object.
+      seconds: how long a lease lives without a renewal.
+
+    Raises:
+      BlockingIOError: another process has the lease; `strerror` says which.
+      UserError: the store does not answer.
+    """
+
+    def __init__(self, path: Path, seconds: float = LEASE_SECONDS) -> None:
+        self._path, self._seconds, self._owner = path, seconds, new_owner()
+        self._count, self._lost_to = 0, ""
+        self._wait_for_the_end_of(self._read())
+        self._write()
+        time.sleep(_SETTLE_SECONDS)
+        self._refuse(self._read())
+        self._renewal = LeaseRenewal(seconds, self._renew, "store lease")
+
+    def check(self) -> None:
+        """Raises UserError if another process has taken the lease since."""
+        if self._lost_to:
+            raise UserError(
+                f"{self._path}: {self._lost_to} has taken the lock, because this process did not renew it for "
+                f"{self._seconds:g} s: it may no longer write there"
+            )
+
+    def close(self) -> None:
+        """Gives the lease back."""
+        self._renewal.close()
+        with contextlib.suppress(UserError):
+            if self._is_own(self._read()):
+                self._path.unlink(missing_ok=True)
+
+    def _wait_for_the_end_of(self, found: dict[str, Any] | None) -> None:
+        """Waits until the lease that was found is no longer renewed."""
+        deadline, first = time.monotonic() + self._seconds, found
+        if found and not has_ended(found):
+            _log.info(
+                "%s is the lock of %s: looking for %g s whether it lives", self._path, owner_name(found), self._seconds
+            )
+        while found and not has_ended(found) and time.monotonic() < deadline:
+            time.sleep(min(1.0, self._seconds / _RENEWALS))
+            found = self._read()
+            if found and found != first:
+                self._refuse(found)
+
+    def _refuse(self, found: dict[str, Any] | None) -> None:
+        if not self._is_own(found):
+            raise BlockingIOError(errno.EWOULDBLOCK, owner_name(found))
+
+    def _renew(self) -> bool:
+        found = self._read()
+        if not self._is_own(found):
+            self._lost_to = owner_name(found)
+            _log.error("%s: %s has taken the lock", self._path, self._lost_to)
+            return False
+        self._write()
+        return True
+
+    def _is_own(self, found: dict[str, Any] | None) -> bool:
+        return found is not None and found["token"] == self._owner["token"]
+
+    def _read(self) -> dict[str, Any] | None:
+        """Returns what the object says; None if there is none."""
+        if not self._path.is_file():
+            return None
+        try:
+            return {"token": "", **json.loads(self._path.read_bytes())}
+        except (UserError, ValueError):
+            return {"token": ""}  # Removed a moment ago, or no lease of this package.
+
+    def _write(self) -> None:
+        self._count += 1
+        self._path.write_json({**self._owner, "renewed": self._count})

@@ -1,0 +1,276 @@
+"""Checks what a command writes: never one of its inputs, and never a file that it did not write before."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.path import Closeable, Path
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+
+_NAMED = 3
+UNFINISHED = ".ctr_trainer_unfinished"
+_REPORTS = ".ctr_trainer_files"
+
+
+class FileList:
+    """A file in a directory that lists the files there that may be replaced or removed.
+
+    The list has one JSON line per entry: the name of a file relative to the directory; the name of a directory with `/`
+    at its end, which stands for all files below; or an object, which is a note. A line that a kill cut off is ignored.
+    It loses no file, because a name is on the disk before its file is made.
+
+    Args:
+      directory: directory of the files, or its URL; made with the first entry.
+      marker: name of the list, relative to the directory.
+
+    Attributes:
+      names: set of the listed names.
+      notes: list of the noted objects.
+    """
+
+    def __init__(self, directory: Any, marker: str) -> None:
+        self.directory, self.marker = path_of(directory), path_of(directory) / marker
+        self._hidden = {marker, self.marker.lock_name}
+        self.names, self.notes = set(), []
+        for line in self.marker.read_bytes().splitlines() if self.marker.is_file() else []:
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                self.names.add(entry) if isinstance(entry, str) else self.notes.append(entry)
+
+    def add(self, *names: str) -> Path:
+        """Lists names of files, which may be made from then on. Returns the path of the last file."""
+        new = [name for name in names if name not in self.names]
+        if new:
+            self._append(new)
+            self.names.update(new)
+        path = self.directory / names[-1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def note(self, values: dict[str, Any]) -> None:
+        """Adds a note, an object that JSON can hold."""
+        self._append([values])
+        self.notes.append(values)
+
+    def others(self) -> list[str]:
+        """Returns names of the files and links in the directory that are not on the list, sorted."""
+        own = {*self.present(), *self._hidden}
+        return [name for name in self.directory.entries() if name not in own]
+
+    def present(self) -> list[str]:
+        """Returns names of the files on the list that exist, and of their drafts; links are not followed."""
+        whole = tuple(name for name in self.names if name.endswith("/"))
+        return [
+            name
+            for name in self.directory.entries()
+            if name in self.names or durable_file.of_draft(name) in self.names or name.startswith(whole)
+        ]
+
+    def remove(self, below: str = "") -> None:
+        """Removes the files on the list, and directories that become empty.
+
+        Args:
+          below: name of a directory with `/` at its end, to remove only the files below it; "" for all files.
+        """
+        for name in self.present():
+            if name.startswith(below):
+                (self.directory / name).unlink()
+                for parent in (self.directory / name).parents:
+                    if parent == self.directory or any(parent.iterdir()):
+                        break
+                    parent.rmdir()
+
+    def remove_drafts(self) -> None:
+        """Removes the drafts of files on the list that killed processes left."""
+        for name in self.present():
+            if durable_file.of_draft(name) in self.names:
+                (self.directory / name).unlink()
+
+    def discard(self) -> None:
+        """Removes the files on the list, the list itself, and directories that become empty."""
+        self.remove()
+        self.marker.unlink(missing_ok=True)
+        for directory in (self.marker.parent, self.directory):
+            with contextlib.suppress(OSError):  # The directory holds other files, or is gone already.
+                directory.rmdir()
+
+    def _append(self, entries: Iterable[Any]) -> None:
+        self.marker.parent.mkdir(parents=True, exist_ok=True)
+        # The line before may be cut off.
+        self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
+
+
+def refuse_others(files: FileList, what: str) -> None:
+    """Raises UserError if a directory holds files that are not on its list; names some of them.
+
+    Args:
+      files: FileList.
+      what: what wrote the listed files, such as `an unfinished conversion`.
+    """
+    others = files.others()
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        raise UserError(
+            f"{files.directory} holds files that are not of {what}: {', '.join(others[:_NAMED])}{more}; "
+            "name another directory, or move them away"
+        )
+
+
+class InUse(UserError):
+    """The error that another process is filling the directory now."""
+
+
+class Unfinished:
+    """A directory that this process fills; a context manager.
+
+    While the block runs, a hidden file in the directory lists the files that were written, and is locked. The hidden
+    file stays for the next process unless `finish` removes it. At the block's end a directory without files is removed.
+
+    Caveat: hosts see each other's locks only if their file system passes them on, see `lease.lock`. For a store see
+    `StoreLease`.
+
+    Args:
+      path: path or URL of the directory, which is made if there is none. It must be empty, or hold only files on such a
+        list.
+      what: what this process makes, such as `conversion`; for messages.
+
+    Raises:
+      InUse: another process is filling the directory.
+      UserError: the path is a file, the directory holds other files, or the file system has no locks.
+    """
+
+    def __init__(self, path: Any, what: str) -> None:
+        self.path, self._what = path_of(path), what
+        self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+            self.files = FileList(self.path, UNFINISHED)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
+        try:
+            refuse_others(self.files, f"an unfinished {what}")
+            self.files.remove_drafts()
+            self.files.note({"process": os.getpid(), "host": socket.gethostname()})
+        except BaseException:
+            self._leave()
+            raise
+
+    def __enter__(self) -> "Unfinished":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leave()
+
+    def add(self, *names: str) -> Path:
+        """Lists names of files, which may be made from then on. Returns the path of the last file."""
+        return self.files.add(*names)
+
+    def clear(self, below: str = "") -> None:
+        """Removes the listed files, or only those below a directory of the name `below`."""
+        self.files.remove(below)
+
+    def finish(self) -> None:
+        """Removes the list. The files stay."""
+        self.files.marker.unlink()
+
+    def _locked(self) -> Closeable:
+        """Returns the hidden file, open and locked."""
+        try:
+            return (self.path / UNFINISHED).lock()
+        except BlockingIOError:
+            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
+
+    def _holder(self) -> str:
+        notes = [note for note in FileList(self.path, UNFINISHED).notes if "process" in note]
+        return f"process {notes[-1].get('process')} on {notes[-1].get('host')}" if notes else "another process"
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):
+            if not self.files.present():
+                self.files.marker.unlink(missing_ok=True)
+                for directory in self._made:
+                    directory.rmdir()
+        self._lock.close()
+
+
+def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) -> None:
+    """Refuses an output that holds an input, is an input, or would match the inputs the next time. Follows links.
+
+    Args:
+      output: path or URL of the file or directory to write.
+      sources: paths, URLs and patterns of the inputs, as the user gave them.
+      files: paths or URLs of the files that the sources stand for.
+
+    Raises:
+      UserError: the output is refused; names the output and the input.
+    """
+    real, place = path_of(output).resolve(), path_of(output).absolute()
+    for file in files:
+        if path_of(file).resolve().is_relative_to(real):
+            raise UserError(f"output {output}: the input {file} is in it and would be overwritten; name another output")
+    for source in map(path_of, sources):
+        is_there = source.exists()
+        for match in [source] if is_there else source.matches():
+            if match.is_dir() and real.is_relative_to(match.resolve()):
+                raise UserError(f"output {output}: is inside the input {match}; name an output outside of it")
+        if not is_there and any(each.match(str(source.absolute())) for each in (place, *place.parents)):
+            raise UserError(f"output {output}: the input {source} matches it; name an output that does not match")
+
+
+def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str) -> None:
+    """Refuses to replace a file that the command did not write.
+
+    Args:
+      path: path or URL of the file to write.
+      is_ours: f(path) -> whether the command wrote the file that exists there.
+      command: name of the command, such as `predict`.
+
+    Raises:
+      UserError: the file exists and the command did not write it; names the file.
+    """
+    there = path_of(path)
+    if there.is_dir():
+        raise UserError(f"output {path}: is a directory; name a file in it")
+    if (there.is_symlink() or there.exists()) and not (there.is_file() and is_ours(path)):
+        raise UserError(
+            f"output {path}: is there already and was not written by `{command}`; name another file, or remove it"
+        )
+
+
+def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
+    """Refuses to replace files that are no earlier report.
+
+    Args:
+      directory: directory of the reports; a hidden file in it lists the names that `claim` was given.
+      names: names of the files to write, or patterns of names.
+
+    Raises:
+      UserError: such a file exists and is no earlier report, or the directory is a file; names the file.
+    """
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise UserError(f"output={directory}: is a file; name a directory")
+    own = FileList(directory, _REPORTS).names
+    for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
+        if path.name not in own:
+            raise UserError(f"{path} is there already and is no earlier report; name another output, or remove it")
+
+
+def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:
+    """Lists files as reports, which may be written from then on. Makes the directory if there is none.
+
+    Returns:
+      dict of name -> path of the file.
+
+    Raises:
+      UserError: as `refuse_foreign_files`.
+    """
+    refuse_foreign_files(directory, names)
+    FileList(directory, _REPORTS).add(*names)
+    return {name: os.path.join(directory, name) for name in names}

@@ -1,0 +1,158 @@
+"""The directory of a job: held by one process at a time, and staged on the local disk if it is in a store."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.files.path import PathLease
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.files.temporary import private_directory, private_path
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that the next run appends to.
+
+
+@contextlib.contextmanager
+def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[PathLease]:
+    """Locks a directory within the block, by the file `.lock` in it. See `lease.FileLease` for `refusal`.
+
+    Makes the directory if there is none, and removes it at the end if it was made here and is empty.
+
+    Args:
+      directory: path or URL of the directory.
+
+    Yields:
+      the lock; its `check` raises UserError if this process has lost it.
+    """
+    directory = path_of(directory)
+    made = not directory.is_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = (directory / ".lock").hold(refusal)
+    try:
+        yield lock
+    finally:
+        lock.close()
+        if made:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+
+def local_directory(directory: Any) -> str:
+    """Returns the path of the local directory for what a job writes piece by piece.
+
+    That is `directory` itself, or for a URL a directory in this user's private one, the same for all processes of this
+    user on this host.
+    """
+    path = path_of(directory)
+    if is_local(directory):
+        return str(path)
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return os.path.join(private_path(), f"job-{name}")
+
+
+def make_local_directory(directory: Any) -> str:
+    """Makes the `local_directory` of a directory, unless it is there. Returns its path.
+
+    Raises:
+      UserError: it is in the private directory of `temporary`, which another user can reach.
+    """
+    path = local_directory(directory)
+    if is_local(directory):
+        os.makedirs(path, exist_ok=True)
+        return path
+    with private_directory():
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
+
+
+class InPlace:
+    """The staging of a local directory: there is nothing to do.
+
+    Attributes:
+      path: of the directory.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def upload(self) -> None:
+        """Does nothing: the files are where they belong."""
+
+
+class Staging:
+    """A local directory whose files are copied to one in a store.
+
+    Hidden files stay here: they are for the processes of this host.
+
+    Attributes:
+      path: of the local directory.
+    """
+
+    def __init__(self, directory: Any) -> None:
+        self.path, self._store = make_local_directory(directory), path_of(directory)
+        self._sent: dict[str, tuple[int, int]] = {}
+
+    def clear(self) -> None:
+        """Removes what a killed job has left."""
+        for name in LocalPath(self.path).files():
+            LocalPath(self.path, name).unlink(missing_ok=True)
+
+    def fetch(self) -> None:
+        """Copies the files that this job appends to from the store."""
+        for pattern in _FETCHED:
+            for file in self._store.glob(pattern):
+                LocalPath(self.path, file.name).write_bytes(file.read_bytes())
+
+    def upload(self) -> None:
+        """Copies to the store what has changed since the last time.
+
+        Raises:
+          UserError: the store does not take a file; names it.
+        """
+        local = LocalPath(self.path)
+        for name in local.files():
+            if any(part.startswith(".") for part in name.split("/")):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # Another process has removed its file.
+                stamp = (local / name).stamp()
+                if self._sent.get(name) != stamp:
+                    (self._store / name).upload(local / name)
+                    self._sent[name] = stamp
+
+
+@contextlib.contextmanager
+def staged(directory: Any, fetches: bool, owns: bool) -> Iterator[InPlace | Staging]:
+    """Gives the `Staging` of a directory, or the `InPlace` of a local one.
+
+    Caveat: a killed job leaves the local directory. The next job with this URL on this host removes the files in it.
+
+    Args:
+      directory: path or URL.
+      fetches: whether this process gets the files that the job appends to; one process of the job does.
+      owns: whether this process makes the local directory empty at the beginning, and copies its files to the store and
+        removes them at the end; one process of each host does. No other process writes there before a collective.
+    """
+    if is_local(directory):
+        yield InPlace(str(path_of(directory)))
+        return
+    staging = Staging(directory)
+    if owns:
+        staging.clear()
+    if fetches:
+        staging.fetch()
+    try:
+        yield staging
+    finally:
+        if owns:
+            try:
+                staging.upload()
+                with private_directory():
+                    shutil.rmtree(staging.path, ignore_errors=True)
+            except UserError as error:
+                _log.error("%s; the files are kept in %s", error, staging.path)

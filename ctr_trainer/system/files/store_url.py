@@ -1,0 +1,193 @@
+"""URLs of stores, and the file systems behind them. Each file system is opened once."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import os
+import pathlib
+import posixpath
+import re
+import urllib.parse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ctr_trainer.system.messages.errors import UserError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+    from typing_extensions import Self
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ATTEMPTS = "AWS_MAX_ATTEMPTS"
+_DEFAULT_ATTEMPTS = 10  # With the pauses between them 100 s: a store that restarts is back by then.
+# A `?` is part of a pattern, unless options of the connection follow it.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?]*)(/.*?)?(?:\?([a-z_]+=[^/?]*(?:/[^?]*)?))?", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """What of a URL names a store: `SCHEME://AUTHORITY?QUERY`.
+
+    Attributes:
+      scheme: as `s3`.
+      authority: the bucket, or the host.
+      query: options of the connection, such as `region=eu-central-1`.
+    """
+
+    scheme: str
+    authority: str
+    query: str = ""
+
+    def url(self, key: str = "") -> str:
+        """Returns the URL of a key in this store."""
+        return f"{self.scheme}://{self.authority}{f'/{key}' if key else ''}{f'?{self.query}' if self.query else ''}"
+
+
+@functools.lru_cache
+def opened(root: Root) -> tuple[fs.FileSystem, str]:
+    """Returns (`pyarrow.fs.FileSystem`, path of the store's root in it, without a `/` at its end).
+
+    Raises:
+      UserError: pyarrow knows no such URL, or the store does not answer.
+    """
+    from pyarrow import ArrowInvalid, fs
+
+    if re.search(":.*@", root.authority):
+        raise UserError(
+            f"{root.scheme}://...@{root.authority.rpartition('@')[2]}: a password in a URL would stand in logs and "
+            "checkpoints; give it to the store's own way, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    try:
+        if root.scheme == "s3":
+            return _s3(root), root.authority
+        found, base = fs.FileSystem.from_uri(root.url())
+        return found, base.rstrip("/")
+    except (ArrowInvalid, OSError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{root.url()}: cannot be opened: {error}; {advice(root)}. URLs are those of pyarrow.fs: s3://, gs://, "
+            "hdfs://, abfs://, file://"
+        ) from None
+
+
+def advice(root: Root) -> str:
+    """Returns what to look at if a store refuses or does not answer."""
+    if root.scheme == "s3":
+        return (
+            "see that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
+            "(AWS_REGION) and, of a store that is not Amazon's, the endpoint (AWS_ENDPOINT_URL, or "
+            f"s3://bucket/key?endpoint_override=host:port&scheme=http) are right; {_ATTEMPTS} says how often a request "
+            "is tried"
+        )
+    return "see that the store is reached from here, and that its credentials are right"
+
+
+def _s3(root: Root) -> fs.S3FileSystem:
+    """Returns the `S3FileSystem` of a bucket, by the URL and, for what it leaves open, by the AWS variables."""
+    from pyarrow import fs
+
+    options = dict(urllib.parse.parse_qsl(root.query))
+    endpoint = urllib.parse.urlsplit(_of_environment(_ENDPOINTS))
+    if endpoint.netloc and "endpoint_override" not in options:
+        options.update(endpoint_override=endpoint.netloc, scheme=options.get("scheme", endpoint.scheme))
+    region = options.pop("region", "") or _of_environment(_REGIONS)
+    if not region:
+        region = "us-east-1" if "endpoint_override" in options else fs.resolve_s3_region(root.authority)
+    attempts = int(os.environ.get(_ATTEMPTS) or _DEFAULT_ATTEMPTS)
+    return fs.S3FileSystem(
+        region=region, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts), **options
+    )
+
+
+def _of_environment(names: Iterable[str]) -> str:
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def is_url(text: str) -> bool:
+    """Returns whether a text is a URL, and not a path."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
+
+
+class PureStorePath:
+    """What can be said of a path in a store without asking the store, such as `pathlib.PurePath`.
+
+    Args:
+      root: `Root` of the store.
+      key: path below the root, without a `/` at its ends.
+    """
+
+    def __init__(self, root: Root, key: str) -> None:
+        self._root, self._key = root, key
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Returns the path of a URL."""
+        found = _URL.fullmatch(url)
+        assert found is not None, url
+        scheme, authority, key, query = found.groups()
+        return cls(Root(scheme, authority, query or ""), _normal(key or ""))
+
+    def __str__(self) -> str:
+        return self._root.url(self._key)
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __lt__(self, other: object) -> bool:
+        return str(self) < str(other)
+
+    def __truediv__(self, name: Any) -> Self:
+        if is_url(str(name)):
+            return self.of(str(name))  # As an absolute path: below another one it stays what it is.
+        return type(self)(self._root, _normal(posixpath.join(self._key, str(name))))
+
+    def __rtruediv__(self, other: object) -> Self:
+        return self
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self._key)
+
+    @property
+    def stem(self) -> str:
+        return pathlib.PurePosixPath(self._key).stem
+
+    @property
+    def suffix(self) -> str:
+        return pathlib.PurePosixPath(self._key).suffix
+
+    @property
+    def parent(self) -> Self:
+        return type(self)(self._root, posixpath.dirname(self._key))
+
+    @property
+    def parents(self) -> list[Self]:
+        return [self.parent, *self.parent.parents] if self._key else []
+
+    def with_name(self, name: str) -> Self:
+        return self.parent / name
+
+    def resolve(self) -> Self:
+        return self
+
+    def absolute(self) -> Self:
+        return self
+
+    def is_relative_to(self, other: Any) -> bool:
+        return self == other or other in self.parents
+
+    def match(self, pattern: str) -> bool:
+        own, wanted = str(self).split("/"), pattern.split("/")
+        return len(own) == len(wanted) and all(map(fnmatch.fnmatchcase, own, wanted))
+
+
+def _normal(key: str) -> str:
+    """Returns a key without `.`, `..`, and `/` at its ends."""
+    return posixpath.normpath(f"/{key}").strip("/")

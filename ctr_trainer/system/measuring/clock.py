@@ -1,0 +1,90 @@
+"""The clock of a training: the phase that the training thread is in, and the seconds that it spent in each phase."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.measuring.phases import PHASES
+
+_NOT_TRAINING = tuple(name for name, phase in PHASES.items() if not phase.is_training)
+
+
+class Clock:
+    """The phase that the training thread is in, and the seconds that it has spent in each phase.
+
+    The thread is in exactly one phase at a time: entering a phase pauses the phase around it. So the seconds of all
+    phases add up to the time since the clock was made. All figures of where the time goes are views of this clock:
+    rates, percentiles, the summary, traces, heartbeats and the phases of a step. A stretch is the time from the moment
+    when the thread enters or returns to a phase until it leaves the phase.
+
+    Threads: one thread enters phases; others may read.
+
+    Attributes:
+      phase: name of the present phase.
+      began: when the present stretch began, by `time.perf_counter`.
+      step: global step that the thread is working on.
+      seconds: dict of phase -> seconds, the sum of its ended stretches.
+      last: dict of phase -> (began, ended), its last ended stretch.
+      latencies: list of `Latency`, the percentiles of the stretches of each phase that has a log name.
+      spans: list to which each stretch that ends is added as (phase, began, ended); None keeps no stretches.
+      follow: f(phase, step), called at each change of the phase; None for no call.
+    """
+
+    def __init__(self) -> None:
+        self.phase, self.step = next(iter(PHASES)), 0
+        self._made = self.began = time.perf_counter()
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.last = dict.fromkeys(PHASES, (self.began, self.began))
+        self._latencies = {name: Latency(phase.log_name) for name, phase in PHASES.items() if phase.log_name}
+        self.latencies = list(self._latencies.values())
+        self.spans: list[tuple[str, float, float]] | None = None
+        self.follow: Callable[[str, int], None] | None = None
+
+    def enter(self, phase: str) -> str:
+        """Ends the present phase and enters another; returns the phase that ended."""
+        now, before, began = time.perf_counter(), self.phase, self.began
+        self.seconds[before] += now - began
+        self.last[before] = began, now
+        if before in self._latencies:
+            self._latencies[before].record(1e6 * (now - began))
+        if self.spans is not None:
+            self.spans.append((before, began, now))
+        self.phase, self.began = phase, now
+        if self.follow is not None:
+            self.follow(phase, self.step)
+        return before
+
+    def within(self, phase: str) -> contextlib.AbstractContextManager[None]:
+        """Returns a context manager that enters `phase` for its body, and then returns to the previous phase."""
+        return _Within(self, phase)
+
+    def training_seconds(self) -> float:
+        """Returns the seconds of training since the first step began, without evaluations."""
+        now = time.perf_counter()
+        other = sum(self.seconds[name] for name in _NOT_TRAINING) + (now - self.began) * (self.phase in _NOT_TRAINING)
+        return now - self._made - other
+
+    def lasted(self) -> float:
+        """Returns the seconds since the thread entered or returned to the present phase."""
+        return time.perf_counter() - self.began
+
+
+def since_1970(at: float) -> float:
+    """Returns a time of the clock as seconds since 1970, the unit of TensorFlow's traces."""
+    return at + time.time() - time.perf_counter()
+
+
+class _Within(contextlib.AbstractContextManager[None]):
+    """The context manager of `Clock.within`; a class, since a generator is slower and steps enter it several times."""
+
+    __slots__ = ("_before", "_clock", "_phase")
+
+    def __init__(self, clock: Clock, phase: str) -> None:
+        self._clock, self._phase = clock, phase
+
+    def __enter__(self) -> None:
+        self._before = self._clock.enter(self._phase)
+
+    def __exit__(self, *error: object) -> None:
+        self._clock.enter(self._before)

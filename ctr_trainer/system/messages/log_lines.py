@@ -1,0 +1,153 @@
+"""The form of a line of the log: time, level, place in the code, message."""
+
+import contextlib
+import datetime
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+from ctr_trainer.system.messages.errors import masked
+
+FORMATS = ("plain", "json")
+# The `extra` of a logging call whose line is the message alone in the form `plain`, without time and place.
+AS_IT_IS = {"as_it_is": True}
+_NAME = "ctr_trainer"
+_LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
+_EVERY_SECONDS = 10.0
+
+
+def install(form: str = "plain", rank: int | None = None) -> None:
+    """Writes the log of this process to standard error, line by line. A further call changes the form.
+
+        2024-10-02 00:21:29,534 - INFO [log_hooks.py:45 - take] - current lr: 0.050000
+
+    A program that has set up its own logging keeps it.
+
+    Args:
+      form: one of `FORMATS`. `json` writes one object per line: `time` (ISO 8601 with milliseconds), `level`, `file`,
+        `line`, `function`, `rank`, `message`, and `exception` if there is one.
+      rank: rank of this worker; None if this process is no worker.
+    """
+    root = logging.getLogger()
+    if root.handlers and _installed() is None:
+        return
+    handler = _installed() or logging.StreamHandler(sys.stderr)
+    handler.set_name(_NAME)
+    handler.setFormatter(_Json(rank) if form == "json" else _Plain(_LINE))
+    if handler not in root.handlers:
+        root.addHandler(handler)
+        logging.captureWarnings(True)
+        # TensorFlow adds this handler if it is imported before there is a log; with it each line would come twice.
+        logging.getLogger("tensorflow").handlers.clear()
+    root.setLevel(logging.INFO)
+    # The handler's level, not the logger's: TensorFlow's logger has a level of its own.
+    handler.setLevel(logging.INFO)
+
+
+@contextlib.contextmanager
+def written_to(stream: TextIO) -> Iterator[None]:
+    """Has the lines of the log written to another stream within the block."""
+    handler = _installed()
+    before = handler and handler.setStream(stream)
+    try:
+        yield
+    finally:
+        if handler and before:
+            handler.setStream(before)
+
+
+def rank_of_this_process() -> int:
+    """Returns the rank that `horovodrun` gave to this process; 0 without `horovodrun`."""
+    return int(os.environ.get("HOROVOD_RANK", 0))
+
+
+def installed_form() -> str:
+    """Returns the installed form, one of `FORMATS`."""
+    handler = _installed()
+    return "json" if handler is not None and isinstance(handler.formatter, _Json) else "plain"
+
+
+def last_line(text: str, level: int = logging.ERROR) -> str:
+    """Makes the last line of a command: the text, or in the form `json` an object as for all lines.
+
+    The caller writes the line directly and not by the log, because a thread that hangs may hold the log's lock.
+
+    Args:
+      text: text of the line.
+      level: ERROR for a command that has failed: then the line begins with `error: `.
+    """
+    handler = _installed()
+    if handler is None or installed_form() == "plain":
+        return f"error: {text}" if level == logging.ERROR else text
+    caller = sys._getframe(1)
+    code = caller.f_code
+    record = logging.LogRecord(__name__, level, code.co_filename, caller.f_lineno, text, (), None, func=code.co_name)
+    return handler.format(record)
+
+
+class _Plain(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(record.getMessage() if hasattr(record, "as_it_is") else super().format(record))
+
+
+class _Json(logging.Formatter):
+    def __init__(self, rank: int | None) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "file": record.filename,
+            "line": record.lineno,
+            "function": record.funcName,
+            "rank": self._rank,
+            "message": masked(record.getMessage()),
+        }
+        if record.exc_info:
+            line["exception"] = masked(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _installed() -> logging.StreamHandler | None:
+    """Returns the handler that `install` made; None if there is none."""
+    found = (handler for handler in logging.getLogger().handlers if handler.name == _NAME)
+    return next((handler for handler in found if isinstance(handler, logging.StreamHandler)), None)
+
+
+class Seldom:
+    """Warns at most once in ten seconds, and counts the lines that it leaves out.
+
+    Args:
+      log: the logger.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self._next, self._left_out = log, 0.0, 0
+
+    def warning(self, text: str, *arguments: object) -> None:
+        """Logs a warning, or counts it if the last one was less than ten seconds ago."""
+        now = time.monotonic()
+        if now < self._next:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} such lines were left out)" if self._left_out else ""
+        self._next, self._left_out = now + _EVERY_SECONDS, 0
+        self._log.warning(f"{text}{more}", *arguments, stacklevel=2)
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a duration in seconds as text: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

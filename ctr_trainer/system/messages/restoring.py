@@ -1,0 +1,61 @@
+"""The error of a checkpoint whose variables do not fit the graph."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import tensorflow as tf
+
+from ctr_trainer.system.messages.errors import UserError
+
+_NAMED = 3
+
+
+class _Checkpoint(Protocol):
+    """What this module reads of a `Checkpoint`."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def dense_prefix(self) -> str: ...
+
+
+@contextlib.contextmanager
+def refusing_other_variables(checkpoint: _Checkpoint | None, variables: Iterable[tf.Variable]) -> Iterator[None]:
+    """Turns TensorFlow's errors within the block, which restores a graph's variables, into a message for the user.
+
+    TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable of another shape.
+
+    Args:
+      checkpoint: the `Checkpoint` that the block restores; None for no checkpoint.
+      variables: variables of the graph.
+
+    Raises:
+      UserError: the checkpoint lacks some of the variables, or has them in other shapes; names them.
+    """
+    if checkpoint is None:
+        yield
+        return
+    shapes = tf.train.load_checkpoint(checkpoint.dense_prefix).get_variable_to_shape_map()
+    own = {v.op.name: v.shape.as_list() for v in variables if v.shape.is_fully_defined()}
+    reshaped = [
+        f"{name} {shape} (there {shapes[name]})" for name, shape in own.items() if shapes.get(name, shape) != shape
+    ]
+    missing = [f"{name} {shape} (not there)" for name, shape in own.items() if name not in shapes]
+    if reshaped:
+        raise _refusal(checkpoint, reshaped + missing)
+    try:
+        yield
+    except tf.errors.NotFoundError:
+        if not missing:
+            raise
+        raise _refusal(checkpoint, missing) from None
+
+
+def _refusal(checkpoint: _Checkpoint, differing: list[str]) -> UserError:
+    more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+    return UserError(
+        f"{checkpoint.path} is of another model: this one has the variables {', '.join(differing[:_NAMED])}{more}. "
+        "Give the settings that it was trained with, or name another model_dir"
+    )

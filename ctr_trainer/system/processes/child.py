@@ -1,0 +1,252 @@
+"""Commands that run to their end, processes that end with their parent, and signals that ask for the end."""
+
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import hardware
+
+_GRACE_SECONDS = 15
+_SHOWN_LINES = 30
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOP_SECONDS = 15
+_LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
+# The environment variable that tells a process that it is a `Child`.
+CHILD = "CTR_TRAINERCHILD"
+_PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+
+
+def run_command(
+    command: Sequence[object],
+    what: str,
+    timeout_s: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    show: Callable[[str], object] | None = None,
+    merge_stderr: bool = False,
+) -> list[str]:
+    """Runs a command and waits for its end, at most `timeout_s` seconds.
+
+    Args:
+      command: list of the program and its arguments: strings, numbers, paths.
+      what: what the command does, for the messages, such as `building Horovod`.
+      timeout_s: seconds after which the command, and all processes that it started, are stopped.
+      env: dict, the whole environment of the command; None for this process's environment.
+      cwd: directory in which the command runs; None for the current one.
+      show: f(line), called with each line of stdout as it comes, without the newline; None shows nothing.
+      merge_stderr: whether the command's stderr joins its stdout; if not, it joins this process's stderr.
+
+    Returns:
+      list of the lines of stdout.
+
+    Raises:
+      UserError: the command cannot be started, fails, or takes longer; with its last lines, unless they were shown.
+    """
+    words = [str(part) for part in command]
+    try:
+        # The command has a session of its own, so that a stop reaches the compilers and workers that it started.
+        process = subprocess.Popen(
+            words,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge_stderr else None,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"{what}: cannot start {words[0]}: {error}") from error
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if show is not None:
+                show(lines[-1])
+
+    # A thread reads the pipe during the wait: a process that the command left running may hold the pipe open for ever.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    problem = None
+    try:
+        process.wait(timeout_s)
+        if process.returncode != 0:
+            problem = f"failed with status {process.returncode}"
+    except subprocess.TimeoutExpired:
+        problem = f"was stopped: it took more than {timeout_s} s"
+    finally:
+        _stop_group(process)
+    reader.join(_GRACE_SECONDS)
+    if problem:
+        last = "" if show else "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
+        raise UserError(f"{what} {problem}: {' '.join(words)}{last}")
+    return lines
+
+
+def _stop_group(process: subprocess.Popen[str]) -> None:
+    """Ends the process and its group, if it runs: first by a signal that lets horovodrun end its workers."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def ended_with_parent() -> Callable[[], None]:
+    """Returns the `preexec_fn` of a `subprocess.Popen` whose process gets SIGTERM when the thread that starts it ends.
+
+    A thread ends with its process, however that ends. So call Popen in the main thread. On another system than Linux
+    the function does nothing.
+    """
+    parent = os.getpid()
+
+    def ask_the_kernel() -> None:
+        if _LIBC is not None and _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) == 0 and os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)  # The parent has ended before the kernel was asked.
+
+    return ask_the_kernel
+
+
+def set_when_closed(descriptor: int, event: threading.Event) -> None:
+    """Sets an event when an open descriptor has no more to read; for a thread of its own."""
+    while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
+        pass
+    event.set()
+
+
+@contextlib.contextmanager
+def handling_signals(
+    handler: Callable[[int, FrameType | None], Any] | int, numbers: Iterable[signal.Signals] = END_SIGNALS
+) -> Iterator[None]:
+    """Has `handler` take the signals within the block; after it they are taken as before. Call it on the main thread.
+
+    Args:
+      handler: as `signal.signal` takes it: f(number, frame), or `signal.SIG_IGN`.
+      numbers: of the signals.
+    """
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+class Child:
+    """A command in a child process that can import this package; it ends once its standard input closes.
+
+    So it ends with this process, also if this process is killed.
+
+    A context manager: leaving it stops the child. It has a session of its own: a Ctrl-C at the terminal is for this
+    process, which may still need the child for its end.
+
+    Args:
+      command: list of its program and arguments.
+      log_file: where its output goes, appended; one of more than 64 MiB is first renamed to `NAME.1`.
+      cores: that it may use; None for all that this process may use.
+      environment: dict of variables that it has unless this process has them.
+      told: what it learns from `told_by_parent`; anything that JSON holds, and no secret.
+
+    Attributes:
+      log_file: as above.
+      pid: its process id.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log_file: str | os.PathLike[str],
+        cores: set[int] | None = None,
+        environment: Mapping[str, str] | None = None,
+        told: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.log_file = log_file
+        _rotate(log_file)
+        path = os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))
+        with open(log_file, "ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**(environment or {}), **os.environ, "PYTHONPATH": path, CHILD: json.dumps(dict(told or {}))},
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self.keep_on(cores)
+
+    def keep_on(self, cores: set[int] | None) -> None:
+        """Keeps the process on some cores; see `hardware.keep_on`."""
+        hardware.keep_on(self.pid, cores)
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative after a signal; None while the process runs."""
+        return self._process.poll()
+
+    def ended(self) -> str | None:
+        """Returns how the process ended by itself, with the end of its log; None while it runs."""
+        status = self.status
+        return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
+
+    def stop(self) -> None:
+        """Ends the process by closing its standard input, and after a while by SIGKILL."""
+        with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_STOP_SECONDS)
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def told_by_parent() -> dict[str, Any] | None:
+    """Returns what the process that started this one as a `Child` told it; None if this process is no `Child`.
+
+    A process that is a `Child` ends once its standard input closes. The processes that it starts are none.
+    """
+    told = os.environ.pop(CHILD, None)
+    return None if told is None else json.loads(told)
+
+
+def _rotate(log_file: str | os.PathLike[str]) -> None:
+    """Renames a log that has grown large to `NAME.1`, in place of an earlier one."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.getsize(log_file) > _MOST_LOG_BYTES:
+            os.replace(log_file, f"{os.fspath(log_file)}.1")
+
+
+def log_tail(log_file: str | os.PathLike[str]) -> str:
+    """Returns the end of a log, and whose it is."""
+    try:
+        with open(log_file, "rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))
+            return f"its log {log_file} ends with\n{log.read().decode(errors='replace').rstrip()}\n"
+    except OSError as error:
+        return f"its log {log_file}: {error.strerror}"
