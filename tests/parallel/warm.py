@@ -129,7 +129,7 @@ class Server:
 
 def _import() -> None:
     """Imports `IMPORTED`, as `train` imports TensorFlow."""
-    from ctr_trainer.processes import tensorflow_import
+    from ctr_trainer.system.processes import tensorflow_import
 
     tensorflow_import.install()
     for name in IMPORTED:
