@@ -10,10 +10,10 @@ import pytest
 
 MODULES = (
     "__init__",
-    "files/durable_file",
-    "messages/errors",
-    "processes/child",
-    "processes/hardware",
+    "system/files/durable_file",
+    "system/messages/errors",
+    "system/processes/child",
+    "system/processes/hardware",
 )
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
