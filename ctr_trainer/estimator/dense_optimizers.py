@@ -1,17 +1,21 @@
 """The optimizers of the dense variables."""
 
-import tensorflow as tf
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from ctr_trainer.settings.optimizers import DenseOptimizer
 from ctr_trainer.settings.train_settings import LrGroups
 
-tf1 = tf.compat.v1
 _ops = tf.raw_ops
 
 
 class DenseUpdate(tf1.train.Optimizer):
-    """A `DenseOptimizer` at a learning rate, in the shape of TensorFlow's optimizers; with regularization.
+    """Applies a `DenseOptimizer` at a learning rate, with regularization, behind the interface of TensorFlow 1.
 
-    The gradients become + l2 * w, are then clipped, and then applied.
+    `l2 * w` is added to each gradient; then the gradients are clipped, and then applied.
 
     Args:
       optimizer: `DenseOptimizer`.
@@ -22,21 +26,35 @@ class DenseUpdate(tf1.train.Optimizer):
       lr_groups: `LrGroups`.
     """
 
-    def __init__(self, optimizer, learning_rate, step, l2=0.0, clip_norm=0.0, lr_groups=LrGroups()):  # noqa: B008, frozen
+    def __init__(
+        self,
+        optimizer: DenseOptimizer,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        l2: float = 0.0,
+        clip_norm: float = 0.0,
+        lr_groups: LrGroups = LrGroups(),  # noqa: B008, frozen
+    ) -> None:
         super().__init__(use_locking=False, name=optimizer.name)
         self._optimizer, self._learning_rate, self._step = optimizer, learning_rate, step
         self._l2, self._clip_norm, self._lr_groups = l2, clip_norm, lr_groups
 
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> tf.Operation:
         """Returns the operation of one update of each variable; the caller raises `global_step`.
 
         Args:
           grads_and_vars: pairs of dense gradients and resource variables.
         """
-        gradients, variables = zip(*grads_and_vars, strict=True)
+        pairs = list(grads_and_vars)
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         with tf.name_scope(name or "dense_update"):
             if self._l2:
-                gradients = [g + self._l2 * v if is_kernel(v) else g for g, v in grads_and_vars]
+                gradients = [g + self._l2 * v if is_kernel(v) else g for g, v in pairs]
             if self._clip_norm:
                 gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
             factors = self._lr_groups.factors_of(variables)
@@ -45,7 +63,9 @@ class DenseUpdate(tf1.train.Optimizer):
             return tf.group(*(update(self._optimizer, v, g, rate, self._step) for v, g, rate in steps))
 
 
-def update(optimizer, variable, gradient, learning_rate, step):
+def update(
+    optimizer: DenseOptimizer, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+) -> tf.Operation:
     """Returns the operation of one update.
 
     Args:
@@ -65,7 +85,7 @@ def update(optimizer, variable, gradient, learning_rate, step):
         return rule(optimizer, variable, gradient, learning_rate, count)
 
 
-def _decay(optimizer, w, lr):
+def _decay(optimizer: Any, w: tf.Variable, lr: tf.Tensor) -> list[tf.Operation]:
     decay = lr * optimizer.weight_decay * w
     operations = [w.assign_sub(decay, read_value=False)]
     if optimizer.name == "ftrl":
@@ -74,33 +94,33 @@ def _decay(optimizer, w, lr):
     return operations
 
 
-def is_kernel(variable):
-    """Whether weight decay and L2 apply: to matrices and above, not to biases and the scales of a norm."""
+def is_kernel(variable: tf.Variable) -> bool:
+    """Returns whether weight decay and L2 apply: to matrices and above, not to biases and the scales of a norm."""
     return variable.shape.rank >= 2
 
 
-def _state(variable, name, value=0.0):
+def _state(variable: tf.Variable, name: str, value: float = 0.0) -> tf.Variable:
     """Returns the slot variable `name` of a variable, which starts at `value` everywhere."""
     name, initializer = f"{variable.op.name}/{name}", tf1.constant_initializer(value)
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
         return tf1.get_variable(name, variable.shape, variable.dtype.base_dtype, initializer, trainable=False)
 
 
-def _sgd(_, w, g, lr, count):
+def _sgd(_: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
     return _ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
 
 
-def _momentum(settings, w, g, lr, count):
+def _momentum(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
     m = _state(w, "Momentum")
     return _ops.ResourceApplyMomentum(var=w.handle, accum=m.handle, lr=lr, grad=g, momentum=settings.momentum)
 
 
-def _adagrad(settings, w, g, lr, count):
+def _adagrad(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
     a = _state(w, "Adagrad", settings.initial_accumulator)
     return _ops.ResourceApplyAdagrad(var=w.handle, accum=a.handle, lr=lr, grad=g)
 
 
-def _adam(settings, w, g, lr, count):
+def _adam(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
     return _ops.ResourceApplyAdam(
         var=w.handle,
         m=_state(w, "Adam").handle,
@@ -115,7 +135,7 @@ def _adam(settings, w, g, lr, count):
     )
 
 
-def _lamb(settings, w, g, lr, count):
+def _lamb(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
     m, v = _state(w, "LAMB"), _state(w, "LAMB_1")
     new_m = m + (1 - settings.beta1) * (g - m)
     new_v = v + (1 - settings.beta2) * (tf.square(g) - v)
@@ -131,7 +151,7 @@ def _lamb(settings, w, g, lr, count):
         return tf.group(*(old.assign(new, read_value=False) for old, new in ((m, new_m), (v, new_v), (w, new_w))))
 
 
-def _ftrl(settings, w, g, lr, count):
+def _ftrl(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
     n, z = _ftrl_state(settings, w)
     return _ops.ResourceApplyFtrl(
         var=w.handle,
@@ -146,11 +166,12 @@ def _ftrl(settings, w, g, lr, count):
     )
 
 
-def _ftrl_state(settings, w):
+def _ftrl_state(settings: Any, w: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
     return _state(w, "Ftrl", settings.initial_accumulator), _state(w, "Ftrl_linear")
 
 
-RULES = {
+# By the optimizer's name: f(settings, variable, gradient, learning rate, count of steps) -> operation.
+RULES: dict[str, Callable[..., tf.Operation]] = {
     "sgd": _sgd,
     "momentum": _momentum,
     "adagrad": _adagrad,

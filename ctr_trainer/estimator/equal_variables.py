@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
-tf1 = tf.compat.v1
 _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|Assign|(Resource)?Scatter")
 # Their results are equal on all workers.
 _EXCHANGE = re.compile(r"Horovod(Grouped)?(Allreduce|Allgather)|HorovodBroadcast")

@@ -10,14 +10,14 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
-from ctr_trainer.estimator.hooks.ending_hooks import StopHook
+from ctr_trainer.estimator.hooks.ending_hooks import StopHook, stop_hook
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
 from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult
 from ctr_trainer.estimator.trained_model import TrainedModel
-from ctr_trainer.estimator.training import Training, TrainingJob, open_training, stop_hook
+from ctr_trainer.estimator.training import Training, TrainingJob, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
@@ -106,12 +106,12 @@ class Estimator(TrainedModel):
         restarts = self.config.embedding.service_restarts
         words = last_words.of_this_process()
         words.model_dir = job.staging.path
-        words.going_on = functools.partial(resume_text, self.model_dir)
+        words.resume_text = functools.partial(resume_text, self.model_dir)
         while True:
             try:
                 return self._train(job, hooks, evaluation)
             except ServiceLost as error:
-                resumes = words.going_on()
+                resumes = words.resume_text()
                 if not restarts:
                     raise ServiceLost(f"{str(error).rstrip()}. {resumes}") from None
                 restarts -= 1

@@ -2,19 +2,21 @@
 
 import dataclasses
 import logging
+from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
+from ctr_trainer.estimator.feed import GraphInput
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 # In the names of the variables that Horovod 0.28.1 adds gradients up in.
 _AGGREGATION = "aggregation_variables"
@@ -25,7 +27,7 @@ _LINE = (
 )
 
 
-def with_train_op(spec, inputs, row_learning_rate):
+def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: float) -> EstimatorSpec:
     """Returns the `EstimatorSpec` of a training, with the `train_op` of its optimizer where it gives one.
 
     With g_r the gradient of the loss on worker r, a mean over its W_r examples, the optimizer applies
@@ -61,7 +63,7 @@ def with_train_op(spec, inputs, row_learning_rate):
             "EstimatorSpec(optimizer=...) is distributed already: give the optimizer that is within it, which the "
             "Estimator wraps, or train_op=optimizer.minimize(loss, global_step)"
         )
-    fed = inputs.features if inputs.fed else None
+    fed: Any = inputs.features if inputs.fed else None
     several = distributed.size() > 1
     weight = tf.reduce_sum(fed["weight"]) if inputs.fed else _examples(inputs)
     rows = fed.placeholders if inputs.fed else ()
@@ -76,8 +78,8 @@ def with_train_op(spec, inputs, row_learning_rate):
     return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
 
 
-def _examples(inputs):
-    """Returns a scalar float32, how many examples a batch of a `tf.data.Dataset` counts."""
+def _examples(inputs: GraphInput) -> tf.Tensor:
+    """Returns the weight of a batch of a `tf.data.Dataset`, a scalar float32."""
     padded = notes().batch_weight
     if padded is not None:
         return padded.own

@@ -1,9 +1,11 @@
 """The training operation of the dense variables, and the gradients of the embedding rows."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator import schedules
 from ctr_trainer.estimator.dense_optimizers import DenseUpdate
@@ -15,7 +17,6 @@ from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
 from ctr_trainer.settings.train_settings import LrGroups, TrainSettings
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 _ROWS_COOLDOWN_SHARE = 0.1
 
@@ -58,7 +59,7 @@ class TrainOp(TrainSettings):
     Source: Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019, algorithm 1.
     """
 
-    def __call__(self, loss, features):
+    def __call__(self, loss: tf.Tensor, features: Any) -> tf.Operation:
         """Returns the train_op; records the `StepPlan` and the `RowTraining` of the graph."""
         step = tf1.train.get_or_create_global_step().read_value()
         learning_rate, rows_learning_rate = self._learning_rates(step)
@@ -70,10 +71,10 @@ class TrainOp(TrainSettings):
             loss,
             tf.reduce_sum(features["weight"]),
             features.placeholders,
-            self.accumulation_steps,
-            exchange,
-            overlap,
-            self.fp16_allreduce,
+            accumulation_steps=self.accumulation_steps,
+            exchange=exchange,
+            overlap=overlap,
+            fp16=self.fp16_allreduce,
         )
         share = None
         if exchange and not overlap:
@@ -82,7 +83,7 @@ class TrainOp(TrainSettings):
             share = tf.math.reciprocal_no_nan(gradients.own_weight)
         notes().row_training = RowTraining(gradients.rows, rows_learning_rate, self._scale(), share)
 
-        def update():
+        def update() -> list[tf.Operation]:
             updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
             return updates + gradients.statistics()
 
@@ -112,42 +113,42 @@ class TrainOp(TrainSettings):
             f"{by}, because dense_sync_steps={self.dense_sync_steps} was chosen"
         )
 
-    def _scale(self):
-        """Returns the factor by which the learning rates grow with the job's workers."""
+    def _scale(self) -> float:
+        """Returns the factor by which the learning rates grow with the number of workers."""
         return distributed.lr_scale(self.scale_lr, self.accumulation_steps)
 
-    def _learning_rates(self, step):
-        """Returns (the dense variables' learning rate, the rows'), scalar tensors."""
+    def _learning_rates(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the learning rates of the dense variables and of the rows, scalar tensors."""
         run = notes().run_length
         begin, end = run.begin, run.end(self.accumulation_steps)
         epochs = run.steps_of_epochs(self.accumulation_steps)
         factor = schedules.factor(self.schedule, step, begin, end, epochs)
         same = self.embedding_lr_schedule == "same"
-        of_rows = self.schedule if same else _of_rows(self.embedding_lr_schedule, begin, end)
-        of_row = self.embedding_learning_rate * (factor if same else schedules.factor(of_rows, step, begin, end))
+        rows = self.schedule if same else _row_schedule(self.embedding_lr_schedule, begin, end)
+        row_rate = self.embedding_learning_rate * (factor if same else schedules.factor(rows, step, begin, end))
         if distributed.is_chief():
-            stairs = _said_of_stairs(self.schedule, run.start, epochs)
-            for line in [*stairs, *_said_of(self.schedule, of_rows, run, end, epochs)]:
+            stairs = _stair_lines(self.schedule, run.start, epochs)
+            for line in [*stairs, *_rate_lines(self.schedule, rows, run, end, epochs)]:
                 _log.info("%s", line)
         dense = tf.multiply(self._scale() * self.learning_rate, factor, name="learning_rate")
-        return dense, tf.convert_to_tensor(of_row)
+        return dense, tf.convert_to_tensor(row_rate)
 
 
-def next_step(operations):
-    """Returns the operation that raises the global step after these, so that whatever reads it has done so before."""
-    with tf.control_dependencies(operations):
+def next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
+    """Returns the operation that increments the global step after the operations, which may read the old value."""
+    with tf.control_dependencies(list(operations)):
         return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
 
 
-def _of_rows(name, begin, end):
-    """Returns the Schedule of the rows, whose cooldown is short, since rows that are new have much to learn."""
+def _row_schedule(name: str, begin: int, end: int | None) -> Schedule:
+    """Returns the `Schedule` of the rows. Its cooldown is short, because new rows have much to learn."""
     if name == "cooldown" and end is not None:
         return Schedule(name, decay_steps=cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE))
     return Schedule(name)
 
 
-def _said_of_stairs(schedule: Schedule, start: int, epochs: run_length.StepsOfEpochs | None) -> Iterator[str]:
-    """Yields what the log says at the start of a run about a rate that changes at given steps.
+def _stair_lines(schedule: Schedule, start: int, epochs: run_length.StepsOfEpochs | None) -> Iterator[str]:
+    """Yields the log line about a learning rate that changes at given steps.
 
     In a resumed run only the changes after its first step are named. Earlier ones may lie at steps that never were, if
     the run has another number of workers than before.
@@ -171,8 +172,14 @@ def _said_of_stairs(schedule: Schedule, start: int, epochs: run_length.StepsOfEp
         yield f"{of}: step, {now:g} of its full value from step {start} on{'' if is_lowest else later}"
 
 
-def _said_of(schedule, rows, run, end, epochs):
-    """Yields what the log says of the learning rates at the start of a run.
+def _rate_lines(
+    schedule: Schedule,
+    rows: Schedule,
+    run: run_length.RunLength,
+    end: int | None,
+    epochs: run_length.StepsOfEpochs | None,
+) -> Iterator[str]:
+    """Yields the log lines about learning rates that depend on the end of the run.
 
     Args:
       schedule, rows: of the dense variables and of the rows.

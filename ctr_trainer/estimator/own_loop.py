@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.model_directory import newest_checkpoint, one_job, tensorflow_directory
 from ctr_trainer.estimator.model_record import ModelRecord
@@ -17,8 +18,6 @@ from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.staging import staged
 from ctr_trainer.system.messages.errors import UserError
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True)

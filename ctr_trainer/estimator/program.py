@@ -10,19 +10,21 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.batch_feed import BatchInput
 from ctr_trainer.estimator.checkpoint import Checkpoint
-from ctr_trainer.estimator.feed import DatasetInput
+from ctr_trainer.estimator.feed import DatasetInput, GraphInput
 from ctr_trainer.estimator.given_reader import GivenReader
-from ctr_trainer.estimator.model_directory import features_path, load_features
+from ctr_trainer.estimator.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
 
 
-def call_input_fn(input_fn, mode, params, config, position=None):
-    """Calls `input_fn` with those of `mode`, `params`, `config`, `position` and `input_context` that it declares.
+def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: RunConfig, position: Any = None) -> Any:
+    """Calls `input_fn` with as many of `mode`, `params`, `config`, `position` and `input_context` as it declares.
 
     Args:
-      position: where the input goes on after a restart, as `BatchReader.position_after` gave it.
+      input_fn: f(...) of any of these arguments; returns the data.
+      mode, params, config: see `Estimator`.
+      position: where the input resumes after a restart, as `BatchReader.position_after` gave it; None for the start.
     """
     workers = distributed.size()
     context = tf.distribute.InputContext(workers, distributed.rank(), workers)
@@ -31,12 +33,18 @@ def call_input_fn(input_fn, mode, params, config, position=None):
     return input_fn(**{name: value for name, value in offered.items() if name in declared})
 
 
-def make_input(data, model_dir, trained=None, has_read=None):
+def make_input(
+    data: Any,
+    model_dir: str,
+    trained: TrainedFeatures | None = None,
+    has_read: Callable[[], None] | None = None,
+) -> GraphInput:
     """Returns the `GraphInput` of what an `input_fn` returned.
 
     Args:
       data: see `GivenReader` and `DatasetInput`; what has a `spec` is a reader.
-      trained: (FeatureSpec, statistics) of the model; None for what `model_dir` has.
+      model_dir: directory of the model.
+      trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
       has_read: f(), called after each batch; None for nothing.
 
     Raises:
@@ -60,7 +68,7 @@ def make_input(data, model_dir, trained=None, has_read=None):
             f"the data has the labels {', '.join(own)}, and the model in {model_dir} was trained on "
             f"{', '.join(names)}; convert the data with the model's feature spec"
         )
-    if any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
+    if statistics and any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
         reader = reader.with_statistics(statistics)
     # Which keys have rows may be decided anew for each run.
     return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics, has_read)

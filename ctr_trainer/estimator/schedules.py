@@ -3,13 +3,13 @@
 import math
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.graph_notes.run_length import StepsOfEpochs
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
-tf1 = tf.compat.v1
 COOLDOWN_SHARE = 0.2  # Of the run's steps.
 # What a floor may be short of, by the rounding of a division.
 _ROUNDING = 1e-9
@@ -26,7 +26,7 @@ class Plateau:
       factor: scalar float32 variable, not part of checkpoints: what it is follows from the evaluations so far.
     """
 
-    def __init__(self, decay_rate, end, patience):
+    def __init__(self, decay_rate: float, end: float, patience: int) -> None:
         self.patience = patience
         self._decay_rate, self._end = decay_rate, end
         self.factor = tf1.get_variable(
@@ -35,23 +35,30 @@ class Plateau:
         self._fed = tf1.placeholder(tf.float32, [])
         self._assign = self.factor.assign(self._fed).op
 
-    def set(self, session, falls):
-        """Makes the factor what it is after so many falls. -> the factor"""
+    def set(self, session: tf1.Session, falls: int) -> float:
+        """Sets the factor to its value after so many falls, and returns it."""
         factor = max(self._decay_rate**falls, self._end)
         session.run(self._assign, {self._fed: factor})
         return factor
 
 
-def cooldown_steps(steps, share):
-    """Returns how many of a run's steps a share of them is, at least 1."""
+def cooldown_steps(steps: int, share: float) -> int:
+    """Returns how many steps a share of a run's steps is, at least 1."""
     return max(int(share * steps), 1)
 
 
-def factor(schedule, step, begin=0, end=None, epochs=None):
-    """Returns a scalar float32 of the global step, an integer tensor or variable.
+def factor(
+    schedule: Schedule,
+    step: tf.Tensor | tf.Variable,
+    begin: int = 0,
+    end: int | None = None,
+    epochs: StepsOfEpochs | None = None,
+) -> tf.Tensor:
+    """Returns the factor of a learning rate, a scalar float32.
 
     Args:
       schedule: `Schedule`.
+      step: the global step, an integer.
       begin, end: the global steps that the run's schedule begins and ends at; end is None if it is not known.
       epochs: `StepsOfEpochs` of the run; None if they are not known.
 
@@ -84,7 +91,7 @@ def factor(schedule, step, begin=0, end=None, epochs=None):
     return found * (schedule.end + (1.0 - schedule.end) * left)
 
 
-def changes(schedule, epochs=None):
+def changes(schedule: Schedule, epochs: StepsOfEpochs | None = None) -> list[tuple[float, int]]:
     """Returns the (factor, global step from which it counts) of `piecewise`, after the first factor.
 
     Args:
@@ -96,20 +103,24 @@ def changes(schedule, epochs=None):
     return list(zip(schedule.factors[1:], steps, strict=True))
 
 
-def span(schedule, begin, end, epochs=None):
+def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs | None = None) -> tuple[float, float]:
     """Returns (the global step that the decay begins at, the steps that it takes), the latter 0 without a decay.
 
     Args:
       schedule: `Schedule`.
       begin, end, epochs: see `factor`.
     """
-    if schedule.name in ("constant", "piecewise", "plateau") or (schedule.depends_on_end and end is None):
+    if schedule.name in ("constant", "piecewise", "plateau"):
+        return begin, 0
+    if end is None and schedule.depends_on_end:
         return begin, 0
     unit = _unit(schedule, epochs)
+    warm = unit.first + schedule.warmup_steps * unit.steps
+    if end is None:
+        return warm, schedule.decay_steps * unit.steps
     if schedule.name == "cooldown":
         steps = schedule.decay_steps * unit.steps or cooldown_steps(end - begin, COOLDOWN_SHARE)
         return end - steps, steps
-    warm = unit.first + schedule.warmup_steps * unit.steps
     if schedule.decay_steps:
         return warm, schedule.decay_steps * unit.steps
     first = max(begin, warm)
@@ -130,7 +141,7 @@ def stair(schedule: Schedule, at: int, epochs: StepsOfEpochs | None = None) -> t
     return max(schedule.decay_rate**falls, schedule.end), following
 
 
-def _unit(schedule, epochs):
+def _unit(schedule: Schedule, epochs: StepsOfEpochs | None) -> StepsOfEpochs:
     """Returns `StepsOfEpochs` of the schedule's unit."""
     if schedule.unit == "step":
         return StepsOfEpochs()

@@ -1,8 +1,10 @@
 """The session of a training, an evaluation or a prediction."""
 
 import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator import model_directory
 from ctr_trainer.estimator.checkpoint import Checkpoint
@@ -10,8 +12,6 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.restoring import refusing_other_variables
-
-tf1 = tf.compat.v1
 
 
 def training_session(
@@ -55,7 +55,9 @@ def training_session(
         )
 
 
-def session_of(checkpoint, hooks, config):
+def session_of(
+    checkpoint: Checkpoint | None, hooks: Iterable[tf1.train.SessionRunHook], config: RunConfig
+) -> tf1.train.MonitoredSession:
     """Makes the `MonitoredSession` of the current graph, to evaluate or predict with a checkpoint. A collective.
 
     Rank 0 restores the dense variables; then all ranks take the variables of rank 0.
@@ -79,8 +81,8 @@ def session_of(checkpoint, hooks, config):
 
 
 @contextlib.contextmanager
-def _restored(checkpoint):
-    """Gives the `Checkpoint` that this rank restores, with local dense variables; None to all ranks but 0."""
+def _restored(checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
+    """Gives the `Checkpoint` that this rank restores, with its dense variables in a local file; None on ranks but 0."""
     if checkpoint is None or not distributed.is_chief():
         yield None
         return
@@ -89,13 +91,14 @@ def _restored(checkpoint):
 
 
 class _OneSessionHook(tf1.train.SessionRunHook):
-    """Ends a training whose session was lost: TensorFlow makes another, from an older step than the rows are of."""
+    """Ends a training whose session was lost: TensorFlow would restore an older step than the step of the rows."""
 
     _made = False
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         if self._made:
             raise UserError(
-                "TensorFlow lost its session, and would go on from older dense variables than the rows are of"
+                "TensorFlow lost its session, and would resume with dense variables that are older than the rows; "
+                "start the training again, and it resumes from its last checkpoint"
             )
         self._made = True

@@ -1,16 +1,16 @@
 """The gradients of an optimizer step: of a batch, of several, of all workers' or of the step before."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.layers.batch_norm import batch_statistics
 from ctr_trainer.ranks import dense_exchange
 from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer, mean_over_ranks
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,56 +18,68 @@ class StepGradients:
     """What `step_gradients` makes.
 
     Attributes:
-      optimizer: the given one in all that is around it.
-      pairs: (gradient, variable) of the dense variables that the loss depends on, for its `apply_gradients`.
-      statistics: operations' makers, f() -> list of operations that move what layers keep of the batches.
-      rows: by placeholder name, the gradients of the embedding rows, of this worker's batch.
-      weight: scalar float32, the weights of the examples that the gradients are the mean of.
-      own_weight: scalar float32, the weights of this worker's examples among them, in this step.
-      accumulate: operation that only adds a micro-batch; None for one a step.
-      kept: with `overlap`, operations that keep this step's gradients for the next; else [].
-      after: operations that have to run in a step that ends.
-      exchange: the sentence of the log that says who computes the means over the workers, and why.
+      optimizer: the given optimizer, wrapped in the optimizers that average its gradients.
+      pairs: (gradient, variable) of the dense variables that the loss depends on, for `apply_gradients`.
+      statistics: f() -> the operations that move the batch statistics of layers.
+      rows: dict of placeholder name -> the gradient of the embedding rows by this worker's batch.
+      weight: scalar float32, the sum of the weights of the examples that the gradients are averaged over.
+      own_weight: scalar float32, the part of `weight` that this worker's examples in this step have.
+      accumulate: operation that only adds a micro-batch; None if a step is one batch.
+      kept: with `overlap`, operations that keep this step's gradients for the next step; otherwise [].
+      after: operations that have to run at the end of a step.
+      exchange: the log line that says how the workers exchange gradients, and why.
     """
 
     optimizer: Any
-    pairs: list
-    statistics: Any
-    rows: dict
-    weight: Any
-    own_weight: Any
-    accumulate: Any = None
-    kept: list = dataclasses.field(default_factory=list)
-    after: list = dataclasses.field(default_factory=list)
+    pairs: list[tuple[tf.Tensor, Any]]
+    statistics: Callable[[], list[tf.Operation]]
+    rows: dict[str, tf.Tensor]
+    weight: tf.Tensor
+    own_weight: tf.Tensor
+    accumulate: tf.Operation | None = None
+    kept: list[tf.Operation] = dataclasses.field(default_factory=list)
+    after: list[tf.Operation] = dataclasses.field(default_factory=list)
     exchange: str = ""
 
 
 def step_gradients(
-    optimizer, loss, weight, rows=(), accumulation_steps=1, exchange=True, overlap=False, fp16=False, sparse=False
-):
-    """Returns `StepGradients` of a loss averaged over a batch's examples: of it averaged over all examples of a step.
+    optimizer: tf1.train.Optimizer,
+    loss: tf.Tensor,
+    weight: tf.Tensor,
+    rows: Sequence[tf.Tensor] = (),
+    *,
+    accumulation_steps: int = 1,
+    exchange: bool = True,
+    overlap: bool = False,
+    fp16: bool = False,
+    sparse: bool = False,
+) -> StepGradients:
+    """Returns the `StepGradients` of a loss, averaged over all examples of an optimizer step.
 
-    Those of the micro-batches, and then those of the workers, become their mean; a batch of padding counts nothing.
+    Gradients are averaged over the micro-batches of the step and over the workers, weighted by the examples. A batch of
+    padding has the weight 0.
 
-    Staleness: with `overlap`, they are those that the step before kept, so that their reduction waits for nothing in
-    this step and goes on beside its forward and backward pass.
+    Staleness: with `overlap`, the gradients are the ones that the previous step kept. Their reduction waits for nothing
+    in this step, so it runs concurrently with the forward and backward pass.
 
     Args:
       optimizer: a `tf.compat.v1.train.Optimizer`.
-      loss: scalar.
+      loss: scalar, averaged over the examples of this worker's batch.
       weight: scalar float32, the sum of the weights of this batch's examples.
       rows: placeholders of embedding rows, whose gradients stay this batch's own.
-      accumulation_steps: micro-batches of a step.
-      exchange: whether over all ranks; else over this rank's micro-batches only.
+      accumulation_steps: micro-batches per step.
+      exchange: whether to average over all ranks; otherwise over this rank's micro-batches only.
       overlap: see above; only with an exchange.
-      fp16: reduce in float16.
-      sparse: whether gradients that are `tf.IndexedSlices` stay so; then all go through Horovod if one is.
+      fp16: whether to reduce in float16.
+      sparse: whether a gradient that is `tf.IndexedSlices` stays sparse. If there is one, Horovod exchanges all.
     """
     only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
     if fp16:
         only_horovod = "the gradients travel as float16"
     batch = _BatchGradients(with_loss_scaling(optimizer), weight, loss, rows, sparse)
-    outer, micro_batches, step_before = batch, None, None
+    outer: MeanOptimizer = batch
+    micro_batches: _MicroBatches | None = None
+    step_before: _StepBefore | None = None
     if accumulation_steps > 1:
         outer = micro_batches = _MicroBatches(outer)
     own = outer
@@ -82,7 +94,7 @@ def step_gradients(
     dense = len(pairs) - len(batch.statistics)
     means = [mean for mean, _ in pairs[dense:]]
 
-    def statistics():
+    def statistics() -> list[tf.Operation]:
         return [each.update(mean, outer.weight) for each, mean in zip(batch.statistics, means, strict=True)]
 
     return StepGradients(
@@ -92,7 +104,7 @@ def step_gradients(
         rows=batch.rows,
         weight=outer.weight,
         own_weight=own.weight,
-        accumulate=micro_batches and micro_batches.accumulate,
+        accumulate=micro_batches.accumulate if micro_batches else None,
         kept=step_before.kept if step_before else [],
         after=micro_batches.after if micro_batches else [],
         exchange=str(of_ranks),
@@ -100,7 +112,7 @@ def step_gradients(
 
 
 class _BatchGradients(MeanOptimizer):
-    """The gradients of one batch of this worker; behind those of the variables, what its layers' statistics are.
+    """Computes the gradients of one batch of this worker, followed by the batch statistics of its layers.
 
     Args:
       optimizer: a `tf.compat.v1.train.Optimizer`.
@@ -111,11 +123,18 @@ class _BatchGradients(MeanOptimizer):
 
     Attributes:
       rows: by placeholder name, the gradients of the embedding rows.
-      statistics: `BatchStatistic`s, of the pairs at the end.
+      statistics: the `BatchStatistic`s of the last pairs.
       is_sparse: whether a gradient is a `tf.IndexedSlices`.
     """
 
-    def __init__(self, optimizer, weight, loss, rows, sparse):
+    def __init__(
+        self,
+        optimizer: tf1.train.Optimizer,
+        weight: tf.Tensor,
+        loss: tf.Tensor,
+        rows: Sequence[tf.Tensor],
+        sparse: bool,
+    ) -> None:
         super().__init__(optimizer)
         self.weight, self.statistics = weight, batch_statistics()
         variables, names = tf1.trainable_variables(), {row.name for row in rows}
@@ -130,20 +149,20 @@ class _BatchGradients(MeanOptimizer):
             self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]
         self.is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient, _ in self._pairs)
 
-    def compute_gradients(self):
-        """Returns the pairs of the trainable variables that the loss depends on, and then of the statistics."""
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
+        """Returns the pairs of the trainable variables that the loss depends on, then the pairs of the statistics."""
         return self._pairs + [(each.value, each.value) for each in self.statistics]
 
 
 class _MicroBatches(MeanOptimizer):
-    """The means over the micro-batches of a step.
+    """Averages over the micro-batches of a step.
 
     Attributes:
       accumulate: operation that only adds a micro-batch.
-      after: operations that start anew, for the step's end.
+      after: operations that clear the sums at the end of the step.
     """
 
-    def _mean(self, tensors, weight):
+    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.name_scope("dense_exchange"):
             fused, sums, added, self.after = Fused(tensors), {}, [], []
             for dtype, vector in fused.vectors(weight).items():
@@ -158,13 +177,13 @@ class _MicroBatches(MeanOptimizer):
 
 
 class _StepBefore(MeanOptimizer):
-    """The gradients of the step before.
+    """Gives the gradients that the previous step kept.
 
     Attributes:
-      kept: operations that keep this step's.
+      kept: operations that keep the gradients of this step.
     """
 
-    def _mean(self, tensors, weight):
+    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.name_scope("dense_exchange"):
             fused, before, self.kept = Fused(tensors), {}, []
             for dtype, vector in fused.vectors(weight).items():
@@ -175,8 +194,8 @@ class _StepBefore(MeanOptimizer):
             return fused.means(before)
 
 
-def _local_zeros(name, like):
-    """Returns a variable of this rank's own, in no checkpoint."""
+def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:
+    """Makes a variable of this rank only, which is not part of checkpoints."""
     return tf1.get_variable(
         f"{name}/{like.dtype.name}",
         like.shape,

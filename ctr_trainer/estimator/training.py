@@ -2,13 +2,12 @@
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.store.local_store import LocalStore
@@ -17,7 +16,6 @@ from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.given_optimizer import with_train_op
-from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.open_store import in_fixed_order, open_store
@@ -30,17 +28,13 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import StepPlan, notes
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
-from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.ranks.stopping import Stopping
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.files.path import PathLease
 from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
-_TRAININGS = itertools.count()  # Of this process, the same on all ranks.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +84,7 @@ class OptimizerStep:
     def __init__(self, train_op: tf.Operation, plan: StepPlan) -> None:
         self._train_op, self._plan = train_op, plan
         self._kept = False
-        self._average = None
+        self._average: tf.Operation | None = None
         if plan.dense_sync_steps > 1 and distributed.size() > 1:
             # The state of the optimizer is averaged too. It tells how large the gradients were: with a state of its
             # own, each worker would step by its own measure, and a checkpoint holds one state only.
@@ -265,7 +259,7 @@ def _build(job: TrainingJob, config: RunConfig, observation: Observation) -> tup
     own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
     epochs = epochs and run_length.Epochs(**epochs)
-    notes().run_length = run_length.going_on(job.checkpoint, batches, job.last_step, epochs)
+    notes().run_length = run_length.resumed(job.checkpoint, batches, job.last_step, epochs)
     spec = job.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, job.params)
     spec = with_train_op(spec, inputs, config.embedding.learning_rate)
     if pads:
@@ -284,23 +278,3 @@ def _restore_rows(store: Store, job: TrainingJob) -> None:
             f"the embedding service holds rows ({rows}) and {job.model_dir} has no checkpoint, so this would be a "
             "fresh model on another's rows: restart the service empty, or name the model_dir that they belong to"
         )
-
-
-def stop_hook(grace_secs: float) -> StopHook:
-    """Makes the `StopHook` of a training. A collective.
-
-    Args:
-      grace_secs: see `StopHook`.
-    """
-    rank, size = distributed.rank(), distributed.size()
-
-    def all_sum(told: np.ndarray) -> np.ndarray:
-        return distributed.all_sum(told, "stopping", watched=False)
-
-    all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, before the steps.
-    notices = Notices.of_this_job()
-    if size > 1 and not notices.address:
-        grace_secs = 0.0  # Without horovodrun a rank could not tell the others.
-    words, name = last_words.of_this_process(), next(_TRAININGS)
-    stopping = Stopping(rank, size, name, notices, all_sum, distributed.watchdog(), words.is_one_lost)
-    return StopHook(stopping, words.signals, grace_secs)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import GraphInput
@@ -39,7 +40,6 @@ from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.resources import NoGpu, open_gpu
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 _PROGRESSIVE = (
     "auc in the lines of steps is progressive: each training example is scored before the model learns from it"
@@ -61,8 +61,8 @@ def training_hooks(
     """
     feed, spec, store, clock = training.feed, training.spec, training.store, training.clock
     config, model_dir = training.job.config, training.job.staging.path
-    hooks = [*feed.hooks, FiniteLossHook(spec.loss), *spec.training_hooks]
-    hooks += spec.training_chief_hooks if distributed.is_chief() else ()
+    hooks = [*feed.hooks, FiniteLossHook(spec.loss), *(spec.training_hooks or ())]
+    hooks += (spec.training_chief_hooks or ()) if distributed.is_chief() else ()
     if distributed.size() > 1 and not feed.inputs.fed and config.equal_inputs == "error":
         hooks.append(EqualBatchesHook(feed.inputs.features, feed.inputs.labels, feed.inputs.weight))
     sync = None
@@ -138,7 +138,7 @@ def _learning_rate() -> tf.Tensor | None:
 
 def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> WorkerFigures:
     """Returns the figures of this worker as of now, without its rates."""
-    if sync is None or sync.wait_ms is None:
+    if sync is None or embeddings is None or sync.wait_ms is None:
         return WorkerFigures()
     totals = embeddings.totals()
     return WorkerFigures(

@@ -103,7 +103,7 @@ class RunLength:
         return {"begin": self.begin, "end": self.end(accumulation_steps)}
 
 
-def going_on(checkpoint: Any, batches: int | None, last: int | None, epochs: Epochs | None = None) -> RunLength:
+def resumed(checkpoint: Any, batches: int | None, last: int | None, epochs: Epochs | None = None) -> RunLength:
     """Returns the `RunLength` of a training that resumes from a checkpoint, or starts without one.
 
     Args:

@@ -25,7 +25,7 @@ _CLAIM = "last_words"
 _SETTLE_SECONDS = 0.5
 # A rank on another host than horovodrun waits this long, so that a rank on horovodrun's host can speak first.
 _UNHEARD_SECONDS = 2.0
-_GOING_ON_SECONDS = 1.5
+_RESUME_TEXT_SECONDS = 1.5
 # horovodrun kills a process 5 s after it has asked it to end.
 _SAY_SECONDS = 4.5
 _NOT_SAVED_YET = (
@@ -51,7 +51,7 @@ class LastWords:
 
     Attributes:
       model_dir: directory for the traceback of an unexpected error; it is printed if there is no such directory.
-      going_on: f() -> a sentence on what the same command would do now; None if there is nothing to resume.
+      resume_text: f() -> a sentence on what the same command would do now; None if there is nothing to resume.
       signals: `StopSignals` of this process.
     """
 
@@ -66,7 +66,7 @@ class LastWords:
         self._forget()
         self._lock = threading.RLock()
         self.model_dir = ""
-        self.going_on: Callable[[], str] | None = None
+        self.resume_text: Callable[[], str] | None = None
 
     def sign(self, secret: str) -> None:
         """Signs the notices of this rank, see `Notices.sign`."""
@@ -138,7 +138,7 @@ class LastWords:
     def say(self, text: str) -> None:
         """Says a sentence, and what the same command would do now, unless another rank has spoken."""
         self._roll_call.end()
-        if not self._say_once(lambda: self._with_going_on(text)):
+        if not self._say_once(lambda: self._with_resume_text(text)):
             time.sleep(2 * _SETTLE_SECONDS)
 
     def _forget(self) -> None:
@@ -185,21 +185,21 @@ class LastWords:
     def _sentence(self, error: BaseException) -> str:
         if self._is_of_another_rank(error):
             lost = self._roll_call.lost()
-            return self._with_going_on(lost or f"the connection to another rank is lost: {reason(error)}")
+            return self._with_resume_text(lost or f"the connection to another rank is lost: {reason(error)}")
         if told := end_of(error).told:
             return told
         if isinstance(error, KeyboardInterrupt):
-            return self._with_going_on("interrupted")
+            return self._with_resume_text("interrupted")
         kept = self._keep(error)
         text = f"{type(error).__name__}: {reason(error)}{_place(error)}"
-        return self._with_going_on(f"{text}; its traceback is {f'in {kept}' if kept else 'above'}")
+        return self._with_resume_text(f"{text}; its traceback is {f'in {kept}' if kept else 'above'}")
 
-    def _with_going_on(self, text: str) -> str:
-        if self.going_on is None:
+    def _with_resume_text(self, text: str) -> str:
+        if self.resume_text is None:
             return text
         try:
-            return f"{text}. {within(_GOING_ON_SECONDS, self.going_on)}"
-        except Exception:  # The error may be about the disk that `going_on` reads.
+            return f"{text}. {within(_RESUME_TEXT_SECONDS, self.resume_text)}"
+        except Exception:  # The error may be about the disk that `resume_text` reads.
             return text
 
     def _is_of_another_rank(self, error: BaseException) -> bool:
@@ -229,7 +229,7 @@ class LastWords:
             if self._error is not None:  # The main thread has an error, and is still closing what is open.
                 self._say_of(self._error)
             else:
-                self._say_once(lambda: self._with_going_on(self._roll_call.lost() or self._stopped(number, late)))
+                self._say_once(lambda: self._with_resume_text(self._roll_call.lost() or self._stopped(number, late)))
 
     def _stopped(self, number: int, late: str) -> str:
         how = f"stopped by {name_of(number)}"
@@ -245,7 +245,7 @@ class LastWords:
     def _warn_of_launcher(self) -> None:
         """Says, before horovodrun may kill this process in the middle of a checkpoint, what would be lost."""
         if self._rank == 0 and self._notices.address and self._error is None:
-            _log.warning("%s", self._with_going_on(_NOT_SAVED_YET))
+            _log.warning("%s", self._with_resume_text(_NOT_SAVED_YET))
 
 
 @functools.cache

@@ -141,7 +141,7 @@ def _after(step, begin, end):
     ],
 )
 def test_the_length_of_a_run_that_goes_on(checkpoint, batches, last, begin, end):
-    found = run_length.going_on(checkpoint, batches, last)
+    found = run_length.resumed(checkpoint, batches, last)
     assert found.decay() == {"begin": begin, "end": end}
 
 

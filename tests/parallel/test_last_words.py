@@ -18,7 +18,7 @@ _WAITING = """
 import os, pathlib, sys, time
 from ctr_trainer.ranks import last_words
 words = last_words.of_this_process()
-words.going_on = lambda: "The same command resumes from step 7"
+words.resume_text = lambda: "The same command resumes from step 7"
 
 def main():
     pathlib.Path(sys.argv[1], os.environ["HOROVOD_RANK"]).touch()

@@ -66,7 +66,7 @@ def full_disk():
 
 words = last_words.of_this_process()
 words.model_dir = sys.argv[2]
-words.going_on = lambda: "The last checkpoint is of step 7: the same command resumes from it"
+words.resume_text = lambda: "The last checkpoint is of step 7: the same command resumes from it"
 sys.exit(words.run(globals()[sys.argv[1]]))
 """
 

@@ -1,5 +1,6 @@
 """Hooks that end a training: in order, or because its batches, labels or loss are wrong."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -7,13 +8,15 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stop_signals import StopSignals
 from ctr_trainer.ranks.stopping import Stopping
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 _STEPS = 3
 _NONE = -1  # A batch that only pads.
+_TRAININGS = itertools.count()  # Of this process, the same on all ranks.
 
 
 class EndTogetherHook(tf1.train.SessionRunHook):
@@ -172,3 +175,23 @@ class StopHook(StepHook):
 
     def _stop(self) -> None:
         self.signal, self.asked = self._stopping.signal, self._stopping.asked
+
+
+def stop_hook(grace_secs: float) -> StopHook:
+    """Makes the `StopHook` of a training. A collective.
+
+    Args:
+      grace_secs: see `StopHook`.
+    """
+    rank, size = distributed.rank(), distributed.size()
+
+    def all_sum(told: np.ndarray) -> np.ndarray:
+        return distributed.all_sum(told, "stopping", watched=False)
+
+    all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, before the steps.
+    notices = Notices.of_this_job()
+    if size > 1 and not notices.address:
+        grace_secs = 0.0  # Without horovodrun a rank could not tell the others.
+    words, name = last_words.of_this_process(), next(_TRAININGS)
+    stopping = Stopping(rank, size, str(name), notices, all_sum, distributed.watchdog(), words.is_one_lost)
+    return StopHook(stopping, words.signals, grace_secs)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
@@ -27,7 +27,7 @@ class CheckpointWriter(Protocol):
     def look(self) -> None:
         """Finishes a checkpoint whose background part has ended, and raises what that raised."""
 
-    def __call__(self, session: tf1.Session, step: int) -> None:
+    def __call__(self, session: tf1.Session, step: int) -> Any:
         """Writes a checkpoint; returns once it is complete."""
 
 
