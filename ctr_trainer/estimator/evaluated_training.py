@@ -174,7 +174,9 @@ class EvaluatedTraining(NoEvaluations):
         self._save = training.save
         self._last_path: str | None = None
         acting = self._evaluate_and_export if self._exporters else self._evaluate
-        evaluations = EvaluationHook(acting, _period(eval_spec, estimator.config), training.clock, stop)
+        evaluations = EvaluationHook(
+            acting, _period(eval_spec, estimator.config, training.feed.is_live), training.clock, stop
+        )
         self.hooks = [self._evaluate, evaluations] if lowered else [evaluations]
 
     def results(self) -> dict[str, Any]:
@@ -204,7 +206,7 @@ class EvaluatedTraining(NoEvaluations):
         self._selection.close()
 
 
-def _period(eval_spec: EvalSpec, config: RunConfig) -> EverySteps:
+def _period(eval_spec: EvalSpec, config: RunConfig, is_live: bool) -> EverySteps:
     """Returns the period of the evaluations."""
     if eval_spec.every_n_epochs:
         length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
@@ -212,7 +214,7 @@ def _period(eval_spec: EvalSpec, config: RunConfig) -> EverySteps:
     if eval_spec.every_n_steps is not None:
         return EverySteps(eval_spec.every_n_steps)
     return ThrottledCheckpoints(
-        checkpoint_period(config),
+        checkpoint_period(config, is_live),
         eval_spec.throttle_secs or 0.0,
         eval_spec.start_delay_secs or 0.0,
         distributed.is_chief(),

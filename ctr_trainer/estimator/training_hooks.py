@@ -46,6 +46,8 @@ _PROGRESSIVE = (
 )
 # Without `phase_steps`, of several workers: the steps that do not count, and the period of the traced ones.
 _FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
+# A quiet stream gives a batch of padding about as often.
+_QUIET_STEP_SECONDS = 2.0
 
 
 def training_hooks(
@@ -76,7 +78,7 @@ def training_hooks(
     dense_sync_steps = notes().step_plan.dense_sync_steps
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(training.step.settle, dense_sync_steps, clock))
-    hooks.append(CheckpointHook(training.save, checkpoint_period(config), clock))
+    hooks.append(CheckpointHook(training.save, checkpoint_period(config, feed.is_live), clock))
     kept = _keep_lines(training)
     scored = metric_tensors(feed.inputs, spec)
     if scored and distributed.is_chief():
@@ -146,8 +148,13 @@ def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> 
     )
 
 
-def checkpoint_period(config: RunConfig) -> EverySteps:
-    """Returns when checkpoints are due."""
+def checkpoint_period(config: RunConfig, is_live: bool) -> EverySteps:
+    """Returns when checkpoints are due.
+
+    Args:
+      config: the settings of the run.
+      is_live: whether the examples come from a stream, whose steps become slow when it falls quiet.
+    """
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
         length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
@@ -156,7 +163,8 @@ def checkpoint_period(config: RunConfig) -> EverySteps:
         return EverySeconds(config.save_checkpoints_secs)
     if config.save_checkpoints_secs:
         all_sum = functools.partial(distributed.all_sum, name="checkpoint_due")
-        return SecondsOfChief(config.save_checkpoints_secs, distributed.is_chief(), all_sum)
+        longest = _QUIET_STEP_SECONDS if is_live else 0.0
+        return SecondsOfChief(config.save_checkpoints_secs, distributed.is_chief(), all_sum, longest_step_secs=longest)
     return EverySteps(config.checkpoint_steps)
 
 

@@ -63,7 +63,7 @@ def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint
     assert saved.steps == [3, 6, 8]
 
 
-def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30):
+def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30, longest_step_secs=0.0):
     """-> by rank, after which steps it saves, and after which it is told; the clocks of ranks 1 and 2 stand still.
 
     Args:
@@ -78,7 +78,7 @@ def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30):
             asked.append(done())
             return all_sum(told, "checkpoint_due")
 
-        period = SecondsOfChief(period_seconds, rank == 0, add_up, clock)
+        period = SecondsOfChief(period_seconds, rank == 0, add_up, clock, longest_step_secs)
         _run(lambda: [done, CheckpointHook(saved, period)], steps=steps)
         return saved.steps, asked
 
@@ -97,6 +97,17 @@ def test_workers_with_short_steps_are_told_four_times_in_a_period():
     """Steps of 0.1 s: at first after four times the steps that were done, then after half of what is left."""
     saved, asked = _save_by_rank_0s_clock(lambda step: 0.1, 10, steps=300)[0]
     assert (saved, asked) == ([100, 200, 300], [1, 2, 6, 26, 62, 81, 90, 150, 175, 187, 249, 274, 286])
+
+
+@pytest.mark.parametrize(("fast", "period_seconds"), [(1, 2), (50, 2), (200, 10), (3000, 60)])
+def test_a_stream_that_falls_quiet_puts_off_a_checkpoint_by_one_step_at_most(fast, period_seconds):
+    """Steps of 0.01 s, then of 2 s each."""
+    saved, _ = _save_by_rank_0s_clock(
+        lambda step: 0.01 if step <= fast else 2.0, period_seconds, steps=fast + 100, longest_step_secs=2.0
+    )[0]
+    times = [0.0, *(0.01 * min(step, fast) + 2.0 * max(step - fast, 0) for step in saved)]
+    assert len(times) >= 4
+    assert max(after - before for before, after in zip(times, times[1:], strict=False)) <= period_seconds + 4.0
 
 
 def test_steps_that_become_slower_put_a_checkpoint_off_by_a_part_of_its_period_and_not_for_good():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 
@@ -76,7 +77,10 @@ def _servers() -> tuple[str, list[object]]:
     kept: list[object] = []
     for number in range(start.SERVERS):
         command = [sys.executable, warm.__file__, f"{path}{number}"]
-        kept.append(subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, start_new_session=True))
+        server = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, start_new_session=True)
+        # One that finds another server at its socket ends, and is no zombie among the children that tests look at.
+        threading.Thread(target=server.wait, daemon=True).start()
+        kept.append(server)
         wait_until(functools.partial(os.path.exists, command[-1]), "a server of warm processes")
         kept.append(warm.hold(command[-1]))
     return path, kept

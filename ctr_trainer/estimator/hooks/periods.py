@@ -1,5 +1,6 @@
 """When a checkpoint or an evaluation is due: after the same step on all ranks."""
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -126,12 +127,16 @@ class SecondsOfChief(EverySeconds):
     After half of these steps it tells them again. Once little is left, all ranks act after the remaining steps. So rank
     0 tells them three or four times in a period, and no collective runs while a step runs.
 
-    Caveat: if steps become slower after rank 0 has told the number of steps, all ranks act later accordingly.
+    Caveat: if steps become slower after rank 0 has told the number of steps, all ranks act later accordingly, unless
+    `longest_step_secs` is given.
 
     Args:
       seconds, clock: see `EverySeconds`.
       is_chief: whether this is rank 0.
       all_sum: f(int64[2]) -> the sum of all ranks' arrays.
+      longest_step_secs: how long a step may take whatever the previous steps took, as on a stream that falls quiet.
+        Rank 0 then tells only as many steps as fit into the rest of the period even if each of them takes that long.
+        0 if the pace is steady.
     """
 
     def __init__(
@@ -140,9 +145,10 @@ class SecondsOfChief(EverySeconds):
         is_chief: bool,
         all_sum: Callable[[np.ndarray], np.ndarray],
         clock: Callable[[], float] = time.monotonic,
+        longest_step_secs: float = 0.0,
     ) -> None:
         super().__init__(seconds, clock)
-        self._is_chief, self._all_sum = is_chief, all_sum
+        self._is_chief, self._all_sum, self._longest_step_secs = is_chief, all_sum, longest_step_secs
         self._next, self._then = 0, 0
         self._first: int | None = None  # The step after which rank 0 has told first.
         self._pace_from: tuple[int, float] | None = None  # (step, time) from which on the pace is measured.
@@ -176,8 +182,14 @@ class SecondsOfChief(EverySeconds):
         pace, most = (step - before) / max(now - since, 1e-9), _MOST_TIMES * (step - self._first)
         left = max(self._seconds - (now - self._since), 0.0)
         if left <= _LITTLE * self._seconds or left * pace < 1:
-            return min(round(left * pace), most), _half(self._seconds * pace, most)
-        return _half(left * pace, most), 0
+            steps = min(round(left * pace), most)
+            if steps <= self._sure(left):
+                return steps, min(_half(self._seconds * pace, most), self._sure(self._seconds))
+        return min(_half(left * pace, most), self._sure(left)), 0
+
+    def _sure(self, seconds: float) -> int:
+        """Returns how many steps fit into so many seconds at any pace, at least 1."""
+        return max(int(seconds / self._longest_step_secs), 1) if self._longest_step_secs else sys.maxsize
 
 
 def _half(steps: float, most: int) -> int:
