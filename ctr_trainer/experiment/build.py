@@ -19,6 +19,7 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
 from ctr_trainer.experiment.open_stream import open_stream
 from ctr_trainer.models import param_texts
+from ctr_trainer.models.params import WAIT
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
@@ -37,7 +38,8 @@ def with_label_rates(experiment: Experiment) -> Experiment:
     """Returns the `Experiment` with the shares of positive examples that its training starts from. A collective.
 
     `label_means` are the shares that the conversion of --train_data counted; of data without a conversion they stay
-    unknown. --positive_weight=balanced becomes the number that it stands for.
+    unknown. --positive_weight=balanced becomes the number that it stands for. With late labels the log says which of
+    its metrics are biased.
 
     Raises:
       UserError: the weight is to be balanced, and the model predicts several labels, or see `balanced_weight`.
@@ -55,6 +57,12 @@ def with_label_rates(experiment: Experiment) -> Experiment:
     if distributed.is_chief() and any(params.base_logit(label) for label in means):
         shares = ", ".join(f"{label} {mean:.4%}" for label, mean in means.items())
         _log.info("share of positive examples in %s: %s; the last bias of the model starts at it", path, shares)
+    if distributed.is_chief() and params.delayed_labels != WAIT:
+        _log.info(
+            "--delayed_labels=%s: auc, xentropy_mean, real_mean and copc of the training data are biased, since they "
+            "count an impression whose label is late as a negative. Evaluate on data whose labels are all known",
+            params.delayed_labels,
+        )
     return dataclasses.replace(experiment, params=params)
 
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.delayed_labels import Correction, correction
+from ctr_trainer.models.params import WAIT, ModelParams
 from ctr_trainer.system.messages.errors import UserError
 
 Labels: TypeAlias = tf.Tensor | dict[str, tf.Tensor] | None  # Of one label, of several, or, when predicting, of none.
@@ -26,7 +27,8 @@ def binary_head(
 
         loss = sum_i w_i c_i * (log(1 + exp(z_i)) - y_i z_i) / sum_i w_i, and 0 for a batch of padding only
 
-    While training, c_i is `positive_weight` for a positive example and 1 for others; otherwise it is 1.
+    While training, c_i is `positive_weight` for a positive example and 1 for others, or the weight of
+    `params.delayed_labels`, see `models.delayed_labels`; otherwise it is 1.
 
     If the data has several labels, the model predicts one of them, `params.label`, and its predictions have the names
     that `multi_head` gives them.
@@ -51,14 +53,15 @@ def binary_head(
             f"label={params.label}: this model predicts one label, which must be one of the data's: "
             f"{', '.join(names)}; several at a time are for the models shared_bottom, mmoe, ple and esmm"
         )
+    late = correction(features, labels, mode, params, logits)
     if len(names) > 1:
-        return multi_head(features, labels, mode, params, {params.label: logits}, extra_loss)
+        return _several(features, labels, mode, params, {params.label: logits}, extra_loss, late=late)
     logits = calibrated(tf.squeeze(logits, 1), mode, params)
     predictions = {"logits": logits, "probabilities": tf.sigmoid(logits)}
     if mode == ModeKeys.PREDICT:
         return EstimatorSpec(mode, predictions)
-    loss = cross_entropy(labels, logits, features["weight"], _positive_weight(mode, params))
-    return _spec(features, mode, params, predictions, loss, extra_loss)
+    loss = cross_entropy(labels, logits, features["weight"], _positive_weight(mode, params), late and late.importance)
+    return _spec(features, mode, params, predictions, loss, extra_loss, late)
 
 
 def multi_head(
@@ -90,8 +93,27 @@ def multi_head(
       EstimatorSpec, its predictions named `logits/<label>` and `probabilities/<label>`, float32[B].
 
     Raises:
-      UserError: negative examples are sampled.
+      UserError: negative examples are sampled, or labels come late.
     """
+    if params.delayed_labels != WAIT:
+        raise UserError(
+            f"delayed_labels={params.delayed_labels} is for models of one label, and this one predicts {len(logits)}: "
+            f"{', '.join(logits)}"
+        )
+    return _several(features, labels, mode, params, logits, extra_loss, predictions)
+
+
+def _several(
+    features: Mapping[str, tf.Tensor],
+    labels: Labels,
+    mode: str,
+    params: ModelParams,
+    logits: Mapping[str, tf.Tensor],
+    extra_loss: tf.Tensor | None = None,
+    predictions: Mapping[str, tf.Tensor] | None = None,
+    late: Correction | None = None,
+) -> EstimatorSpec:
+    """Makes the spec of `multi_head`; `late` corrects the loss of a model's only label."""
     if params.negative_sampling not in (None, 1):
         raise UserError(
             f"negative_sampling={params.negative_sampling:g} is for data of one label: with several, a negative of "
@@ -105,14 +127,21 @@ def multi_head(
         return EstimatorSpec(mode, predictions)
     assert isinstance(labels, dict)
     weights = {label.name: label.weight for label in features.spec.labels} if hasattr(features, "spec") else {}
+    weight, positive_weight, importance = features["weight"], _positive_weight(mode, params), late and late.importance
     losses = [
-        weights.get(name, 1.0) * cross_entropy(labels[name], tensor, features["weight"], _positive_weight(mode, params))
+        weights.get(name, 1.0) * cross_entropy(labels[name], tensor, weight, positive_weight, importance)
         for name, tensor in logits.items()
     ]
-    return _spec(features, mode, params, predictions, tf.add_n(losses), extra_loss)
+    return _spec(features, mode, params, predictions, tf.add_n(losses), extra_loss, late)
 
 
-def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weight: tf.Tensor, positive_weight: float = 1.0) -> tf.Tensor:
+def cross_entropy(
+    labels: tf.Tensor,
+    logits: tf.Tensor,
+    weight: tf.Tensor,
+    positive_weight: float = 1.0,
+    importance: tf.Tensor | None = None,
+) -> tf.Tensor:
     """Computes the weighted mean of the examples' cross entropy.
 
     Args:
@@ -120,6 +149,7 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weight: tf.Tensor, posit
       logits: float32[B].
       weight: float32[B], the weight of each example in the mean.
       positive_weight: factor on the cross entropy of a positive example.
+      importance: float32[B], factor on each example's cross entropy, which the mean does not divide by; None for 1.
 
     Returns:
       scalar; 0 if no example has a weight.
@@ -129,6 +159,8 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weight: tf.Tensor, posit
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
         else:
             losses = tf.nn.weighted_cross_entropy_with_logits(labels=labels, logits=logits, pos_weight=positive_weight)
+        if importance is not None:
+            losses *= importance
         return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
 
 
@@ -157,12 +189,16 @@ def _spec(
     predictions: dict[str, tf.Tensor],
     loss: tf.Tensor,
     extra_loss: tf.Tensor | None,
+    late: Correction | None,
 ) -> EstimatorSpec:
     if mode != ModeKeys.TRAIN:
         return EstimatorSpec(mode, predictions, loss)
     trained = loss if extra_loss is None else loss + extra_loss
+    if late is not None and late.lateness_loss is not None:
+        trained += late.lateness_loss
     assert params.train_op_fn is not None
-    return EstimatorSpec(mode, predictions, loss, params.train_op_fn(trained, features))
+    train_op = params.train_op_fn(trained, features)
+    return EstimatorSpec(mode, predictions, loss, train_op, training_hooks=[late.hook] if late else ())
 
 
 def calibrated(logits: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:

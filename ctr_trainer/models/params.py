@@ -11,6 +11,8 @@ from ctr_trainer.settings.setting import SettingError, Settings, setting
 # Share of an outcome below which it is rare. At 0.2% and 3% of positive examples a bias that starts at their log odds
 # is better, at 25% it is not on all data.
 _RARE = 0.05
+# What to do about labels that come later than their impressions; see `delayed_labels`.
+WAIT, FAKE_NEGATIVE, ES_DFM = "wait", "fake_negative", "es_dfm"
 Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid"]
 
 
@@ -38,7 +40,7 @@ class ModelParams(Settings, title="Network and loss"):
     """
 
     may_change: typing.ClassVar[tuple[str, ...]] = (
-        *("train_op_fn", "label_means", "dropout", "positive_weight", "negative_sampling"),
+        *("train_op_fn", "label_means", "dropout", "positive_weight", "negative_sampling", "delayed_labels"),
     )
     several_labels: typing.ClassVar[bool] = False
 
@@ -66,10 +68,17 @@ class ModelParams(Settings, title="Network and loss"):
         above=0.0,
         maximum=1.0,
     )
+    delayed_labels: str = setting(
+        WAIT,
+        "how to train on labels that come later than impressions; wait: the data has them joined; fake_negative, "
+        "es_dfm: impressions come as negatives, late positives again, and weights correct for both",
+        choices=(WAIT, FAKE_NEGATIVE, ES_DFM),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("hidden_units")
+        self._check_delayed_labels()
         for name, kind in typing.get_type_hints(type(self)).items():
             choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
             if choices and getattr(self, name) not in choices:
@@ -100,6 +109,16 @@ class ModelParams(Settings, title="Network and loss"):
             return 0.0
         weight = 1.0 if isinstance(self.positive_weight, str) else self.positive_weight
         return math.log(share / (1 - share)) + math.log(weight) - math.log(self.negative_sampling or 1.0)
+
+    def _check_delayed_labels(self) -> None:
+        if self.delayed_labels == WAIT:
+            return
+        if self.several_labels:
+            raise self.refused("{delayed_labels}: is for models of one label, and this model predicts several")
+        if self.positive_weight != 1.0:
+            raise self.refused("{delayed_labels}: {positive_weight} would spoil its weights; leave one of them out")
+        if self.negative_sampling not in (None, 1.0):
+            raise self.refused("{delayed_labels}: {negative_sampling} would spoil its weights; leave one of them out")
 
     def require_at_least(self, minimum: float, *names: str) -> None:
         """Raises UserError if a named field is less than `minimum`."""

@@ -1,0 +1,151 @@
+"""How much of what late labels cost `--delayed_labels` wins back, on simulated streams of the demo's data.
+
+An impression of the synthetic data comes at a time drawn uniformly from 20 days. If it is clicked, the click follows
+after a delay drawn from an exponential distribution, whose mean depends on a feature: 6 minutes or 12 hours, drawn for
+each value of C14. (Where delays do not depend on features, the AUC of late labels has no gap to close: p / (1 + p s)
+orders examples as p does.) What comes after the last day is not seen.
+
+| method | an impression comes | a later click comes | loss |
+|---|---|---|---|
+| oracle | at once, with its final label | | cross entropy |
+| window | after 1 hour, with its label by then | never | cross entropy |
+| ignore | after 1 hour, with its label by then | again, as a positive | cross entropy |
+| es_dfm | after 1 hour, with its label by then | again, as a positive | ES-DFM |
+| ignore_at_once | at once, as a negative | again, as a positive | cross entropy |
+| fake_negative | at once, as a negative | again, as a positive | FNW |
+
+Each trains DeepFM once over its records in the order of their times, and is evaluated on impressions that follow, with
+their final labels. A method closes the share (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ctr_trainer import cli
+
+DAYS, WINDOW_HOURS, MEAN_HOURS, COLUMN = 20, 1.0, (0.1, 12.0), "C14"
+METRICS = ("auc", "logloss", "copc")
+SPEC = """
+name = "delayed"
+[[label]]
+column = "click"
+[[label]]
+column = "late"
+[defaults]
+dim = 16
+transform = "log1p"
+[[dense]]
+columns = ["I1..I13"]
+[[sparse]]
+columns = ["C1..C26"]
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A stream and its loss: hours after which an impression comes, whether late clicks do, and the flag's value."""
+
+    window_hours: float
+    sees_late: bool
+    flag: str = "wait"
+
+
+METHODS = {
+    "oracle": Method(np.inf, False),
+    "window": Method(WINDOW_HOURS, False),
+    "ignore": Method(WINDOW_HOURS, True),
+    "es_dfm": Method(WINDOW_HOURS, True, "es_dfm"),
+    "ignore_at_once": Method(0.0, True),
+    "fake_negative": Method(0.0, True, "fake_negative"),
+}
+
+
+def command(*arguments: object) -> str:
+    """Runs a command of the package in this process. Returns the last line that it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = cli.main(list(map(str, arguments)))
+    if code:
+        raise SystemExit(f"{arguments[0]} ended with {code}")
+    return out.getvalue().strip().rpartition("\n")[2]
+
+
+def records(impressions: pa.Table, method: Method, seed: int) -> pa.Table:
+    """Returns the records of a method, in the order of their times: features, `click` and `late`."""
+    rng = np.random.default_rng(seed)
+    hours = rng.uniform(0, 24 * DAYS, len(impressions))
+    values, number = np.unique(impressions[COLUMN].to_numpy(), return_inverse=True)
+    delays = rng.exponential(rng.choice(MEAN_HOURS, len(values))[number])
+    clicked = impressions["label"].to_numpy() > 0
+    in_time = clicked & (delays <= method.window_hours)
+    late = np.flatnonzero(clicked & ~in_time) if method.sees_late else np.empty(0, np.int64)
+    waited = method.window_hours if np.isfinite(method.window_hours) else 0.0
+    times = np.concatenate([hours + waited, hours[late] + delays[late]])
+    rows = np.concatenate([np.arange(len(impressions)), late])
+    clicks = np.concatenate([in_time, np.ones(len(late), bool)]).astype(int)
+    is_late = np.repeat([0, 1], [len(impressions), len(late)])
+    order = np.argsort(times, kind="stable")
+    order = order[times[order] <= 24 * DAYS]
+    features = impressions.drop_columns(["label"]).take(rows[order])
+    return features.append_column("click", pa.array(clicks[order])).append_column("late", pa.array(is_late[order]))
+
+
+def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pathlib.Path) -> dict[str, float]:
+    """Trains on a method's records once, in order. Returns the metrics on the test rows."""
+    work.mkdir()
+    (work / "spec.toml").write_text(SPEC)
+    pq.write_table(records(train, method, seed), work / "train.parquet")
+    pq.write_table(records(test, METHODS["oracle"], seed), work / "test.parquet")
+    flags = [f"--model_dir={work / 'model'}", "--batch_size=512"]
+    own = [f"--train_data={work / 'train.parquet'}", f"--feature_spec={work / 'spec.toml'}", "--label=click"]
+    own += ["--noshuffle", f"--seed={seed}", "--embedding_initial_accumulator=1e-3", f"--delayed_labels={method.flag}"]
+    command("train", *flags, *own)
+    found = json.loads(command("evaluate", *flags, f"--eval_data={work / 'test.parquet'}"))
+    return {name: found[f"{name}/click"] for name in METRICS}
+
+
+def measure(rows: int = 400_000, seeds: int = 3) -> dict[str, Any]:
+    """Returns the keys of the last line: mean, least and greatest of each figure over the seeds."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in METHODS}
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as directory:
+            data = pathlib.Path(directory)
+            command("convert", "--format=synthetic", f"--output={data / 'demo'}", f"--rows={rows}", f"--seed={seed}")
+            train, test = (pq.read_table(data / "demo" / part, partitioning=None) for part in ("train", "test"))
+            for name, method in METHODS.items():
+                found[name].append(scores(method, train, test, seed, data / name))
+                print(f"seed {seed}, {name}: {found[name][-1]}", flush=True)
+    methods = {}
+    for name, of_seeds in found.items():
+        figures = {metric: [one[metric] for one in of_seeds] for metric in METRICS}
+        for metric, key in (("auc", "auc_gap_closed"), ("logloss", "nll_gap_closed")):
+            triples = zip(of_seeds, found["ignore"], found["oracle"], strict=True)
+            figures[key] = [(one[metric] - low[metric]) / (high[metric] - low[metric]) for one, low, high in triples]
+        methods[name] = {
+            key: {"mean": round(statistics.mean(v), 4), "min": round(min(v), 4), "max": round(max(v), 4)}
+            for key, v in figures.items()
+        }
+    chosen = methods["fake_negative"]
+    return {f"delayed_{key}": chosen[key]["mean"] for key in ("auc_gap_closed", "nll_gap_closed", "copc")} | {
+        "delayed_labels": {"rows": rows, "seeds": seeds, **methods}
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=400_000, help="impressions to train on")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of data, delays and training")
+    given = parser.parse_args()
+    print(json.dumps(measure(given.rows, given.seeds)))
