@@ -8,6 +8,7 @@ orders examples as p does.) What comes after the last day is not seen.
 | method | an impression comes | a later click comes | loss |
 |---|---|---|---|
 | oracle | at once, with its final label | | cross entropy |
+| wait | after 3 days, with its label by then | never | cross entropy |
 | window | after 1 hour, with its label by then | never | cross entropy |
 | ignore | after 1 hour, with its label by then | again, as a positive | cross entropy |
 | es_dfm | after 1 hour, with its label by then | again, as a positive | ES-DFM |
@@ -36,7 +37,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from ctr_trainer import cli
 
-DAYS, WINDOW_HOURS, MEAN_HOURS, COLUMN = 20, 1.0, (0.1, 12.0), "C14"
+DAYS, WINDOW_HOURS, WAIT_HOURS, MEAN_HOURS, COLUMN = 20, 1.0, 72.0, (0.1, 12.0), "C14"
 METRICS = ("auc", "logloss", "copc")
 SPEC = """
 name = "delayed"
@@ -65,6 +66,7 @@ class Method:
 
 METHODS = {
     "oracle": Method(np.inf, False),
+    "wait": Method(WAIT_HOURS, False),
     "window": Method(WINDOW_HOURS, False),
     "ignore": Method(WINDOW_HOURS, True),
     "es_dfm": Method(WINDOW_HOURS, True, "es_dfm"),

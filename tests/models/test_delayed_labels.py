@@ -190,16 +190,29 @@ def test_a_training_closes_most_of_the_gap_and_says_that_its_own_metrics_are_bia
     assert all(0.93 < found[name]["copc"] < 1.07 for name in ("fake_negative", "es_dfm")), found
 
 
-def test_late_positives_of_a_stream_are_weighed_as_those_of_a_file(streams, server, tmp_path, capsys):  # noqa: F811
+def test_a_training_on_joined_files_continues_on_a_stream_whose_positives_come_late(streams, server, tmp_path, capsys):  # noqa: F811
     directory, at_once = streams
     client, address = server
     with client.pipeline() as pipeline:
         for record in at_once.to_pylist():
             pipeline.xadd("late", {"value": json.dumps(record)})
         pipeline.execute()
-    url = f"redis://{address}/late"
-    _train(directory, tmp_path / "model", url, "fake_negative", "--stream_until=latest")
+    stream = ["--stream_from=earliest", "--stream_until=latest"]
+    _train(directory, tmp_path / "model", directory / "joined.parquet", "wait", "--max_steps=10")
+    _train(directory, tmp_path / "model", f"redis://{address}/late", "fake_negative", "--max_steps=0", *stream)
     assert 0.93 < _scores(directory, tmp_path / "model", capsys)["copc"] < 1.07
+
+
+def test_es_dfm_does_not_continue_another_training_but_starts_warm_from_it(streams, tmp_path, capsys):
+    directory, _ = streams
+    flags = [f"--train_data={directory / 'window.parquet'}", f"--feature_spec={directory / 'spec.toml'}"]
+    flags += ["--label=click", "--hidden_units=8"]
+    before = f"--model_dir={tmp_path / 'before'}"
+    assert cli.main(["train", before, *flags, "--max_steps=2"]) == 0
+    assert cli.main(["train", before, *flags, "--max_steps=4", "--delayed_labels=es_dfm"]) == 1
+    assert "this one has the variables lateness/" in capsys.readouterr().err
+    flags += [f"--warm_start={tmp_path / 'before'}", "--delayed_labels=es_dfm", "--max_steps=2"]
+    assert cli.main(["train", f"--model_dir={tmp_path / 'warm'}", *flags]) == 0
 
 
 class TestIsRefused:
