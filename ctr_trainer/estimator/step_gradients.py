@@ -95,7 +95,9 @@ def step_gradients(
     means = [mean for mean, _ in pairs[dense:]]
 
     def statistics() -> list[tf.Operation]:
-        return [each.update(mean, outer.weight) for each, mean in zip(batch.statistics, means, strict=True)]
+        epochs = notes().run_length.steps_of_epochs(accumulation_steps)
+        steps = epochs.steps if epochs else None
+        return [each.update(mean, outer.weight, steps) for each, mean in zip(batch.statistics, means, strict=True)]
 
     return StepGradients(
         optimizer=outer,

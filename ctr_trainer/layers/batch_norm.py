@@ -8,6 +8,8 @@ import tensorflow as tf
 from ctr_trainer.features import tensors
 
 tf1 = tf.compat.v1
+# The moving statistics are of about so many steps, or of this share of an epoch if that is between the two.
+_FEWEST_STEPS, _MOST_STEPS, _SHARE_OF_EPOCH = 10.0, 100.0, 0.1
 _KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does not try to serialize what is under it.
 
 
@@ -52,13 +54,13 @@ class MovingMoments:
         mean, variance = tf.unstack(tf.math.divide_no_nan(self.moments, self.weight))
         return mean, variance + tf.cast(tf.equal(self.weight, 0.0), tf.float32)
 
-    def keep(self, mean: tf.Tensor, variance: tf.Tensor, share: tf.Tensor, momentum: float) -> None:
+    def keep(self, mean: tf.Tensor, variance: tf.Tensor, share: tf.Tensor, momentum: float | None) -> None:
         """Adds the moments of a batch to the `batch_statistics` of the graph.
 
         Args:
           mean, variance: float32[n], computed over this worker's batch.
           share: float32[], the number of vectors per example that they are the moments of.
-          momentum: the fraction of the old values that a step keeps.
+          momentum: the fraction of the old values that a step keeps; None for `default_momentum`.
         """
         value = tf.concat([mean * share, variance * share, share[None]], 0)
         tf1.add_to_collection(_KEY, BatchStatistic(self.moments, self.weight, value, momentum))
@@ -76,28 +78,46 @@ class BatchStatistic:
       moments, weight: the variables of the `MovingMoments`.
       value: float32[2 n + 1]: the batch's mean and variance of each channel, both times the number of vectors per
         example; then that number.
-      momentum: the fraction of the old values that a step keeps.
+      momentum: the fraction of the old values that a step keeps; None for `default_momentum`.
     """
 
     moments: Any
     weight: Any
     value: Any
-    momentum: float
+    momentum: float | None
 
-    def update(self, mean: tf.Tensor, weight: tf.Tensor) -> tf.Operation:
+    def update(self, mean: tf.Tensor, weight: tf.Tensor, epoch_steps: float | None = None) -> tf.Operation:
         """Returns the operation that moves the moments; a step without any vector moves nothing.
 
         Args:
           mean: float32[2 n + 1], the mean of `value` over the batches and workers of the step.
           weight: float32[], the sum of the weights of these batches' examples.
+          epoch_steps: optimizer steps of an epoch; None if they are not known.
         """
+        momentum = default_momentum(epoch_steps) if self.momentum is None else self.momentum
         count = mean[-1]
         batch = tf.reshape(tf.math.divide_no_nan(mean[:-1], count), self.moments.shape)
-        rate = tf.where(tf.minimum(count, weight) > 0, 1.0 - self.momentum, 0.0)
+        rate = tf.where(tf.minimum(count, weight) > 0, 1.0 - momentum, 0.0)
         return tf.group(
             self.moments.assign_sub(rate * (self.moments - batch), read_value=False),
             self.weight.assign_sub(rate * (self.weight - 1.0), read_value=False),
         )
+
+
+def default_momentum(epoch_steps: float | None = None) -> float:
+    """Returns the momentum of moving statistics that are of the last tenth of an epoch, of 10 to 100 steps.
+
+        momentum = 1 - 1 / min(max(epoch_steps / 10, 10), 100)
+
+    With a momentum of 0.99 and 50 steps per epoch, the first evaluations would use statistics of weights that training
+    left long ago.
+
+    Args:
+      epoch_steps: optimizer steps of an epoch; None if they are not known, which gives 0.99.
+    """
+    if epoch_steps is None:
+        return 1.0 - 1.0 / _MOST_STEPS
+    return 1.0 - 1.0 / min(max(_SHARE_OF_EPOCH * epoch_steps, _FEWEST_STEPS), _MOST_STEPS)
 
 
 def batch_statistics() -> list[BatchStatistic]:
@@ -106,7 +126,7 @@ def batch_statistics() -> list[BatchStatistic]:
 
 
 def batch_norm(
-    inputs: tf.Tensor, training: bool, momentum: float = 0.99, epsilon: float = 1e-3, name: str = "batch_norm"
+    inputs: tf.Tensor, training: bool, momentum: float | None = None, epsilon: float = 1e-3, name: str = "batch_norm"
 ) -> tf.Tensor:
     """Normalises each column: `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 
@@ -128,7 +148,7 @@ def batch_norm(
     Args:
       inputs: x, float32[B, n].
       training: whether this graph trains.
-      momentum: the fraction of the moving statistics that an optimizer step keeps.
+      momentum: the fraction of the moving statistics that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
       name: of the variable scope.
 

@@ -34,7 +34,7 @@ def dice(
     inputs: tf.Tensor,
     mask: tf.Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.99,
+    momentum: float | None = None,
     epsilon: float = 1e-6,
     name: str = "dice",
 ) -> tf.Tensor:
@@ -52,7 +52,7 @@ def dice(
       mask: float32[B, ...], the weight of each vector in E and Var, multiplied by its example's weight; None for 1.
         Give padding the weight 0.
       training: whether E and Var are the batch's own.
-      momentum: the fraction of the moving averages that an optimizer step keeps.
+      momentum: the fraction of the moving averages that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
       name: of the variable scope.
 

@@ -55,6 +55,8 @@ def mlp(
     activation: str = "relu",
     batch_norm: bool = False,
     name: str = "mlp",
+    momentum: float | None = None,
+    epsilon: float = 1e-3,
 ) -> tf.Tensor:
     """Stacks fully connected layers, with batch normalization before each activation and dropout behind it.
 
@@ -66,6 +68,7 @@ def mlp(
       activation: name of a function in `tf.nn`.
       batch_norm: whether the inputs of each activation are normalised, see `batch_norm.batch_norm`.
       name: of the variable scope.
+      momentum, epsilon: see `batch_norm.batch_norm`.
 
     Returns:
       float32[B, hidden_units[-1]].
@@ -81,7 +84,7 @@ def mlp(
         for index, units in enumerate(hidden_units):
             inputs = dense(inputs, units, f"layer_{index}")
             if batch_norm:
-                inputs = normalized(inputs, training, name=f"batch_norm_{index}")
+                inputs = normalized(inputs, training, momentum, epsilon, name=f"batch_norm_{index}")
             inputs = activate(inputs)
             if dropout and training:
                 inputs = tf.nn.dropout(inputs, rate=dropout)

@@ -41,6 +41,7 @@ class ModelParams(Settings, title="Network and loss"):
 
     may_change: typing.ClassVar[tuple[str, ...]] = (
         *("train_op_fn", "label_means", "dropout", "positive_weight", "negative_sampling", "delayed_labels"),
+        "batch_norm_momentum",
     )
     several_labels: typing.ClassVar[bool] = False
 
@@ -51,6 +52,15 @@ class ModelParams(Settings, title="Network and loss"):
     )
     dropout: float = setting(0.0, "share of activations dropped while training", "share", minimum=0.0, below=1.0)
     batch_norm: bool = setting(False, "normalise the hidden layers' inputs to their activation over the batch")
+    batch_norm_momentum: float | None = setting(
+        None,
+        "share of the moving statistics of --batch_norm that a step keeps; by default the statistics are of a tenth of "
+        "an epoch, at least 10 and at most 100 steps",
+        "share",
+        minimum=0.0,
+        below=1.0,
+    )
+    batch_norm_epsilon: float = setting(1e-3, "number that --batch_norm adds to the variance", minimum=0.0)
     activation: str = setting("relu", "activation of the hidden layers", choices=typing.get_args(Activation))
     label: str = setting("", "label that a model of one label predicts, if the data has several", "name")
     positive_weight: float | str = setting(

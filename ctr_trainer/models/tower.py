@@ -35,6 +35,8 @@ def tower(
         training=mode == ModeKeys.TRAIN,
         activation=params.activation,
         batch_norm=params.batch_norm,
+        momentum=params.batch_norm_momentum,
+        epsilon=params.batch_norm_epsilon,
         name=name,
     )
 
