@@ -35,7 +35,6 @@ from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.line_sums import WorkerFigures
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.resources import NoGpu, open_gpu
@@ -69,7 +68,7 @@ def training_hooks(
         hooks.append(EqualBatchesHook(feed.inputs.features, feed.inputs.labels, feed.inputs.weight))
     sync = None
     if feed.embeddings:
-        sync = _sync(feed.embeddings, config.embedding, clock)
+        sync = _sync(feed.embeddings, config, clock)
         hooks.append(sync)
         if distributed.is_chief() and any(rows.config.evicts for rows in feed.embeddings.rows.values()):
             hooks.append(EvictionHook(store, config.embedding.sync_steps, clock))
@@ -123,11 +122,14 @@ def _trace(config: RunConfig, clock: Clock, has_gpu: bool) -> StepTraceHook:
     return StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
 
 
-def _sync(embeddings: Embeddings, config: EmbeddingConfig, clock: Clock) -> RowSyncHook:
-    offset = 0
-    if not embeddings.is_strict:  # A strict sync is a collective; otherwise the ranks take turns over the window.
-        offset = distributed.rank() * config.sync_steps // distributed.size()
-    return RowSyncHook(embeddings, config.sync_steps, offset, clock)
+def _sync(embeddings: Embeddings, config: RunConfig, clock: Clock) -> RowSyncHook:
+    steps = config.embedding.sync_steps
+    if embeddings.is_strict:  # A strict sync is a collective.
+        return RowSyncHook(embeddings, steps, clock=clock)
+    # Otherwise the ranks take turns over the window. Publications read the service, which should not lag behind them.
+    offset = distributed.rank() * steps // distributed.size()
+    seconds = config.publish.secs / 2 if config.publish.to and not config.deterministic else None
+    return RowSyncHook(embeddings, steps, offset, clock, every_n_secs=seconds)
 
 
 def _learning_rate() -> tf.Tensor | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySeconds, SecondsOfChief
+from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySeconds, EveryStepsOrSeconds, SecondsOfChief
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
@@ -61,6 +61,17 @@ def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint
     saved = Saved(takes_long)
     _run(lambda: [clock, CheckpointHook(saved, EverySeconds(3, clock))], steps=8)
     assert saved.steps == [3, 6, 8]
+
+
+def test_a_sync_by_steps_or_seconds_counts_the_seconds_from_the_previous_sync():
+    now, due = 0.0, []
+    period = EveryStepsOrSeconds(4, 0, 2.0, lambda: now)
+    for step in range(1, 13):
+        now += 0.1 if step <= 8 else 1.0
+        if period.is_due(step):
+            due.append(step)
+            period.begin()
+    assert due == [4, 8, 10, 12]
 
 
 def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30, longest_step_secs=0.0):

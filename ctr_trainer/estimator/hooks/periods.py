@@ -77,6 +77,28 @@ class EverySeconds(EverySteps):
         self._since = self._clock()
 
 
+class EveryStepsOrSeconds(EverySteps):
+    """After every step whose number divides by n, and after a step that ends so many seconds after the previous time.
+
+    For what each worker decides alone, because its clock decides.
+
+    Args:
+      steps, offset: see `EverySteps`.
+      seconds: above 0.
+      clock: f() -> seconds.
+    """
+
+    def __init__(self, steps: int, offset: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(steps, offset)
+        self._elapsed = EverySeconds(seconds, clock)
+
+    def is_due(self, step: int) -> bool:
+        return super().is_due(step) or self._elapsed.is_due(step)
+
+    def begin(self) -> None:
+        self._elapsed.begin()
+
+
 class ThrottledCheckpoints(EverySteps):
     """With each checkpoint, but not earlier than `throttle_secs` after the previous time, by rank 0's clock.
 

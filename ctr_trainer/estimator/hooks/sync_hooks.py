@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator.hooks.periods import EverySteps
+from ctr_trainer.estimator.hooks.periods import EverySteps, EveryStepsOrSeconds
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring.clock import Clock
@@ -53,6 +53,8 @@ class SyncedRows(Protocol):
 class RowSyncHook(PeriodicHook):
     """Starts a sync after every step for which `step + offset` is a multiple of `every_n_steps`; flushes at the end.
 
+    With `every_n_secs`, it also starts one after the first step that ends so many seconds after the previous sync.
+
     Staleness: see `Embeddings`. The sync runs in the background; a step waits only if the next sync is due and the
     previous one has not ended.
 
@@ -61,6 +63,7 @@ class RowSyncHook(PeriodicHook):
       every_n_steps: at least 1; 1 is the classic parameter server.
       offset: 0 to `every_n_steps` - 1, different on each rank, so that the ranks do not sync all at once.
       clock: see `PeriodicHook`.
+      every_n_secs: above 0; None for no limit. Must be None if a sync is a collective.
 
     Attributes:
       wait_ms: milliseconds for which the last sync held up the training thread; None before the first.
@@ -68,12 +71,22 @@ class RowSyncHook(PeriodicHook):
 
     phase, order = "sync", Order.SYNC
 
-    def __init__(self, embeddings: SyncedRows, every_n_steps: int, offset: int = 0, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        embeddings: SyncedRows,
+        every_n_steps: int,
+        offset: int = 0,
+        clock: Clock | None = None,
+        every_n_secs: float | None = None,
+    ) -> None:
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
         if not 0 <= offset < every_n_steps:
             raise ValueError(f"offset must be from 0 to {every_n_steps - 1}, not {offset}")
-        super().__init__(EverySteps(every_n_steps, offset), clock)
+        period = EverySteps(every_n_steps, offset)
+        if every_n_secs is not None:
+            period = EveryStepsOrSeconds(every_n_steps, offset, every_n_secs)
+        super().__init__(period, clock)
         self._embeddings = embeddings
         self.wait_ms: float | None = None
 
@@ -83,6 +96,7 @@ class RowSyncHook(PeriodicHook):
 
     def act(self, run_context: tf1.train.SessionRunContext) -> None:
         self._embeddings.sync()
+        self._period.begin()
         self.wait_ms = 1000 * self._clock.lasted()
 
     def end(self, session: tf1.Session) -> None:
