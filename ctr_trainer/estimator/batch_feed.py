@@ -93,6 +93,7 @@ class BatchInput(GraphInput):
             scale=training.learning_rate_scale if training else None,
             uncached=within_training,
             in_order=in_order,
+            first_step=notes().run_length.start if training else None,
         )
 
         def make_hook(batches: Iterable[tuple[Batch, Lookups]]) -> InputHook:

@@ -1,6 +1,7 @@
 """The tables of a model's embedding inputs: rows are looked up before a step and trained after it."""
 
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_step import RowStep
 from ctr_trainer.estimator.hooks.input_hook import RowPipeline, RowsInTurn, StepRows
-from ctr_trainer.estimator.open_rows import EachTable, as_trained, open_rows
+from ctr_trainer.estimator.open_rows import EachTable, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
@@ -41,8 +42,8 @@ class Embeddings:
     Staleness: a row that a step reads lacks the changes that other copies sent in the last s steps of this worker. With
     a sync every N steps, s is the sum of
 
-    - the steps since the last sync began, fewer than N;
-    - the steps during which a sync is under way, fewer than N, because the next sync waits for it; 0 if `strict_sync`;
+    - the steps since the last sync began, and those during which it is under way, each fewer than N, because the next
+      sync waits for it; the latter 0 if `strict_sync`;
     - the batches by which the row was pulled ahead, at most 2 `prefetch_batches`; 0 if `strict_sync`;
     - one step with `RowPipeline`.
 
@@ -59,6 +60,7 @@ class Embeddings:
       scale: factor by which the job's learning rates are scaled; None for the number of workers.
       uncached: whether each lookup reads the store, for an evaluation within training.
       in_order: whether workers use shared rows by `ByRank`, and push in the order of their ranks at a strict sync.
+      first_step: the global step that a training starts from; None for an evaluation.
 
     Attributes:
       rows: dict of table name -> `WorkerRows`.
@@ -83,6 +85,7 @@ class Embeddings:
         scale: float | None = None,
         uncached: bool = False,
         in_order: bool = False,
+        first_step: int | None = None,
     ) -> None:
         self.is_strict, self._ahead, self._store = config.strict_sync, ahead, store
         self._inputs = {
@@ -109,22 +112,20 @@ class Embeddings:
             uncached=uncached,
         )
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
+        self._dense = follow_steps(config, self.rows.values(), first_step)
         # With a service, the log also shows that no lookup needed it.
         self.lookup_latency.shows_none = bool(self._copies)
         self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())
         self.copies_of = ("host" if self._is_of_host else "worker") if self._copies else None
-        # Gradients of workers that train the same rows add up, like with a sync after each step.
         merge, size = config.sync_merge if self._copies else "sum", distributed.size()
         sharing = distributed.local_size() if self._is_of_host else 1
         merge_factor = merging.gradient_factor(config.optimizer.name, merge, size, scale or size, sharing)
         self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
-        # The sync of a host may use the cores of all its workers. On its own core it would delay its worker, for which
-        # the others wait: two workers on two cores were 1.05 times as fast with syncs on either core.
+        # The sync of a host may use the cores of all its workers: on its own it would delay its worker, and so all.
         cores = distributed.host_cores() if self._is_of_host else None
         self._background = Background("the sync of the embedding rows", cores=cores)
         self._each_table = EachTable(self._copies, cores)
-        self.sync_seconds = 0.0
-        self._overlap, self._in_order = config.overlap_lookup, in_order
+        self.sync_seconds, self._overlap, self._in_order = 0.0, config.overlap_lookup, in_order
         several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
         self._row_turns = row_turns(by_rank=in_order and several)
         self._turns: StepRows = RowsInTurn(self, (), training=False)
@@ -189,16 +190,10 @@ class Embeddings:
     def apply_gradients(
         self, looked_up: LookedUp, gradients: Mapping[str, np.ndarray], weight: float, step: RowStep
     ) -> None:
-        """Makes a sparse optimizer step of a batch's rows and of all rows whose gradients were added before.
-
-        Args:
-          looked_up, gradients, weight: see `add_gradients`.
-          step: the learning rate and the share of the batch.
-        """
+        """Adds gradients as `add_gradients` does, and makes the step of all rows whose gradients were added."""
         self.add_gradients(looked_up, gradients, weight)
-        parts = self._gradients.take(step)
         with self._row_turns.to_step():
-            for part in parts:
+            for part in self._gradients.take(step):  # L2 reads the rows, so this is the worker's turn, too.
                 with contextlib.nullcontext() if part.rows.are_copies else self.push_latency.measure():
                     part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
 
@@ -214,7 +209,8 @@ class Embeddings:
             self._background.wait()
             for rows in self._copies.values():
                 rows.begin_window()
-            self._background.start(lambda: self._timed(self._sync_window))
+            sync = functools.partial(self._each_table.call, lambda _, rows: rows.sync_window())
+            self._background.start(lambda: self._timed(sync))
 
     def look(self) -> None:
         """Raises the error of the background sync, or an error if the service has ended, as soon as it is known."""
@@ -223,8 +219,14 @@ class Embeddings:
             self._background.wait()
 
     def flush(self) -> None:
-        """Syncs, and returns when the service has exactly every change of this worker. A collective with `HostRows`."""
-        self._turns.finish_pending()
+        """Syncs, and returns when the store has exactly every change of this worker, and no row misses a step.
+
+        A collective with `HostRows`, and with a dense optimizer.
+        """
+        if self._dense:
+            self._turns.finish_pending()
+            distributed.barrier("rows_stepped")  # A row that another worker is about to step does not miss that step.
+        self.catch_up()
         if self.is_strict:
             self._sync_strictly()
             return
@@ -233,6 +235,12 @@ class Embeddings:
         self._each_table.call(lambda _, rows: rows.flush())
         self._meet_on_hosts("host_rows_flushed")
 
+    def catch_up(self) -> None:
+        """Trains all rows of the steps so far, and has rows of a dense optimizer make the steps that they missed."""
+        self._turns.finish_pending()
+        for rows in self._dense if distributed.local_rank() == 0 else ():
+            rows.flush()
+
     def close(self) -> None:
         """Waits for the sync under way and ignores its errors; for a training that ends early."""
         self._background.close()
@@ -240,15 +248,12 @@ class Embeddings:
 
     @property
     def latencies(self) -> list[Latency]:
-        """The latencies of the operations on rows."""
         return [self.lookup_latency, self.local_latency, self.push_latency, self.sync_latency]
 
     def totals(self) -> RowTotals:
-        """Returns the totals of all tables since the start; 0 without a service."""
         return sum((rows.totals() for rows in self._copies.values()), RowTotals())
 
     def lock_times(self) -> LockTimes:
-        """Returns how long this worker's threads have waited for and held the locks of all tables since the start."""
         return sum((rows.lock_times for rows in self.rows.values()), LockTimes())
 
     def _look_up(self, lookups: Lookups, create: bool) -> LookedUp:
@@ -274,17 +279,13 @@ class Embeddings:
             lambda name, rows: rows.pull_ahead(distinct([lookups[name].unique for lookups in group]))
         )
 
-    def _timed(self, sync: Callable[[], None]) -> None:
+    def _timed(self, sync: Callable[[], object]) -> None:
         before = self.sync_latency.total_seconds
         with self.sync_latency.measure():
             sync()
         self.sync_seconds = self.sync_latency.total_seconds - before
 
-    def _sync_window(self) -> None:
-        self._each_table.call(lambda _, rows: rows.sync_window())
-
     def _meet_on_hosts(self, what: str) -> None:
-        """Waits for all workers if the workers of a host train one copy of the rows."""
         if self._is_of_host:
             distributed.barrier(what)
 

@@ -10,6 +10,7 @@ from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.store.store import MakeCopies, Store, StoreReader
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.table.step_history import StepHistory
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
@@ -85,6 +86,34 @@ def open_rows(
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
 
     return _first_then_others(is_owner, opened, "host_rows_opened")
+
+
+def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step: int | None) -> list[WorkerRows]:
+    """Has the rows of a dense optimizer make up for the steps that they miss, and returns them; [] for a lazy one.
+
+    Args:
+      config: has the optimizer.
+      rows: of all tables.
+      first_step: the global step that the training starts from; None for an evaluation.
+
+    Raises:
+      SettingError: the rows cannot: they are copies, or limits say which keys have rows.
+    """
+    dense = list(rows) if config.optimizer.moves_all_rows and first_step is not None else []
+    for each in dense:
+        if each.are_copies:
+            raise config.refused(
+                "{optimizer} moves every row at every step, which rows in a service cannot: train with one worker and "
+                "{service:name}=auto, or with the workers of one host and {service:name}=shared"
+            )
+        if each.config.has_limits:
+            raise config.refused(
+                "{optimizer} moves every row at every step, and [[limits]] of the feature spec say which keys of "
+                "{table} have rows: leave out one of the two",
+                table=each.config.name,
+            )
+        each.follow_steps(StepHistory(first_step or 0, config.l2))
+    return dense
 
 
 def _own_copies(config: EmbeddingConfig, lookup_latency: Latency, push_latency: Latency) -> MakeCopies:

@@ -182,5 +182,14 @@ def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)
     publisher = Publisher(spool, tower, publish.to, DeliverySupervisor(process), publish)
     grace_secs = job.config.grace_secs
-    hook = PublishHook(publisher, tower.variables, publish.secs, lambda: stop.is_asked, grace_secs, training.clock)
+    hook = PublishHook(
+        publisher,
+        tower.variables,
+        publish.secs,
+        lambda: stop.is_asked,
+        grace_secs,
+        training.clock,
+        # Rows that other workers are about to step catch up at checkpoints and evaluations, for which all workers meet.
+        catch_up=feed.embeddings.catch_up if feed.embeddings and distributed.size() == 1 else lambda: None,
+    )
     return Publishing(publisher, tower, hook)

@@ -75,7 +75,8 @@ class RowGradients:
 
     Args:
       merge_factor: see `merging.gradient_factor`.
-      l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used.
+      l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used; rows of
+        a dense optimizer also decay when they are not, see `table.missed_steps`.
       clip_norm: the largest norm; 0 for no clipping.
     """
 

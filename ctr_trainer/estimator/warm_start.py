@@ -61,8 +61,9 @@ class CheckpointRows:
                 f"{self._checkpoint.path}: give the embedding_dim and the model that it was trained with"
             )
         files = [entry for entry in self._checkpoint.tables if entry["table"] == config.name]
-        # Another optimizer's state is of no use.
-        columns = None if there.optimizer.name == config.optimizer.name else there.weights
+        # Another optimizer's state is of no use, and neither is a state that counts the steps of another training.
+        is_kept = there.optimizer.name == config.optimizer.name and not config.optimizer.moves_all_rows
+        columns = None if is_kept else there.weights
         lay_out = _layout(config)
         return (lay_out(keys, rows[:, :columns]) for _, keys, rows in snapshot.merged(self._checkpoint.path, files))
 

@@ -68,7 +68,10 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     )
     stddev: float = setting(0.01, "standard deviation of a new row's weights", minimum=0.0, flag="embedding_stddev")
     l2: float = setting(
-        0.0, "adds l2 / 2 * sum w^2 of the distinct rows of a step to the loss", minimum=0.0, flag="embedding_l2"
+        0.0,
+        "adds l2 / 2 * sum w^2 to the loss: of the distinct rows of a step; with a dense_ optimizer, of all rows",
+        minimum=0.0,
+        flag="embedding_l2",
     )
     clip_norm: float = setting(
         0.0,
@@ -119,6 +122,11 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
             raise self.refused(
                 "{strict_sync:name} and {sync_compression:name} are about syncs, and with {service} there are none"
+            )
+        if self.optimizer.moves_all_rows and self.service not in ("auto", "shared"):
+            raise self.refused(
+                "{optimizer} moves every row at every step, which the rows of {service} cannot: leave out "
+                "{service:name}, or take the optimizer without dense_"
             )
         if self.strict_sync and self.row_copies == "host":
             raise self.refused(

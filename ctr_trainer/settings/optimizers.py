@@ -190,9 +190,11 @@ class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
 
     Attributes:
       name: of the optimizer.
+      moves_all_rows: whether every row moves at every step, see `embedding.table.missed_steps`.
     """
 
     name: typing.ClassVar[str]
+    moves_all_rows: typing.ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,9 +308,27 @@ class RowFtrl(RowOptimizer):
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowDenseSgd(RowSgd):
+    name: typing.ClassVar[str] = "dense_sgd"
+    moves_all_rows: typing.ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowDenseAdagrad(RowAdagrad):
+    name: typing.ClassVar[str] = "dense_adagrad"
+    moves_all_rows: typing.ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowDenseAdam(RowAdam):
+    name: typing.ClassVar[str] = "dense_adam"
+    moves_all_rows: typing.ClassVar[bool] = True
+
+
+_LAZY = (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, RowFtrl)
 ROW_OPTIMIZERS = with_plugins(
-    {kind.name: kind for kind in (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, RowFtrl)},
-    "ctr_trainer.row_optimizers",
+    {kind.name: kind for kind in (*_LAZY, RowDenseSgd, RowDenseAdagrad, RowDenseAdam)}, "ctr_trainer.row_optimizers"
 )
 # Optimizers of dense variables that rows have not, and why.
 NO_ROW_OPTIMIZERS = {

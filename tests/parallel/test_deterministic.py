@@ -9,7 +9,7 @@ from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.parallel import launch
 
-WAYS = ("rows_of_host", "averaged", "micro_batches", "own_rows", "shared")
+WAYS = ("rows_of_host", "averaged", "micro_batches", "own_rows", "shared", "dense")
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,8 @@ def test_a_delayed_worker_changes_no_bit_of_a_deterministic_run(runs, name):
         for variable, value in first.items():
             np.testing.assert_array_equal(second[variable], value, variable)
     assert np.ptp(runs(name)[0]["rows"]) > 0.1  # The rows were trained.
+    if name == "dense":
+        assert set(runs(name)[0]["rows"][:, -1]) == {60}  # In a checkpoint no row lags behind the steps.
 
 
 @pytest.mark.integration

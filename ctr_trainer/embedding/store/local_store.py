@@ -18,6 +18,7 @@ from ctr_trainer.embedding.store.store_snapshots import StoreSnapshots
 from ctr_trainer.embedding.store.versions import ChangedRows, merge_changes, newer
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.table.step_history import StepHistory, blocks_of_rows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.path import Path
@@ -64,6 +65,7 @@ class TableRows(WorkerRows):
     def __init__(self, table: Table) -> None:
         self.config = table.config
         self._table = table
+        self._history: StepHistory | None = None
 
     @property
     def rows(self) -> np.ndarray:
@@ -77,10 +79,33 @@ class TableRows(WorkerRows):
         return self._table.find(keys)
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        return self._table.find_or_create(keys)
+        slots = self._table.find_or_create(keys)
+        if self._history:
+            self._catch_up(slots, self._history.steps)
+        return slots
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
+        if self._history:
+            self._history.begin_step(learning_rate)
+            self._catch_up(slots, self._history.steps + 1)
         self._table.apply_gradients(slots, gradients, learning_rate)
+        if self._history:
+            self._history.end_step()
+
+    def follow_steps(self, history: StepHistory) -> None:
+        self._history = history
+
+    def flush(self) -> None:
+        if self._history:
+            for slots in blocks_of_rows(self._table.keys):
+                self._catch_up(slots, self._history.steps)
+
+    def _catch_up(self, slots: np.ndarray, taken: int) -> None:
+        """Makes the steps that the rows at `slots` missed; `taken` is how many they count as having taken then."""
+        assert self._history is not None
+        with self._table.locked():
+            self._table.before_change(slots)
+            self._history.catch_up(self.config, self._table.rows, slots, taken)
 
     def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
         # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.table.step_history import StepHistory
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 
@@ -75,6 +76,10 @@ class WorkerRows(abc.ABC):
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Makes one optimizer step of the rows at `slots`; see `Table.apply_gradients` for the arguments."""
 
+    def follow_steps(self, history: StepHistory) -> None:
+        """Has rows of a dense optimizer make up for the steps that they miss: at each lookup, and all at a `flush`."""
+        raise NotImplementedError(f"table {self.config.name}: these rows cannot make up for steps")
+
     def begin(self) -> None:
         """Called before the first lookup, when the store has the rows that the training begins with."""
         return
@@ -114,7 +119,7 @@ class WorkerRows(abc.ABC):
         return
 
     def flush(self) -> None:
-        """Syncs so that the store has, bit by bit, all that this worker changed."""
+        """Syncs so that the store has, bit by bit, all that this worker changed, and catches up with missed steps."""
         return
 
     def push(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ctr_trainer.embedding.table import optimizer_kernels, row_kernels
+from ctr_trainer.embedding.table import missed_steps, optimizer_kernels, row_kernels
 from ctr_trainer.settings.optimizers import RowOptimizer, with_plugins
 
 # Rows that are prefetched together, before their segments are stepped one after the other: few enough to stay in the
@@ -46,12 +46,15 @@ class Optimizer:
       settings: the names of the settings that the kernel takes, in its order.
       is_scale_free: whether its steps stay the same if all gradients are multiplied by one factor, except for what
         epsilon and the initial accumulator do.
+      catch_up: of a dense optimizer, the kernel that makes the steps that a row missed, see `missed_steps`; its last
+        state is the number of a row's steps. None for a lazy optimizer.
     """
 
     step: Callable[..., None]
     states: tuple[State, ...] = ()
     settings: tuple[str, ...] = ()
     is_scale_free: bool = True
+    catch_up: Callable[..., None] | None = None
 
     def width(self, dim: int) -> int:
         """Returns floats of state of a segment of `dim` weights."""
@@ -108,10 +111,20 @@ _ADAM = Optimizer(
     ),
     ("beta1", "beta2", "epsilon", "weight_decay"),
 )
+_STEPS = State("steps", each_weight=False)
+_SGD = Optimizer(optimizer_kernels.sgd, is_scale_free=False)
+_ADAGRAD = Optimizer(optimizer_kernels.adagrad, (State("acc", sums=True, accumulates=True),))
+
+
+def _dense(optimizer: Optimizer, catch_up: Callable[..., None]) -> Optimizer:
+    """Returns an optimizer that moves every row at every step."""
+    return dataclasses.replace(optimizer, states=(*optimizer.states, _STEPS), catch_up=catch_up)
+
+
 _OWN = {
-    "sgd": Optimizer(optimizer_kernels.sgd, is_scale_free=False),
+    "sgd": _SGD,
     "momentum": Optimizer(optimizer_kernels.momentum, (State("u"),), ("momentum",), is_scale_free=False),
-    "adagrad": Optimizer(optimizer_kernels.adagrad, (State("acc", sums=True, accumulates=True),)),
+    "adagrad": _ADAGRAD,
     "rowwise_adagrad": Optimizer(
         optimizer_kernels.rowwise_adagrad,
         (State("acc", each_weight=False, sums=True, accumulates=True),),
@@ -120,5 +133,8 @@ _OWN = {
     "adam": _ADAM,
     "adamw": _ADAM,
     "ftrl": Optimizer(optimizer_kernels.ftrl, (State("q"), State("n", sums=True, accumulates=True)), ("l1", "l2")),
+    "dense_sgd": _dense(_SGD, missed_steps.sgd),
+    "dense_adagrad": _dense(_ADAGRAD, missed_steps.adagrad),
+    "dense_adam": _dense(_ADAM, missed_steps.adam),
 }
 OPTIMIZERS = with_plugins(_OWN, "ctr_trainer.row_steps")

@@ -88,6 +88,7 @@ class PublishHook(PeriodicHook):
       is_stopping: f() -> whether a signal has asked the training to end.
       grace_secs: seconds that the end of the training may then take.
       clock: see `PeriodicHook`.
+      catch_up: f(), called before each offer, has rows of a dense optimizer make the steps that they missed.
     """
 
     order = Order.PUBLISH
@@ -100,9 +101,10 @@ class PublishHook(PeriodicHook):
         is_stopping: Callable[[], bool],
         grace_secs: float,
         clock: Clock | None = None,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(EverySeconds(secs), clock)
-        self._publisher, self._names = publisher, names
+        self._publisher, self._names, self._catch_up = publisher, names, catch_up
         self._is_stopping, self._grace_secs = is_stopping, grace_secs
 
     def begin(self) -> None:
@@ -130,6 +132,7 @@ class PublishHook(PeriodicHook):
             self._publisher.finish(self._grace_secs / _SHARE_OF_GRACE if self._is_stopping() else _LAST_SECONDS)
 
     def _offer(self, session: tf1.Session) -> None:
+        self._catch_up()
         self._publisher.offer(self.step, session.run(self._variables))
 
 

@@ -52,7 +52,7 @@ class Witness(tf.compat.v1.train.SessionRunHook):
 
 def train(name, deterministic=True, settings=None, **rows):
     train_op = TrainOp("adam", 0.02, 0.5, **CONSTANT, **(settings or {}))
-    embedding = EmbeddingConfig(optimizer="adagrad", learning_rate=0.5, sync_steps=7, **rows)
+    embedding = EmbeddingConfig(**{"optimizer": "adagrad", "learning_rate": 0.5, "sync_steps": 7, **rows})
     config = RunConfig(
         deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=25, log_steps=10, embedding=embedding
     )
@@ -79,6 +79,7 @@ def main():
     train("micro_batches", settings={"accumulation_steps": 2})
     train("own_rows", row_copies="worker")
     train("shared", service="shared")
+    train("dense", service="shared", optimizer="dense_adagrad", l2=0.01)
 
 
 distributed.init(deterministic=True)

@@ -1,0 +1,100 @@
+"""Training with a dense optimizer of the rows: wherever rows are read, they have made all steps."""
+
+import numpy as np
+import pytest
+
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, TrainSpec, train_and_evaluate
+from ctr_trainer.estimator.open_rows import follow_steps
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.settings.publish_config import PublishConfig
+from ctr_trainer.settings.setting import SettingError
+from tests import published, small
+from tests.constant import CONSTANT
+from tests.estimator import deepfm
+
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("dense_rows"), rows=600)
+
+
+def _estimator(model_dir, optimizer="dense_adam", l2=0.1, **config):
+    embedding = EmbeddingConfig(optimizer=optimizer, l2=l2, stddev=0.1)
+    return deepfm.estimator(model_dir, TrainOp("adam", 0.01, 0.01, **CONSTANT), (4,), embedding=embedding, **config)
+
+
+def _train(estimator, data, max_steps=STEPS, hooks=()):
+    estimator.train(lambda position: BatchReader(data, 16, position=position, seed=5), hooks, max_steps=max_steps)
+    saved = estimator.latest_checkpoint()
+    return {
+        key: row
+        for config, keys, rows in snapshot.iterate(saved.path, saved.tables)
+        for key, row in zip(keys.tolist(), rows.tolist(), strict=True)
+    }
+
+
+def test_all_rows_of_a_checkpoint_and_of_a_publication_have_made_all_steps(data, tmp_path):
+    estimator = _estimator(tmp_path / "model", publish=PublishConfig(to=str(tmp_path / "to"), secs=0.2))
+    rows = _train(estimator, data)
+    assert {row[-1] for row in rows.values()} == {STEPS} and len(rows) > 100
+    found, record, _ = published.state(tmp_path / "to")
+    saved = estimator.latest_checkpoint()
+    assert found == published.weights_of(snapshot.iterate(saved.path, saved.tables))
+    assert record.global_step == STEPS
+
+
+def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(data, tmp_path):
+    whole = _train(_estimator(tmp_path / "whole"), data, 20)
+    _train(_estimator(tmp_path / "parts"), data, 10)
+    parts = _train(_estimator(tmp_path / "parts"), data, 20)
+    assert parts.keys() == whole.keys()
+    for key, row in whole.items():
+        np.testing.assert_allclose(parts[key], row, atol=1e-6)
+
+
+def test_an_evaluation_within_training_reads_what_the_checkpoint_of_its_step_has(data, tmp_path):
+    estimator = _estimator(tmp_path, save_checkpoints_steps=5)
+    valid = lambda: BatchReader(data, 100, shuffle=False, epochs=1)  # noqa: E731
+    spec = TrainSpec(lambda position: BatchReader(data, 16, position=position, seed=5), max_steps=10)
+    results, _ = train_and_evaluate(estimator, spec, EvalSpec(valid, every_n_steps=5))
+    found = estimator.evaluate(valid, checkpoint=estimator.latest_checkpoint())
+    assert results["logloss"] == pytest.approx(found["logloss"], rel=1e-6)
+
+
+def test_rows_decay_by_l2_in_steps_whose_batches_lack_them(data, tmp_path):
+    """The same first batch of 16 rows, then 11 others."""
+    dense = _train(_estimator(tmp_path / "dense"), data)
+    lazy = _train(_estimator(tmp_path / "lazy", "adam"), data)
+    norms = [np.mean([np.square(row[:4]).sum() for row in rows.values()]) for rows in (dense, lazy)]
+    assert norms[0] < 0.7 * norms[1]
+
+
+class _Copies:
+    are_copies = True
+
+
+def test_rows_that_cannot_make_up_for_steps_are_refused():
+    with pytest.raises(SettingError, match="service=a:1 cannot: leave out service") as refused:
+        EmbeddingConfig(optimizer="dense_adam", service="a:1")
+    assert "--embedding_optimizer=dense_adam" in refused.value.by_flags
+    config = EmbeddingConfig(optimizer="dense_adam")
+    with pytest.raises(SettingError, match="which rows in a service cannot: train with one worker"):
+        follow_steps(config, [_Copies()], 0)
+    limited = TableConfig("dim4", (4,), (0.1,), config.optimizer, max_rows=9)
+    store = LocalStore()
+    store.create_table(limited)
+    with pytest.raises(SettingError, match=r"limits.* say which keys of dim4 have rows: leave out one"):
+        follow_steps(config, [store.worker_rows(limited, None)], 0)
+    assert follow_steps(config, [_Copies()], None) == []  # An evaluation only reads.
+
+
+def test_a_warm_start_does_not_count_the_steps_of_another_training(data, tmp_path):
+    _train(_estimator(tmp_path / "first"), data)
+    rows = _train(_estimator(tmp_path / "second", warm_start=str(tmp_path / "first")), data, 5)
+    assert {row[-1] for row in rows.values()} == {5}
