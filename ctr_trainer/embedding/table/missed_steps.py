@@ -63,7 +63,7 @@ def sgd(
     for i in range(slots.size):
         slot, factor = slots[i], _ONE
         if slot >= 0:
-            for step in range(np.int64(rows[slot, state]), steps):
+            for step in range(int(rows[slot, state]), steps):
                 factor *= _ONE - rates[max(step - first, 0)] * l2
             for d in range(dim):
                 rows[slot, start + d] *= factor
@@ -88,7 +88,7 @@ def adagrad(
     for i in range(slots.size):
         slot = slots[i]
         if slot >= 0:
-            step = np.int64(rows[slot, clock])
+            step = int(rows[slot, clock])
             stop = min(steps, step + MOST_STEPS) if l2 > _ZERO else step
             while step < stop:
                 rate = rates[max(step - first, 0)]
@@ -129,7 +129,7 @@ def adam(
     for i in range(slots.size):
         slot = slots[i]
         if slot >= 0:
-            step, left = np.int64(rows[slot, clock]), _ONE
+            step, left = int(rows[slot, clock]), _ONE
             if comes_to_rest:
                 left = _ZERO
                 for d in range(dim):
