@@ -8,6 +8,7 @@ from typing import Any
 
 from ctr_trainer import __version__
 from ctr_trainer.embedding.service.local_service import LocalServices
+from ctr_trainer.experiment import recipes
 from ctr_trainer.experiment.checks import check_training, require_data, require_files
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.flags import TRAINING, ExportFlags
@@ -121,6 +122,11 @@ def _train(
     estimator = make_estimator(experiment, services)
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
         eval_spec.input_fn()  # Unreadable data raises an error now, before the graph is built.
+
+    if distributed.is_chief():
+        everything = by_flag(experiment) | by_flag(evaluation)
+        for line in recipes.lines(model.recipe, everything):
+            _log.info("%s", line)
 
     def train_input_fn(position: Any) -> Any:
         batches = training_reader(experiment, position)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ctr_trainer.experiment.recipes import RECIPES
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import Settings, setting
@@ -27,6 +28,12 @@ class ModelSettings(Settings, title="Model"):
         "params that a model has of its own; --model=NAME --help lists them",
         "name=value",
         example=("cross_layers=3", "cross_rank=64"),
+    )
+    recipe: str = setting(
+        "none",
+        "preset of flags, each of which a given flag overrides; bars: the optimizers, L2 of all rows, clipping, batch "
+        "normalization, plateau and early stopping of FuxiCTR, as the BARS leaderboards have them",
+        choices=tuple(RECIPES),
     )
     embedding_dim: int = setting(
         0, "width of every feature's embedding; 0 takes the feature spec's", "floats", minimum=0
