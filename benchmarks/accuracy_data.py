@@ -45,13 +45,16 @@ def prepare(data, real_data, work):
     """Returns the parts of a data set, which the first call converts below `work`.
 
     MovieLens is split into 80, 10 and 10 percent at random or by time. The split by time also exists with histories of
-    liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent.
+    liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent. Of
+    `adult-categories` the numbers are categories only.
     """
     source, spec_file = pathlib.Path(real_data) / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
     if missing:
         sys.exit(f"{source} has no {', '.join(missing)}: download the data set there, or name its parent: --real_data")
     spec = FeatureSpec.load(spec_file)
+    if data.endswith("-categories"):
+        spec = dataclasses.replace(spec, dense=())
     output = pathlib.Path(work) / data
     if data in _SPLITS:
         parts = Parts(output / "train", output / "valid", output / "test")

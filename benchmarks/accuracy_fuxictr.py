@@ -1,10 +1,10 @@
-"""DeepFM and DCN-v2 of FuxiCTR, composed of its layers as in its model zoo: https://github.com/reczoo/FuxiCTR.
+"""Models of FuxiCTR, composed of its layers by the equations of its model zoo: https://github.com/reczoo/FuxiCTR.
 
-Its package has the layers, the training loop and the regularizers, but not these two models, which are in its
-repository. Widths, embeddings and the batch size equal our flagfiles; all else equals its configuration templates: no
-dropout, Adam at 1e-3, a tenth of this rate after an epoch without a better validation AUC, and the end after two such
-epochs. (With its batches of 10,000, the validation AUC is 0.007 lower.) Its loop gets batches of tensors, which its own
-reader would make one row at a time.
+Its package has the layers, the training loop and the regularizers, but not these models, which are in its repository.
+Widths, embeddings and the batch size equal our flagfiles; all else equals its configuration templates: no dropout, Adam
+at 1e-3, a tenth of this rate after an epoch without a better validation AUC, and the end after two such epochs. (With
+its batches of 10,000, the validation AUC is 0.007 lower.) Its loop gets batches of tensors, which its own reader would
+make one row at a time.
 """
 
 import logging
@@ -15,13 +15,27 @@ import numpy as np
 import torch
 from accuracy_torch import BATCH_SIZE, CROSS_LAYERS, DIM, HIDDEN_UNITS
 from fuxictr.features import FeatureMap
-from fuxictr.pytorch.layers import CrossNetV2, FactorizationMachine, FeatureEmbedding, MLP_Block
+from fuxictr.pytorch.layers import (
+    BilinearInteractionV2,
+    CompressedInteractionNet,
+    CrossNetV2,
+    FactorizationMachine,
+    FeatureEmbedding,
+    InnerProductInteraction,
+    LogisticRegression,
+    MLP_Block,
+    ScaledDotProductAttention,
+    SqueezeExcitation,
+)
 from fuxictr.pytorch.models import BaseModel
 from fuxictr.pytorch.torch_utils import seed_everything
 from torch import nn
 
 LEARNING_RATE, EPOCHS = 1e-3, 100
 NAME = "accuracy"  # The name of the data.
+# The defaults of our models.
+CIN_UNITS, HEADS, HEAD_DIM, ATTENTION_LAYERS, SENET_REDUCTION = (64, 64), 2, 16, 3, 3
+BLOCKS, BLOCK_UNITS, GATE_UNITS = 3, 64, 64
 
 
 class DeepFM(BaseModel):
@@ -57,7 +71,162 @@ class DCNv2(BaseModel):
         return {"y_pred": self.output_activation(logits)}
 
 
-MODELS = {"deepfm": DeepFM, "dcn_v2": DCNv2}
+class XDeepFM(BaseModel):
+    """p = sigmoid(LR(x) + CIN(e) + MLP(e))."""
+
+    def __init__(self, features, **settings):
+        super().__init__(features, **settings)
+        self.embedding_layer, self.lr = FeatureEmbedding(features, DIM), LogisticRegression(features, use_bias=False)
+        self.cin = CompressedInteractionNet(features.num_fields, list(CIN_UNITS))
+        self.mlp = MLP_Block(features.sum_emb_out_dim(), list(HIDDEN_UNITS), output_dim=1)
+
+    def forward(self, inputs):
+        inputs = self.get_inputs(inputs)
+        vectors = self.embedding_layer(inputs)
+        logits = self.lr(inputs) + self.cin(vectors) + self.mlp(vectors.flatten(start_dim=1))
+        return {"y_pred": self.output_activation(logits)}
+
+
+class Interacting(nn.Module):
+    """relu(attention(x) + W x), with several heads and no scale."""
+
+    def __init__(self, width):
+        super().__init__()
+        out = HEADS * HEAD_DIM
+        self.query, self.key, self.value, self.rest = (nn.Linear(width, out, bias=False) for _ in range(4))
+        self.attention = ScaledDotProductAttention()
+
+    def forward(self, x):
+        parts = (layer(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for layer in self.projections())
+        return (self.attention(*parts)[0].transpose(1, 2).flatten(start_dim=2) + self.rest(x)).relu()
+
+    def projections(self):
+        return self.query, self.key, self.value
+
+
+class AutoInt(BaseModel):
+    """p = sigmoid(w attention(e) + MLP(e))."""
+
+    def __init__(self, features, **settings):
+        super().__init__(features, **settings)
+        self.embedding_layer = FeatureEmbedding(features, DIM)
+        widths = [DIM, *[HEADS * HEAD_DIM] * (ATTENTION_LAYERS - 1)]
+        self.attention = nn.Sequential(*map(Interacting, widths))
+        self.fc = nn.Linear(features.num_fields * HEADS * HEAD_DIM, 1)
+        self.mlp = MLP_Block(features.sum_emb_out_dim(), list(HIDDEN_UNITS), output_dim=1)
+
+    def forward(self, inputs):
+        vectors = self.embedding_layer(self.get_inputs(inputs))
+        logits = self.fc(self.attention(vectors).flatten(start_dim=1)) + self.mlp(vectors.flatten(start_dim=1))
+        return {"y_pred": self.output_activation(logits)}
+
+
+class FiBiNET(BaseModel):
+    """p = sigmoid(LR(x) + MLP([bilinear(e), bilinear(senet(e))]))."""
+
+    def __init__(self, features, **settings):
+        super().__init__(features, **settings)
+        fields = features.num_fields
+        self.embedding_layer, self.lr = FeatureEmbedding(features, DIM), LogisticRegression(features, use_bias=False)
+        self.senet = SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
+        self.plain, self.weighted = (BilinearInteractionV2(fields, DIM, "field_interaction") for _ in range(2))
+        self.mlp = MLP_Block(fields * (fields - 1) * DIM, list(HIDDEN_UNITS), output_dim=1)
+
+    def forward(self, inputs):
+        inputs = self.get_inputs(inputs)
+        vectors = self.embedding_layer(inputs)
+        pairs = torch.cat([self.plain(vectors), self.weighted(self.senet(vectors))], dim=1)
+        return {"y_pred": self.output_activation(self.lr(inputs) + self.mlp(pairs.flatten(start_dim=1)))}
+
+
+class MaskBlock(nn.Module):
+    """relu(norm(W (mask * x))), mask = W_2 relu(W_1 e)."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.mask = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.out = nn.Sequential(nn.Linear(width, BLOCK_UNITS, bias=False), nn.LayerNorm(BLOCK_UNITS), nn.ReLU())
+
+    def forward(self, context, x):
+        return self.out(self.mask(context) * x)
+
+
+class MaskNet(BaseModel):
+    """p = sigmoid(MLP([block_i(e, norm(e))])), the parallel one."""
+
+    def __init__(self, features, **settings):
+        super().__init__(features, **settings)
+        self.embedding_layer = FeatureEmbedding(features, DIM)
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(features.num_fields))
+        self.blocks = nn.ModuleList(MaskBlock(features.num_fields * DIM) for _ in range(BLOCKS))
+        self.mlp = MLP_Block(BLOCKS * BLOCK_UNITS, list(HIDDEN_UNITS), output_dim=1)
+
+    def forward(self, inputs):
+        vectors = self.embedding_layer(self.get_inputs(inputs))
+        normed = torch.cat([norm(vectors[:, at]) for at, norm in enumerate(self.norms)], dim=1)
+        outs = [block(vectors.flatten(start_dim=1), normed) for block in self.blocks]
+        return {"y_pred": self.output_activation(self.mlp(torch.cat(outs, dim=1)))}
+
+
+class Stream(nn.Module):
+    """MLP(2 sigmoid(MLP(context)) * e), the context being a vector that is learned."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.context = nn.Parameter(torch.zeros(1, DIM))
+        self.gate = MLP_Block(DIM, [GATE_UNITS], output_dim=width, output_activation="Sigmoid")
+        self.mlp = MLP_Block(width, list(HIDDEN_UNITS))
+
+    def forward(self, x):
+        return self.mlp(2 * self.gate(self.context) * x)
+
+
+class FinalMLP(BaseModel):
+    """p = sigmoid(w_1 o_1 + w_2 o_2 + o_1' W o_2), o_i the output of stream i."""
+
+    def __init__(self, features, **settings):
+        super().__init__(features, **settings)
+        self.embedding_layer = FeatureEmbedding(features, DIM)
+        self.first, self.second = (Stream(features.sum_emb_out_dim()) for _ in range(2))
+        last = HIDDEN_UNITS[-1]
+        self.of_first, self.of_second = nn.Linear(last, 1), nn.Linear(last, 1)
+        # Its parameter has the shape [last * last, 1], for which Xavier's deviation is this.
+        self.both = nn.Parameter(torch.empty(last, last).normal_(std=(2 / (last * last + 1)) ** 0.5))
+
+    def forward(self, inputs):
+        vectors = self.embedding_layer(self.get_inputs(inputs), flatten_emb=True)
+        first, second = self.first(vectors), self.second(vectors)
+        logits = self.of_first(first) + self.of_second(second)
+        logits = logits + ((first @ self.both) * second).sum(dim=1, keepdim=True)
+        return {"y_pred": self.output_activation(logits)}
+
+
+class IPNN(BaseModel):
+    """p = sigmoid(MLP([e, <e_i, e_j>]))."""
+
+    def __init__(self, features, **settings):
+        super().__init__(features, **settings)
+        fields = features.num_fields
+        self.embedding_layer = FeatureEmbedding(features, DIM)
+        self.products = InnerProductInteraction(fields, output="inner_product")
+        self.mlp = MLP_Block(fields * DIM + fields * (fields - 1) // 2, list(HIDDEN_UNITS), output_dim=1)
+
+    def forward(self, inputs):
+        vectors = self.embedding_layer(self.get_inputs(inputs))
+        both = torch.cat([vectors.flatten(start_dim=1), self.products(vectors)], dim=1)
+        return {"y_pred": self.output_activation(self.mlp(both))}
+
+
+MODELS = {
+    "deepfm": DeepFM,
+    "dcn_v2": DCNv2,
+    "xdeepfm": XDeepFM,
+    "autoint": AutoInt,
+    "fibinet": FiBiNET,
+    "masknet": MaskNet,
+    "final_mlp": FinalMLP,
+    "ipnn": IPNN,
+}
 
 
 class Batches:

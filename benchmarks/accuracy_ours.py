@@ -28,8 +28,12 @@ def fingerprint(data, model):
     return hashlib.sha256(flagfile(data, model).read_bytes() + spec.read_bytes()).hexdigest()[:16]
 
 
-def run(data, parts, model, seed, more=()):
-    """Trains to the best epoch by the AUC of the part `valid`, and tests it; `more` are flags after the flagfile.
+def run(data, parts, model, seed, more=(), is_flagfile=True):
+    """Trains to the best epoch by the AUC of the part `valid`, and tests it.
+
+    Args:
+      more: flags, after the flagfile.
+      is_flagfile: whether the data and the model have a flagfile; else `more` are all flags.
 
     Returns:
       dict of `auc` and `logloss` of the test part, the AUC `valid`, the `steps` until the best epoch, and `seconds`.
@@ -38,7 +42,8 @@ def run(data, parts, model, seed, more=()):
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as model_dir:
         own = [f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"]
         own += [f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--log_steps=1000000"]
-        values(["accuracy", f"--flagfile={flagfile(data, model)}", *own, *more])
+        given = [f"--flagfile={flagfile(data, model)}"] if is_flagfile else []
+        values(["accuracy", *given, *own, *more])
         experiment, evaluation, _, _ = (flags.read(group, values) for group in GROUPS)
         distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
         estimator = build.make_estimator(experiment)
@@ -51,7 +56,7 @@ def run(data, parts, model, seed, more=()):
 
         spec = build.make_eval_spec(evaluation, EXACT, valid)
         if spec is None or spec.best_metric != "auc":
-            raise UserError(f"{values['flagfile'].value}: the run is chosen by --eval_steps=N --best_metric=auc")
+            raise UserError(f"{data}, {model}: the run is chosen by --eval_steps=N --best_metric=auc")
         train_and_evaluate(estimator, TrainSpec(lambda position: build.training_reader(experiment, position)), spec)
         best = estimator.find_checkpoint("best")
         at_best = estimator.evaluate(valid, checkpoint=best, metrics=EXACT)

@@ -22,7 +22,7 @@ LIBRARIES = {
     "scikit-learn": ("sklearn", "scikit-learn", ("lr",)),
     "LightGBM": ("lightgbm", "lightgbm scikit-learn", ("lightgbm",)),
     "PyTorch": ("torch", "torch scikit-learn", ("wide_deep", "deepfm", "dcn_v2")),
-    "FuxiCTR": ("fuxictr.pytorch", "fuxictr torch scikit-learn", ("deepfm", "dcn_v2")),
+    "FuxiCTR": ("fuxictr.pytorch", "fuxictr torch scikit-learn", ("deepfm", "dcn_v2")),  # More in `quality_bars`.
 }
 LEAVES = ((31, 10, 100), (63, 10, 100), (127, 30, 100), (63, 100, 300), (31, 100, 300))
 L2 = (0.0, 1e-6, 1e-5, 1e-4)
@@ -51,16 +51,19 @@ SETTINGS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=SETTINGS, required=True)
+    parser.add_argument("--data", required=True, help=f"name of the data, as in SETTINGS: {', '.join(SETTINGS)}")
     parser.add_argument("--arrays", required=True, help="file of `accuracy_data.export_arrays`")
     parser.add_argument("--library", choices=LIBRARIES, required=True)
-    parser.add_argument("--model", choices=TUNED, required=True, help="model of the library")
+    parser.add_argument("--model", required=True, help="model of the library")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=(1, 2, 3))
     parser.add_argument("--tune", action="store_true", help="choose the setting by the first seed")
+    parser.add_argument("--setting", type=float, help="the setting, in place of the one in SETTINGS")
     flags = parser.parse_args()
     with np.load(flags.arrays) as archive:
         arrays = dict(archive)
-    chosen = SETTINGS[flags.data].get(flags.library, {})
+    chosen = SETTINGS.get(flags.data, {}).get(flags.library, {})
+    if flags.setting is not None:
+        chosen = {flags.model: flags.setting}
     settings = [chosen[flags.model]] if flags.model in chosen and not flags.tune else TUNED[flags.model]
     first, *others = flags.seeds[:1] if flags.model == "lr" else flags.seeds
     tried = [(train(flags.library, flags.model, arrays, setting, first), setting) for setting in settings]

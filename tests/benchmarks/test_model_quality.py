@@ -1,0 +1,44 @@
+"""What `benchmarks/model_quality.py` prints of its parts; the measurements themselves are no tests."""
+
+import json
+import pathlib
+import sys
+import types
+
+import pytest
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def model_quality(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import model_quality
+
+    part = types.SimpleNamespace(run=lambda flags: {"bars_gap_max": 0.0001 * len(flags.seeds)})
+    monkeypatch.setitem(sys.modules, "quality_bars", part)
+    monkeypatch.setattr(sys, "argv", ["model_quality.py"])
+    return lambda *flags: model_quality.main([f"--work={tmp_path / 'work'}", *flags])
+
+
+def test_parts_that_are_not_run_are_null_and_not_imported(model_quality, capsys):
+    model_quality("--parts=bars", "--seeds=1,2")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
+        "bars_gap_max": 0.0002,
+        "defaults_minus_lr_min": None,
+        "adult_best_auc": None,
+        "movielens_history_best_auc": None,
+        "din_over_deepfm_speed": None,
+        "dien_over_deepfm_speed": None,
+        "search_minus_hand_tuned_min": None,
+    }
+    assert "quality_search" not in sys.modules
+
+
+def test_an_unknown_part_and_an_unknown_key_are_refused(model_quality, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        model_quality("--parts=leaderboard")
+    assert "'leaderboard' is not one of bars, defaults, best, speed, search" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "quality_bars", types.SimpleNamespace(run=lambda flags: {"auc": 1.0}))
+    with pytest.raises(SystemExit, match="quality_bars.run returned auc: PARTS names bars_gap_max"):
+        model_quality("--parts=bars")
