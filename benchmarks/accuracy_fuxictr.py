@@ -225,7 +225,7 @@ MODELS = {
     "fibinet": FiBiNET,
     "masknet": MaskNet,
     "final_mlp": FinalMLP,
-    "ipnn": IPNN,
+    "pnn": IPNN,
 }
 
 

@@ -18,7 +18,7 @@ import accuracy_data
 from ctr_trainer.experiment import recipes
 
 L2 = {"movielens-random": 1e-4, "adult-categories": 1e-5}
-MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp", "ipnn")
+MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp", "pnn")
 # Where our defaults are another variant of a model than the one that FuxiCTR has.
 PARAMS = {
     "fibinet": ("bilinear=interaction",),

@@ -26,6 +26,7 @@ MODELS = (
     "fibinet",
     "masknet",
     "final_mlp",
+    "pnn",
     "dlrm",
     "din",
     "dien",

@@ -69,7 +69,7 @@ def test_embeddings_of_several_dims(name):
         assert np.unique(_logits(name, sparse, [PRICE])).size == 3
 
 
-@pytest.mark.parametrize("name", ["fibinet-all", "dlrm"])
+@pytest.mark.parametrize("name", ["fibinet-all", "pnn", "dlrm"])
 def test_pairs_need_two_features(name):
     with pytest.raises(UserError, match="needs at least 2 sparse features, and the feature spec has 1"):
         _logits(name, [USER])

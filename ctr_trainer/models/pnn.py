@@ -1,0 +1,28 @@
+"""PNN: the dot products of all pairs of embeddings under a deep network (IPNN)."""
+
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.pairs import pair_dots
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:
+    """`p = sigmoid(mlp([e_1, ..., e_F, x, <e_i, e_j> for all pairs i < j]))`.
+
+    Advice: give it embeddings of one dim; DLRM has the same products, without the embeddings next to them.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", ModelParams(hidden_units=(64, 32)))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
+    Source: Qu et al., Product-based Neural Networks for User Response Prediction, ICDM 2016, section 3.2; the variant
+    with inner products.
+    """
+    products = pair_dots(field_embeddings(features, "pnn", fields=2))
+    deep = tower([*flat_inputs(features), products], mode, params)
+    return binary_head(features, labels, mode, params, dense(deep, 1, "logits", bias=params.base_logit()))
