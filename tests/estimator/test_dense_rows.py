@@ -24,8 +24,8 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("dense_rows"), rows=600)
 
 
-def _estimator(model_dir, optimizer="dense_adam", l2=0.1, **config):
-    embedding = EmbeddingConfig(optimizer=optimizer, l2=l2, stddev=0.1)
+def _estimator(model_dir, optimizer="dense_adam", l2=0.1, overlap=False, **config):
+    embedding = EmbeddingConfig(optimizer=optimizer, l2=l2, stddev=0.1, overlap_lookup=overlap)
     return deepfm.estimator(model_dir, TrainOp("adam", 0.01, 0.01, **CONSTANT), (4,), embedding=embedding, **config)
 
 
@@ -39,8 +39,10 @@ def _train(estimator, data, max_steps=STEPS, hooks=()):
     }
 
 
-def test_all_rows_of_a_checkpoint_and_of_a_publication_have_made_all_steps(data, tmp_path):
-    estimator = _estimator(tmp_path / "model", publish=PublishConfig(to=str(tmp_path / "to"), secs=0.2))
+@pytest.mark.parametrize("overlap", [False, True])
+def test_all_rows_of_a_checkpoint_and_of_a_publication_have_made_all_steps(data, tmp_path, overlap):
+    publish = PublishConfig(to=str(tmp_path / "to"), secs=0.2)
+    estimator = _estimator(tmp_path / "model", overlap=overlap, publish=publish)
     rows = _train(estimator, data)
     assert {row[-1] for row in rows.values()} == {STEPS} and len(rows) > 100
     found, record, _ = published.state(tmp_path / "to")
