@@ -113,7 +113,12 @@ def produce(address, topic, records, partitions=1):
     producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 2})
     for number, record in enumerate(records):
         value = record if isinstance(record, bytes) else json.dumps(record).encode()
-        producer.produce(topic, value, partition=number % partitions)
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % partitions)
+                break
+            except BufferError:  # The queue of the producer is full.
+                producer.poll(0.1)
         producer.poll(0)
     assert producer.flush(_SECONDS) == 0
 
