@@ -11,10 +11,10 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.ranks import distributed
 from ctr_trainer.stream import metrics
-from ctr_trainer.stream.coordinator import Coordination, Coordinator
+from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.stream.opening import dead_letters, opener
-from ctr_trainer.stream.plan import StreamPosition
+from ctr_trainer.stream.plan import Coordination, StreamPosition
 from ctr_trainer.stream.reader import StreamReader
 from ctr_trainer.stream.source import StreamAddress
 from ctr_trainer.system.files.paths import is_local, path_of

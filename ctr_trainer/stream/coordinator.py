@@ -9,61 +9,23 @@ without examples, so that signals, checkpoints and publications are not held up 
 import collections
 import contextlib
 import dataclasses
-import functools
 import logging
 import threading
-import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
 
-from ctr_trainer.settings.stream_config import StreamConfig, seconds_of
-from ctr_trainer.stream.plan import Report, StreamPosition, Window, next_window, resumed, share_out
+from ctr_trainer.settings.stream_config import StreamConfig
+from ctr_trainer.stream.figures import Figures
+from ctr_trainer.stream.plan import Directive, Report, StreamPosition, Window
+from ctr_trainer.stream.planner import Plan, Planner
 from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavailable
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-_BATCHES = 8  # Of each worker, the most in a window.
 _AHEAD = 3  # Windows that are planned and not begun by the training.
 # Time without a window after which workers make a batch without examples; a replay to a known end should need none.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
-_POLL_SECONDS, _RETRY_SECONDS, _WARN_SECONDS, _CHECK_SECONDS = 0.05, 0.5, 15.0, 10.0
-_MANY = 1 << 60
+_POLL_SECONDS = 0.05
 _KEPT_BATCHES = 1000  # Positions of so many batches before the last one asked for can still be asked for.
-
-
-@dataclasses.dataclass(frozen=True)
-class Directive:
-    """What all workers do next.
-
-    Attributes:
-      kind: `window`: train a window; `rest`: make one batch without examples; `end`: stop.
-      window: its number.
-      steps: number of batches.
-    """
-
-    kind: str
-    window: int = 0
-    steps: int = 0
-
-
-class Coordination(Protocol):
-    """What a worker asks of rank 0, which is itself or another process."""
-
-    def share(self, window: int) -> list[Range] | None:
-        """Waits for a window's plan, and returns this worker's share; None at the end."""
-
-    def report(self, window: int, report: Report) -> None:
-        """Says what this worker has read of a window."""
-
-    def directive(self, number: int) -> Directive:
-        """Waits for the directive of that number, from 0 on, and returns it."""
-
-    def fail(self, error: BaseException) -> None:
-        """Says that this worker cannot read."""
-
-    def close(self) -> None:
-        """Ends all waiting."""
 
 
 class Coordinator:
@@ -102,7 +64,6 @@ class Coordinator:
         self._first = 0  # Number of the first directive that is kept.
         self._batches = 0  # Of all directives so far.
         self._start: StreamPosition | None = None
-        self._next: dict[int, int] = {}
         self._hints: dict[int, int] = {}
         self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
         self._bad_rows = position.bad_rows if position else 0
@@ -262,149 +223,40 @@ class Coordinator:
             self.fail(error)
 
     def _plan_all(self, source: StreamSource) -> None:
-        partitions = self._patiently(source.partitions)
-        self._begin(source, partitions)
-        stops = self._stops(source, partitions)
-        waiting_since, checked = None, time.monotonic()
-        while True:
+        planner = Planner(source, self._config, self._workers, self._batch_size, self.figures, self._sleep)
+        position, left = planner.begin(self._position, self._has_other)
+        with self._changed:
+            self._start = position
+            self._changed.notify_all()
+        if left is not None:
+            self._add(left)
+        while not planner.is_over:
             with self._changed:
                 self._wait_for(lambda: self._planned < self._begun + _AHEAD and self._planned < self._released + 2)
                 if self._is_closed:
                     return
-                hints = dict(self._hints)
-            now = time.monotonic()
-            if now - checked > _CHECK_SECONDS:
-                checked = now
-                partitions = self._look_again(source, partitions)
-            if stops is None and self._config.until and time.time() >= (seconds_of(self._config.until) or 0.0):
-                stops = self._stops(source, partitions)
-            ends = self._patiently(functools.partial(source.latest, partitions))
-            ends = {p: max(end, hints.get(p, 0), self._next[p]) for p, end in ends.items()}
-            if stops is not None:  # There are records up to there, whatever the brokers say.
-                ends = {p: max(stops.get(p, 0), self._next[p]) for p in partitions}
-            step = max(1, int(self._workers * self._batch_size / self._rows_per_message()))
-            counts = self._patiently(functools.partial(self._count, source, ends, _BATCHES * step))
-            self.figures.lag_records = sum(counts.values())
-            there = min(sum(counts.values()), _BATCHES * step)
-            if there and waiting_since is None:
-                waiting_since = now
-            is_due = there and waiting_since is not None and now - waiting_since >= self._config.wait_secs
-            is_last = stops is not None
-            if there >= step or (there and (is_due or is_last)):
-                total = there // step * step or there
-                plan = self._patiently(
-                    functools.partial(next_window, source, self._next, ends, counts, total, self._workers)
-                )
-                self._add(plan, total)
-                waiting_since = None
-            elif is_last and not there:
-                with self._changed:
-                    self._wait_for(lambda: self._released == self._planned)
-                    self._is_over = True
-                    self._give(Directive("end"))
-                return
-            else:
+                hints, rows_per_message = dict(self._hints), self._rows_per_message()
+            plan = planner.next(hints, rows_per_message)
+            if plan is not None:
+                self._add(plan)
+            elif not planner.is_over:
                 self._sleep(_POLL_SECONDS)
-
-    def _begin(self, source: StreamSource, partitions: list[int]) -> None:
-        """Finds out where to begin; plans what the checkpoint has left of its last window."""
-        start = self._config.start
-        position = resumed(self._position, source, start, self._has_other)
-        first = self._patiently(lambda: source.earliest(partitions))
-        self._hints = self._patiently(lambda: source.latest(partitions, exact=True))
-        if position is not None:
-            places = {p: offset for p, offset in position.trained().items() if p in partitions}
-            self._refuse_lost(source, places)
-            gone = sorted(set(position.next) - set(partitions))
-            if gone:
-                raise UserError(
-                    f"{source.name} has no partition {gone[0]} any more, and the checkpoint has a place in it"
-                )
-            next_ = {p: position.next.get(p, first[p]) for p in partitions}
-            _log.info("resuming %s: %s", source.name, _places(source, next_))
-        else:
-            if start == "latest":
-                next_ = self._patiently(lambda: source.latest(partitions, exact=True))
-            elif (seconds := seconds_of(start)) is not None:
-                found = self._patiently(lambda: source.at_time(partitions, seconds))
-                next_ = {p: max(found[p], first[p]) for p in partitions}
-            else:
-                next_ = first
-            _log.info("beginning %s: %s", source.name, _places(source, next_))
-            position = StreamPosition(source.name, start, next_)
-        left = position.left
         with self._changed:
-            position = dataclasses.replace(position, since=start)
-            self._start = position
-            self._next = next_
-            self._changed.notify_all()
-        if left:
-            counts = [
-                self._patiently(functools.partial(source.count, each.partition, each.start, each.stop, _MANY))
-                for each in left
-            ]
-            pieces = list(zip(left, counts, strict=True))
-            shares = self._patiently(lambda: share_out(source, pieces, self._workers))
-            self._add(Window(shares, dict(next_)), sum(count for _, count in pieces))
+            self._wait_for(lambda: self._released == self._planned)
+            self._is_over = True
+            self._give(Directive("end"))
 
-    def _add(self, window: Window, messages: int) -> None:
+    def _add(self, plan: Plan) -> None:
         with self._changed:
-            self._windows[self._planned] = window
-            self.figures.planned[self._planned] = messages
-            self._next = dict(window.next)
+            self._windows[self._planned] = plan.window
+            self.figures.planned[self._planned] = plan.messages
             self._planned += 1
             self._changed.notify_all()
-
-    def _count(self, source: StreamSource, ends: dict[int, int], most: int) -> dict[int, int]:
-        """Returns by partition the number of records that are not planned, up to `most`."""
-        return {p: source.count(p, self._next[p], end, most) for p, end in ends.items()}
-
-    def _stops(self, source: StreamSource, partitions: list[int]) -> dict[int, int] | None:
-        """Returns the offset to stop before, by partition; None if there is none, or it is not known yet."""
-        until = self._config.until
-        if until == "latest":
-            return self._patiently(lambda: source.latest(partitions, exact=True))
-        seconds = seconds_of(until) if until else None
-        if seconds is None or time.time() < seconds:
-            return None
-        return self._patiently(lambda: source.at_time(partitions, seconds))
-
-    def _look_again(self, source: StreamSource, partitions: list[int]) -> list[int]:
-        """Raises UserError if records were removed that are not read yet; returns the partitions that there are now."""
-        self._refuse_lost(source, dict(self._next))
-        found = self._patiently(source.partitions)
-        new = [p for p in found if p not in self._next]
-        if new:
-            first = self._patiently(lambda: source.earliest(new))
-            _log.info("%s has new partitions: %s", source.name, _places(source, first))
-            with self._changed:
-                self._next = self._next | first
-        return [*partitions, *new]
-
-    def _refuse_lost(self, source: StreamSource, places: dict[int, int]) -> None:
-        lost = self._patiently(lambda: source.lost(places))
-        if lost:
-            raise UserError("\n".join(lost.values()))
 
     def _rows_per_message(self) -> float:
         """Returns the rows of a message, as the windows before the last one had them."""
         messages, rows = self._rates.get(self._planned - 2, (0, 0))
         return max(rows / messages, 1.0) if messages else 1.0
-
-    def _patiently(self, ask: Callable[[], _T]) -> _T:
-        """Asks the brokers until they answer."""
-        since, warned = time.monotonic(), 0.0
-        while True:
-            asked = time.monotonic()
-            try:
-                return ask()
-            except Unavailable as error:
-                now = time.monotonic()
-                if now - warned > _WARN_SECONDS:
-                    warned = now
-                    _log.warning("waiting: %s; asking again, %.0f s by now", error, now - since)
-                self.figures.waited(now - asked + _RETRY_SECONDS)
-            self._sleep(_RETRY_SECONDS)
 
     def _sleep(self, seconds: float) -> None:
         with self._changed:
@@ -414,58 +266,3 @@ class Coordinator:
 
 class _Closed(Exception):
     """The training has ended while the thread waited."""
-
-
-class Figures:
-    """Counts of a stream's reading, for the log and for Prometheus.
-
-    Attributes:
-      planned: number of messages by window, until it is released.
-      lag_records: number of records that were there and not planned when rank 0 looked last.
-      records, bad_rows: examples that were read, and rows that could not be.
-      event_seconds: the newest event time among them; 0 before the first.
-      waiting_seconds: time in which the brokers did not answer.
-    """
-
-    def __init__(self) -> None:
-        self.planned: dict[int, int] = {}
-        self.lag_records = self.records = self.bad_rows = 0
-        self.event_seconds = self.waiting_seconds = 0.0
-        self._since, self._records_then = time.monotonic(), 0
-
-    def add(self, window: Window) -> None:
-        """Adds a window that all workers have read."""
-        self.records += window.rows
-        self.bad_rows += window.bad_rows
-        self.event_seconds = max(self.event_seconds, *(report.seconds for report in window.reports.values()))
-
-    def waited(self, seconds: float) -> None:
-        """Adds a time in which the brokers did not answer."""
-        self.waiting_seconds += seconds
-
-    @property
-    def lag_seconds(self) -> float:
-        """Age of the newest event that was read; 0 if none is left to read."""
-        return max(time.time() - self.event_seconds, 0.0) if self.lag_records and self.event_seconds else 0.0
-
-    def event_time(self) -> str:
-        """Returns the newest event time that was read, as text; "none" before the first record."""
-        if not self.event_seconds:
-            return "none"
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.event_seconds))
-
-    def status_line(self) -> str:
-        """Returns the `[RunStatus]` line of the time since the previous one."""
-        now = time.monotonic()
-        rate = (self.records - self._records_then) / max(now - self._since, 1e-9)
-        self._since, self._records_then = now, self.records
-        return (
-            f"[RunStatus]: Stream statistics => lag: {self.lag_records} records, {self.lag_seconds:.1f} s  "
-            f"records/s: {rate:.0f}  event time: {self.event_time()}  bad rows: {self.bad_rows}  "
-            f"waited for brokers: {self.waiting_seconds:.1f} s"
-        )
-
-
-def _places(source: StreamSource, offsets: dict[int, int]) -> str:
-    shown = [f"partition {p} from {source.text(offset)} on" for p, offset in sorted(offsets.items())[:4]]
-    return ", ".join(shown) + (f", and {len(offsets) - 4} more" if len(offsets) > 4 else "")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ctr_trainer.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text
+from ctr_trainer.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text, uncollected
 from ctr_trainer.system.messages.errors import UserError
 
 try:
@@ -18,8 +18,9 @@ except ImportError as missing:
     raise UserError("kafka:// needs the package confluent-kafka: pip install 'ctr_trainer[stream]'") from missing
 
 _log = logging.getLogger(__name__)
-_ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.1, 15.0
-_MOST = 10_000  # Messages that one call takes; and those of one partition that are kept for later ranges.
+_ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS, _LETTER_SECONDS = 5.0, 0.1, 15.0, 30.0
+_MOST = 10_000  # Messages that one call takes.
+_MOST_KEPT = 50_000  # Messages of one partition that are kept for later ranges.
 _GAP = 20_000  # Up to so many records are read and dropped; over a longer gap the consumer jumps.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
 
@@ -136,9 +137,7 @@ class KafkaSource:
                 self._taken |= stops
                 return
             self._assign(missing)
-            # `consume` returns once it has as many messages as it is asked for, or after a time.
-            wanted = sum(stops[partition] - self._next[partition] for partition in missing)
-            taken = self._poll(stops, min(wanted, _MOST))
+            taken = self._poll(stops)
             now = time.monotonic()
             if taken:
                 last = now
@@ -190,23 +189,26 @@ class KafkaSource:
                         ends[message.partition()] = 0
         return dict.fromkeys(places, 0) | ends
 
-    def _poll(self, stops: dict[int, int], wanted: int) -> list[Message]:
+    def _poll(self, stops: dict[int, int]) -> list[Message]:
         """Returns the records of the ranges among the next ones that come; keeps those of later ranges."""
         taken = []
-        for message in self._consumer.consume(wanted, _READ_SECONDS):
-            partition, offset, error = message.partition(), message.offset(), message.error()
-            if error is not None:
-                self._note(error, partition, offset)
-            elif partition in self._assigned and offset >= self._next[partition]:
-                self._next[partition] = offset + 1
-                if offset < self._taken[partition]:
-                    continue
-                record = Message(partition, offset, message.timestamp()[1] / 1000, message.value())
-                if offset < stops.get(partition, 0):
-                    taken.append(record)
-                else:
-                    self._kept.setdefault(partition, collections.deque()).append(record)
-        for partition in [p for p in self._assigned if len(self._kept.get(p, ())) > _MOST]:
+        with uncollected():
+            # `consume` waits until it has as many messages as it is asked for: first for one, then for no other.
+            messages = self._consumer.consume(1, _READ_SECONDS)
+            for message in [*messages, *(self._consumer.consume(_MOST, 0) if messages else [])]:
+                partition, offset, error = message.partition(), message.offset(), message.error()
+                if error is not None:
+                    self._note(error, partition, offset)
+                elif partition in self._assigned and offset >= self._next[partition]:
+                    self._next[partition] = offset + 1
+                    if offset < self._taken[partition]:
+                        continue
+                    record = Message(partition, offset, message.timestamp()[1] / 1000, message.value())
+                    if offset < stops.get(partition, 0):
+                        taken.append(record)
+                    else:
+                        self._kept.setdefault(partition, collections.deque()).append(record)
+        for partition in [p for p in self._assigned if len(self._kept.get(p, ())) > _MOST_KEPT]:
             self._unassign(partition)  # Until what has come is used up.
         return taken
 
@@ -290,11 +292,19 @@ class KafkaDeadLetters:
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
         for letter in letters:
-            self._producer.produce(self._topic, json.dumps(letter).encode())
+            try:
+                self._producer.produce(self._topic, json.dumps(letter).encode())
+            except BufferError:  # The brokers take them more slowly than they come.
+                self._flush()
+                self._producer.produce(self._topic, json.dumps(letter).encode())
         self._producer.poll(0)
 
     def close(self) -> None:
-        self._producer.flush(_ASK_SECONDS)
+        self._flush()
+
+    def _flush(self) -> None:
+        if left := self._producer.flush(_LETTER_SECONDS):
+            _log.error("%d bad records did not reach topic %s within %g s", left, self._topic, _LETTER_SECONDS)
 
 
 def _without(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ctr_trainer.stream.coordinator import Figures
+from ctr_trainer.stream.figures import Figures
 
 
 class StreamMetrics:

@@ -8,8 +8,8 @@ import multiprocessing.connection
 import threading
 from typing import Any
 
-from ctr_trainer.stream.coordinator import Coordinator, Directive
-from ctr_trainer.stream.plan import Report
+from ctr_trainer.stream.coordinator import Coordinator
+from ctr_trainer.stream.plan import Directive, Report
 from ctr_trainer.stream.source import Range
 from ctr_trainer.system.messages.errors import UserError
 

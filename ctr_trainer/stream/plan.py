@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ctr_trainer.stream.source import Range, StreamSource
 from ctr_trainer.system.messages.errors import UserError
@@ -128,6 +128,40 @@ class Window:
         for report in self.reports.values():
             found += report.cuts[batches][3] if batches < len(report.cuts) else len(report.bad)
         return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Directive:
+    """What all workers do next.
+
+    Attributes:
+      kind: `window`: train a window; `rest`: make one batch without examples; `end`: stop.
+      window: its number.
+      steps: number of batches.
+    """
+
+    kind: str
+    window: int = 0
+    steps: int = 0
+
+
+class Coordination(Protocol):
+    """What a worker asks of rank 0, which is itself or another process."""
+
+    def share(self, window: int) -> list[Range] | None:
+        """Waits for a window's plan, and returns this worker's share; None at the end."""
+
+    def report(self, window: int, report: Report) -> None:
+        """Says what this worker has read of a window."""
+
+    def directive(self, number: int) -> Directive:
+        """Waits for the directive of that number, from 0 on, and returns it."""
+
+    def fail(self, error: BaseException) -> None:
+        """Says that this worker cannot read."""
+
+    def close(self) -> None:
+        """Ends all waiting."""
 
 
 def next_window(

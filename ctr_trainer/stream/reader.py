@@ -9,11 +9,11 @@ from typing import Any
 from ctr_trainer.data.batch import Batch, Rows, batches
 from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.stream.coordinator import Coordination, Coordinator
+from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.messages import MessageDecoder
 from ctr_trainer.stream.network import CoordinatorServer
-from ctr_trainer.stream.plan import Cut, Report, StreamPosition
-from ctr_trainer.stream.source import Message, Range, StreamSource
+from ctr_trainer.stream.plan import Coordination, Cut, Report, StreamPosition
+from ctr_trainer.stream.source import Message, Range, StreamSource, uncollected
 from ctr_trainer.system.messages.errors import UserError
 
 _SHOWN = 2000  # Bytes of a message that a dead letter has.
@@ -119,7 +119,8 @@ class StreamReader:
                     messages = None if share is None else self._read(source, share)
                     if share is None or messages is None:
                         return
-                    rows, report = self._decoded(source, decoder, share, messages)
+                    with uncollected():
+                        rows, report = self._decoded(source, decoder, share, messages)
                     self._coordination.report(number, report)
                     yield rows
         except Exception as error:  # The window will not be released, so nobody takes it from here.

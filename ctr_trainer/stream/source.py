@@ -1,12 +1,29 @@
 """What a reader needs of a stream: partitions of records with rising offsets. Kafka and Redis implement it."""
 
+import contextlib
 import dataclasses
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ctr_trainer.system.messages.errors import UserError
 
 SCHEMES = ("kafka", "redis", "rediss")
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Turns Python's collector of reference cycles off: it would look at thousands of messages, which are in no cycle.
+
+    Caveat: it is off for all threads of the process, so the block should last less than a second.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Unavailable(Exception):

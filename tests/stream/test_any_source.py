@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ctr_trainer.settings.stream_config import StreamConfig
-from ctr_trainer.stream import coordinator
+from ctr_trainer.stream import coordinator, planner
 from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.opening import NoDeadLetters
 from ctr_trainer.stream.plan import Report, StreamPosition, Window, next_window, share_out
@@ -74,8 +74,8 @@ class MemorySource:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(coordinator, "_CHECK_SECONDS", 0.05)
-    monkeypatch.setattr(coordinator, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(planner, "_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(planner, "_RETRY_SECONDS", 0.05)
     monkeypatch.setattr(coordinator, "_REST_SECONDS", 0.5)
 
 

@@ -14,7 +14,8 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.stream import metrics
-from ctr_trainer.stream.coordinator import Coordinator, Figures
+from ctr_trainer.stream.coordinator import Coordinator
+from ctr_trainer.stream.figures import Figures
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.stream.opening import FileDeadLetters, NoDeadLetters, opener
 from ctr_trainer.stream.plan import Report, StreamPosition, Window

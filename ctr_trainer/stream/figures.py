@@ -1,0 +1,55 @@
+"""Figures of the reading of a stream."""
+
+import time
+
+from ctr_trainer.stream.plan import Window
+
+
+class Figures:
+    """Counts of a stream's reading, for the log and for Prometheus.
+
+    Attributes:
+      planned: number of messages by window, until it is released.
+      lag_records: number of records that were there and not planned when rank 0 looked last.
+      records, bad_rows: examples that were read, and rows that could not be.
+      event_seconds: the newest event time among them; 0 before the first.
+      waiting_seconds: time in which the brokers did not answer.
+    """
+
+    def __init__(self) -> None:
+        self.planned: dict[int, int] = {}
+        self.lag_records = self.records = self.bad_rows = 0
+        self.event_seconds = self.waiting_seconds = 0.0
+        self._since, self._records_then = time.monotonic(), 0
+
+    def add(self, window: Window) -> None:
+        """Adds a window that all workers have read."""
+        self.records += window.rows
+        self.bad_rows += window.bad_rows
+        self.event_seconds = max(self.event_seconds, *(report.seconds for report in window.reports.values()))
+
+    def waited(self, seconds: float) -> None:
+        """Adds a time in which the brokers did not answer."""
+        self.waiting_seconds += seconds
+
+    @property
+    def lag_seconds(self) -> float:
+        """Age of the newest event that was read; 0 if none is left to read."""
+        return max(time.time() - self.event_seconds, 0.0) if self.lag_records and self.event_seconds else 0.0
+
+    def event_time(self) -> str:
+        """Returns the newest event time that was read, as text; "none" before the first record."""
+        if not self.event_seconds:
+            return "none"
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.event_seconds))
+
+    def status_line(self) -> str:
+        """Returns the `[RunStatus]` line of the time since the previous one."""
+        now = time.monotonic()
+        rate = (self.records - self._records_then) / max(now - self._since, 1e-9)
+        self._since, self._records_then = now, self.records
+        return (
+            f"[RunStatus]: Stream statistics => lag: {self.lag_records} records, {self.lag_seconds:.1f} s  "
+            f"records/s: {rate:.0f}  event time: {self.event_time()}  bad rows: {self.bad_rows}  "
+            f"waited for brokers: {self.waiting_seconds:.1f} s"
+        )

@@ -1,0 +1,208 @@
+"""Plans which records of a stream come next: asks the brokers what there is, and cuts it into windows."""
+
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from ctr_trainer.settings.stream_config import StreamConfig, seconds_of
+from ctr_trainer.stream.figures import Figures
+from ctr_trainer.stream.plan import StreamPosition, Window, next_window, resumed, share_out
+from ctr_trainer.stream.source import StreamSource, Unavailable
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_BATCHES = 8  # The most batches of each worker in a window.
+_RETRY_SECONDS, _WARN_SECONDS, _CHECK_SECONDS = 0.5, 15.0, 10.0
+_MANY = 1 << 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A window, and the number of its messages."""
+
+    window: Window
+    messages: int
+
+
+class Planner:
+    """Plans one window after another. One thread uses it.
+
+    Args:
+      source: `StreamSource`.
+      config: `StreamConfig`.
+      workers, batch_size: number of workers, and rows of a batch of each.
+      figures: `Figures`, which get the lag and the time without an answer of the brokers.
+      sleep: f(seconds); raises an error once the training has ended.
+
+    Attributes:
+      is_over: whether the stream was planned up to `config.until`.
+    """
+
+    def __init__(
+        self,
+        source: StreamSource,
+        config: StreamConfig,
+        workers: int,
+        batch_size: int,
+        figures: Figures,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._source, self._config, self._figures, self._sleep = source, config, figures, sleep
+        self._workers, self._batch_size = workers, batch_size
+        self._partitions: list[int] = []
+        self._next: dict[int, int] = {}
+        self._at_start: dict[int, int] = {}
+        self._stops: dict[int, int] | None = None
+        self._waiting_since: float | None = None
+        self._checked = time.monotonic()
+        self.is_over = False
+
+    def begin(self, position: StreamPosition | None, has_other: bool) -> tuple[StreamPosition, Plan | None]:
+        """Finds where to begin. Returns the position, and a plan of what the checkpoint has left of its last window.
+
+        Args:
+          position: the position of the checkpoint; None without one.
+          has_other: whether the checkpoint has a position in an input of another kind.
+
+        Raises:
+          UserError: records were removed that are not trained yet, or a partition is gone.
+        """
+        source, start = self._source, self._config.start
+        partitions = self._partitions = self._patiently(source.partitions)
+        position = resumed(position, source, start, has_other)
+        first = self._patiently(lambda: source.earliest(partitions))
+        self._at_start = self._patiently(lambda: source.latest(partitions, exact=True))
+        if position is not None:
+            places = {p: offset for p, offset in position.trained().items() if p in partitions}
+            self._refuse_lost(places)
+            gone = sorted(set(position.next) - set(partitions))
+            if gone:
+                raise UserError(
+                    f"{source.name} has no partition {gone[0]} any more, and the checkpoint has a place in it"
+                )
+            self._next = {p: position.next.get(p, first[p]) for p in partitions}
+            _log.info("resuming %s: %s", source.name, _places(source, self._next))
+        else:
+            self._next = self._first_offsets(first)
+            _log.info("beginning %s: %s", source.name, _places(source, self._next))
+            position = StreamPosition(source.name, start, self._next)
+        self._stops = self._stop_offsets()
+        return dataclasses.replace(position, since=start), self._plan_left(position)
+
+    def next(self, hints: dict[int, int], rows_per_message: float) -> Plan | None:
+        """Returns the next window; None if its records are not there yet, or if all are planned (`is_over`).
+
+        Args:
+          hints: by partition, an offset up to which a worker has seen records.
+          rows_per_message: rows of a message, as far as known.
+
+        Raises:
+          UserError: records were removed that are not read yet.
+        """
+        now = time.monotonic()
+        if now - self._checked > _CHECK_SECONDS:
+            self._checked = now
+            self._look_for_partitions()
+        if self._stops is None and self._config.until and time.time() >= (seconds_of(self._config.until) or 0.0):
+            self._stops = self._stop_offsets()
+        ends = self._ends(hints)
+        step = max(1, int(self._workers * self._batch_size / rows_per_message))
+        counts = self._patiently(functools.partial(self._counts, ends, _BATCHES * step))
+        self._figures.lag_records = sum(counts.values())
+        there = min(sum(counts.values()), _BATCHES * step)
+        if there and self._waiting_since is None:
+            self._waiting_since = now
+        has_waited = self._waiting_since is not None and now - self._waiting_since >= self._config.wait_secs
+        is_last = self._stops is not None
+        if there >= step or (there and (has_waited or is_last)):
+            total = there // step * step or there
+            window = self._patiently(
+                functools.partial(next_window, self._source, self._next, ends, counts, total, self._workers)
+            )
+            self._next, self._waiting_since = dict(window.next), None
+            return Plan(window, total)
+        self.is_over = is_last and not there
+        return None
+
+    def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:
+        """Returns by partition the offset at which a new training begins; `first` are the earliest offsets."""
+        source, partitions = self._source, self._partitions
+        if self._config.start == "latest":
+            return self._patiently(lambda: source.latest(partitions, exact=True))
+        seconds = seconds_of(self._config.start)
+        if seconds is None:
+            return first
+        found = self._patiently(lambda: source.at_time(partitions, seconds))
+        return {p: max(found[p], first[p]) for p in partitions}
+
+    def _plan_left(self, position: StreamPosition) -> Plan | None:
+        """Returns the plan of the records of the checkpoint's last window that were not trained; None if all were."""
+        if not position.left:
+            return None
+        counts = [
+            self._patiently(functools.partial(self._source.count, each.partition, each.start, each.stop, _MANY))
+            for each in position.left
+        ]
+        pieces = list(zip(position.left, counts, strict=True))
+        shares = self._patiently(lambda: share_out(self._source, pieces, self._workers))
+        return Plan(Window(shares, dict(self._next)), sum(counts))
+
+    def _ends(self, hints: dict[int, int]) -> dict[int, int]:
+        """Returns by partition the offset up to which there are records to read."""
+        if self._stops is not None:  # There are records up to there, whatever the brokers say.
+            return {p: max(self._stops.get(p, 0), self._next[p]) for p in self._partitions}
+        latest = self._patiently(functools.partial(self._source.latest, self._partitions))
+        return {p: max(end, hints.get(p, 0), self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}
+
+    def _counts(self, ends: dict[int, int], most: int) -> dict[int, int]:
+        """Returns by partition the number of records that are not planned, up to `most`."""
+        return {p: self._source.count(p, self._next[p], end, most) for p, end in ends.items()}
+
+    def _stop_offsets(self) -> dict[int, int] | None:
+        """Returns by partition the offset to stop before; None if there is none, or if it is not known yet."""
+        until = self._config.until
+        if until == "latest":
+            return self._patiently(lambda: self._source.latest(self._partitions, exact=True))
+        seconds = seconds_of(until) if until else None
+        if seconds is None or time.time() < seconds:
+            return None
+        return self._patiently(lambda: self._source.at_time(self._partitions, seconds))
+
+    def _look_for_partitions(self) -> None:
+        """Adds new partitions; raises UserError if records were removed that are not read yet."""
+        self._refuse_lost(dict(self._next))
+        new = [p for p in self._patiently(self._source.partitions) if p not in self._next]
+        if new:
+            first = self._patiently(lambda: self._source.earliest(new))
+            _log.info("%s has new partitions: %s", self._source.name, _places(self._source, first))
+            self._next = self._next | first
+            self._partitions = [*self._partitions, *new]
+
+    def _refuse_lost(self, places: dict[int, int]) -> None:
+        lost = self._patiently(lambda: self._source.lost(places))
+        if lost:
+            raise UserError("\n".join(lost.values()))
+
+    def _patiently(self, ask: Callable[[], _T]) -> _T:
+        """Asks the brokers until they answer."""
+        since, warned = time.monotonic(), 0.0
+        while True:
+            asked = time.monotonic()
+            try:
+                return ask()
+            except Unavailable as error:
+                now = time.monotonic()
+                if now - warned > _WARN_SECONDS:
+                    warned = now
+                    _log.warning("waiting: %s; asking again, %.0f s by now", error, now - since)
+                self._figures.waited(now - asked + _RETRY_SECONDS)
+            self._sleep(_RETRY_SECONDS)
+
+
+def _places(source: StreamSource, offsets: dict[int, int]) -> str:
+    shown = [f"partition {p} from {source.text(offset)} on" for p, offset in sorted(offsets.items())[:4]]
+    return ", ".join(shown) + (f", and {len(offsets) - 4} more" if len(offsets) > 4 else "")
