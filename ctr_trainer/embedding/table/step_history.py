@@ -56,10 +56,7 @@ class StepHistory:
         assert optimizer.catch_up is not None
         of_steps = self._first, self._rates, self.steps, taken
         settings = np.float32(self._l2), *optimizer.kernel_settings(config.optimizer)
-        start, state = 0, config.weights
-        for dim in config.dims:
-            optimizer.catch_up(rows, slots, start, dim, state, *of_steps, *settings)
-            start, state = start + dim, state + optimizer.width(dim)
+        optimizer.catch_up(rows, slots, np.array(config.dims), *of_steps, *settings)
 
 
 def blocks_of_rows(keys: np.ndarray) -> Iterator[np.ndarray]:
