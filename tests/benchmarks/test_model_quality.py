@@ -7,6 +7,11 @@ import types
 
 import pytest
 
+from ctr_trainer.commands.train import GROUPS
+from ctr_trainer.experiment import flags
+from ctr_trainer.models import param_texts
+from ctr_trainer.models.registry import MODELS, find_model
+
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
@@ -42,3 +47,18 @@ def test_an_unknown_part_and_an_unknown_key_are_refused(model_quality, monkeypat
     monkeypatch.setitem(sys.modules, "quality_bars", types.SimpleNamespace(run=lambda flags: {"auc": 1.0}))
     with pytest.raises(SystemExit, match="quality_bars.run returned auc: PARTS names bars_gap_max"):
         model_quality("--parts=bars")
+
+
+def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import quality_bars
+
+    theirs = (BENCHMARKS / "accuracy_fuxictr.py").read_text()
+    for model in quality_bars.MODELS:
+        assert model in MODELS and f'    "{model}": ' in theirs
+        values = flags.define(GROUPS)
+        values(["test", *quality_bars.flags_of_ours("movielens-random", model)])
+        experiment = flags.read(GROUPS[0], values)
+        assert experiment.run.embedding.optimizer.moves_all_rows and experiment.run.embedding.l2 == 1e-4
+        params = find_model(model).params_class
+        assert param_texts.parse(model, params, experiment.model.model_params, {"train_op_fn": None})

@@ -239,8 +239,8 @@ class Table:
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Makes one optimizer step on each row.
 
-        Every optimizer is lazy: a row that is not among `slots` keeps its weights and its state, see
-        `optimizer_kernels`.
+        A row that is not among `slots` keeps its weights and its state, see `optimizer_kernels`; with a dense
+        optimizer it makes up for the step when it is next read, see `missed_steps`.
 
         Args:
           slots: int64[U], distinct; -1 is skipped.

@@ -30,6 +30,7 @@ class TableConfig:
     | `rowwise_adagrad` | acc[1] |
     | `adam`, `adamw` | m[dim], v[dim], c1[1], c2[1] |
     | `ftrl` | q[dim], n[dim] |
+    | `dense_sgd`, `dense_adagrad`, `dense_adam` | the same without `dense_`, then steps[1] |
 
     Attributes:
       name: name of the table, unique in a job, as `dim16`.
