@@ -114,6 +114,12 @@ def default_momentum(epoch_steps: float | None = None) -> float:
 
     Args:
       epoch_steps: optimizer steps of an epoch; None if they are not known, which gives 0.99.
+
+    Advice: leave it to `batch_norm`, unless you compare with another library, as PyTorch's 0.9.
+
+    Example:
+      >>> default_momentum(500.0)
+      0.98
     """
     if epoch_steps is None:
         return 1.0 - 1.0 / _MOST_STEPS
