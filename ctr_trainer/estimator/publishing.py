@@ -26,7 +26,7 @@ from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.notes import params_of_this_graph
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export.saved_model import DenseTower
+from ctr_trainer.serving.export.dense_tower import DenseTower
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.delivery import DeliveryProcess, DeliverySupervisor
 from ctr_trainer.serving.publication.publisher import Publisher

@@ -171,12 +171,13 @@ def _texts(distinct: pa.Array) -> pa.Array:
     return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
 
 
-def graph_keys(slots: str | Sequence[str], values: "tf.Tensor") -> "tf.Tensor":
+def graph_keys(slots: str | Sequence[str], values: "tf.Tensor", owners: "tf.Tensor | None" = None) -> "tf.Tensor":
     """Computes keys by TensorFlow ops.
 
     Args:
       slots: the slot of all values, or a list with one slot per place in the last dimension of the values.
       values: string tensor of any shape.
+      owners: int tensor of the shape of the values: the place of each value's slot in the list; None for the above.
 
     Returns:
       int64 tensor of the shape of the values.
@@ -184,6 +185,7 @@ def graph_keys(slots: str | Sequence[str], values: "tf.Tensor") -> "tf.Tensor":
     import tensorflow as tf
 
     prefixes = tf.constant(np.char.add(slots, SEPARATOR))
+    prefixes = prefixes if owners is None else tf.gather(prefixes, owners)
     # `tf.add`, because tf.strings.join does not broadcast. tf.fingerprint keeps the first dimension only.
     texts = tf.reshape(tf.raw_ops.Add(x=prefixes, y=values), [-1])
     return tf.reshape(_graph_hash(texts), tf.shape(values))

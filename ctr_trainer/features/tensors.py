@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.features.columns import DenseFeature, SparseFeature, Statistics
+from ctr_trainer.features.ranked import RankedColumns
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.system.messages.errors import UserError
 
@@ -69,6 +70,10 @@ class Features(Mapping, abc.ABC):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def ranked(self, name: str) -> RankedColumns | None:
+        """Returns `dense` or `embedding/<table>`, flat, of a ranking request; None of any other batch."""
+        return None
 
     def _make(self, name: str) -> tf.Tensor:
         if name not in self:

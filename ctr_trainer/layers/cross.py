@@ -2,13 +2,14 @@
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns, product
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
 
 
-def cross(inputs: tf.Tensor, layers: int, rank: int = 0, experts: int = 1, name: str = "cross") -> tf.Tensor:
+def cross(inputs: Columns, layers: int, rank: int = 0, experts: int = 1, name: str = "cross") -> tf.Tensor:
     """Crosses the input with itself: after l layers, each output is a polynomial of degree l + 1 of its elements.
 
         full:     x_{l+1} = x_0 * (W_l x_l + b_l) + x_l
@@ -33,20 +34,20 @@ def cross(inputs: tf.Tensor, layers: int, rank: int = 0, experts: int = 1, name:
 
     Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, equations 1 to 4.
     """
-    width, x = inputs.shape.as_list()[1], inputs
+    width, start, x = inputs.shape.as_list()[1], tf.convert_to_tensor(inputs), inputs
     with tf1.variable_scope(name):
         for index in range(layers):
             with tf1.variable_scope(f"layer_{index}"):
                 projected = x
                 if rank:
-                    projected = tf.matmul(x, glorot("v", [width, experts * rank], width, rank))
+                    projected = product(x, glorot("v", [width, experts * rank], width, rank))
                 if experts > 1:
                     projected = _mixed(projected, x, rank, experts)
-                x = inputs * dense(projected, width, "w" if not rank else "u") + x
+                x = start * dense(projected, width, "w" if not rank else "u") + tf.convert_to_tensor(x)
     return x
 
 
-def _mixed(projected: tf.Tensor, x: tf.Tensor, rank: int, experts: int) -> tf.Tensor:
+def _mixed(projected: tf.Tensor, x: Columns, rank: int, experts: int) -> tf.Tensor:
     """Returns float32[B, experts * rank], each expert's part times its gate; `U_l` then adds the experts up."""
     c = glorot("c", [experts, rank, rank], rank, rank)
     by_expert = tf.transpose(tf.reshape(tf.tanh(projected), [-1, experts, rank]), [1, 0, 2])

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns
 from ctr_trainer.layers.mlp import dense
 
 tf1 = tf.compat.v1
 
 
 def experts(
-    inputs: tf.Tensor | Sequence[tf.Tensor], count: int, network: Callable[..., tf.Tensor], name: str = "experts"
+    inputs: Columns | Sequence[Columns], count: int, network: Callable[..., tf.Tensor], name: str = "experts"
 ) -> list[tf.Tensor]:
     """Makes `count` networks of one form over the same inputs.
 
@@ -35,7 +36,7 @@ def experts(
         return [network(inputs, name=f"expert_{index}") for index in range(count)]
 
 
-def mixture(selector: tf.Tensor | Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], name: str = "gate") -> tf.Tensor:
+def mixture(selector: Columns | Sequence[Columns], outputs: Sequence[tf.Tensor], name: str = "gate") -> tf.Tensor:
     """Mixes the outputs of experts by a gate: `sum_e softmax(x W + b)_e f_e`.
 
     Args:

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns
 from ctr_trainer.layers.experts import experts, mixture
 
 
 def extraction(
-    inputs: Mapping[str, tf.Tensor | Sequence[tf.Tensor]],
-    shared: tf.Tensor | Sequence[tf.Tensor],
+    inputs: Mapping[str, Columns | Sequence[Columns]],
+    shared: Columns | Sequence[Columns],
     task_experts: int,
     shared_experts: int,
     network: Callable[..., tf.Tensor],

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from ctr_trainer.features.tensors import EMBEDDING, FEATURE
+from ctr_trainer.features.ranked import Columns
+from ctr_trainer.features.tensors import EMBEDDING, FEATURE, Features
 from ctr_trainer.layers.weights import glorot
 from ctr_trainer.system.messages.errors import UserError
 
 
-def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[Columns]:
     """Reads the embeddings of all sparse features, flat.
 
     Args:
@@ -27,12 +28,19 @@ def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
     """
     tables = [name for name in features if name.startswith(f"{EMBEDDING}/")]
     names = tables or [name for name in features if name == EMBEDDING]
-    return [flat(features[name]) for name in names]
+    return [_columns(features, name) for name in names]
 
 
-def flat_inputs(features: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+def flat_inputs(features: Mapping[str, tf.Tensor]) -> list[Columns]:
     """Reads `flat_embeddings`, list of float32[B, n], then the dense features, if there are any."""
-    return flat_embeddings(features) + ([features["dense"]] if "dense" in features else [])
+    return flat_embeddings(features) + ([_columns(features, "dense")] if "dense" in features else [])
+
+
+def _columns(features: Mapping[str, tf.Tensor], name: str) -> Columns:
+    ranked = features.ranked(name) if isinstance(features, Features) else None
+    if ranked is not None:
+        return ranked
+    return features[name] if name == "dense" else flat(features[name])
 
 
 def flat(embeddings: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns, product
 from ctr_trainer.layers.batch_norm import batch_norm as normalized
 from ctr_trainer.layers.weights import glorot
 
@@ -11,7 +12,7 @@ tf1 = tf.compat.v1
 
 
 def dense(
-    inputs: tf.Tensor | Sequence[tf.Tensor],
+    inputs: Columns | Sequence[Columns],
     units: int,
     name: str,
     weights: Callable[..., tf.Variable] = glorot,
@@ -43,12 +44,12 @@ def dense(
         names = ["kernel"] if len(inputs) == 1 else [f"kernel_{index}" for index in range(len(inputs))]
         kernels = [weights(name, [width, units], sum(widths), units) for name, width in zip(names, widths, strict=True)]
         b = tf1.get_variable("bias", [units], initializer=tf1.constant_initializer(bias))
-    *others, last = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
+    *others, last = (product(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
     return sum(others, tf.nn.bias_add(last, b))
 
 
 def mlp(
-    inputs: tf.Tensor | Sequence[tf.Tensor],
+    inputs: Columns | Sequence[Columns],
     hidden_units: Sequence[int],
     dropout: float = 0.0,
     training: bool = False,

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns
 from ctr_trainer.layers.mlp import dense
 
 tf1 = tf.compat.v1
 
 
 def towers(
-    inputs: Mapping[str, tf.Tensor | Sequence[tf.Tensor]],
+    inputs: Mapping[str, Columns | Sequence[Columns]],
     network: Callable[..., tf.Tensor] | None = None,
     biases: Mapping[str, float] | None = None,
 ) -> dict[str, tf.Tensor]:

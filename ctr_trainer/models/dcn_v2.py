@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Literal
 
-import tensorflow as tf
-
+from ctr_trainer.features.ranked import joined
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.cross import cross
@@ -52,7 +51,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, section 3.
     """
     inputs = flat_inputs(features)
-    crossed = cross(tf.concat(inputs, 1), params.cross_layers, params.cross_rank, params.experts)
+    crossed = cross(joined(inputs), params.cross_layers, params.cross_rank, params.experts)
     if params.structure == "stacked":
         last = tower(crossed, mode, params)
     else:

@@ -5,6 +5,7 @@ import functools
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.extraction import extraction
@@ -48,7 +49,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     Source: Tang et al., Progressive Layered Extraction (PLE): A Novel Multi-Task Learning Model for Personalized
     Recommendations, RecSys 2020, section 4.
     """
-    shared: tf.Tensor | list[tf.Tensor] | None = flat_inputs(features)
+    shared: Columns | list[Columns] | None = flat_inputs(features)
     inputs = dict.fromkeys(task_names(features, labels, "ple"), shared)
     network = functools.partial(tower, mode=mode, params=params)
     for level in range(params.levels):

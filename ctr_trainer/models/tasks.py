@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns
 from ctr_trainer.layers.towers import towers
 from ctr_trainer.models.head import Labels, label_names
 from ctr_trainer.models.params import ModelParams
@@ -50,7 +51,7 @@ def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) ->
 
 
 def task_logits(
-    inputs: Mapping[str, tf.Tensor | Sequence[tf.Tensor]], mode: str, params: TaskParams
+    inputs: Mapping[str, Columns | Sequence[Columns]], mode: str, params: TaskParams
 ) -> dict[str, tf.Tensor]:
     """Makes each task's tower, see `layers.towers.towers`.
 

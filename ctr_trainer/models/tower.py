@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.mlp import mlp
 from ctr_trainer.models.params import ModelParams
 
 
 def tower(
-    inputs: tf.Tensor | Sequence[tf.Tensor],
+    inputs: Columns | Sequence[Columns],
     mode: str,
     params: ModelParams,
     hidden_units: Sequence[int] | None = None,

@@ -130,7 +130,7 @@ def test_what_is_no_request_is_refused(client, small_model):
         (b"{", "the body is no JSON"),
         (b"[" * 100_000, "the body is no JSON"),
         ({}, 'the body is not {"instances": [...]}'),
-        ({"instances": [], "inputs": {}}, "one of the two"),
+        ({"instances": [], "inputs": {}}, "one of the three"),
         ({"instances": []}, "expected a list of examples"),
         ({"instances": [1]}, "example 0: 1 is not an object"),
         ({"instances": [without]}, "example 0: feature 'item' is missing: expected a text"),

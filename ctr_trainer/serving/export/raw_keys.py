@@ -128,6 +128,20 @@ class RawKeys:
         places = {feature.name: place for place, feature in enumerate(sorted(features, key=lambda f: f.is_bucketised))}
         return tf.gather(tf.concat(parts, 1), [places[feature.name] for feature in features], axis=1)
 
+    def flat_singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
+        """Returns int64[n], the keys of single-valued features, each of any number of values, in `flat_order`."""
+        features = flat_order(features)
+        parts = []
+        if texts := [feature for feature in features if not feature.is_bucketised]:
+            values = [_without(self._null_values, self.receiver(feature, tf.string, [None])) for feature in texts]
+            columns = zip(texts, values, strict=True)
+            derived = [graph_derived(each, f.derive) if f.derive else each for f, each in columns]
+            owners = tf.repeat(tf.range(len(texts)), tf.stack([tf.shape(each)[0] for each in derived]))
+            parts.append(_keys_of_owners(texts, tf.concat(derived, 0), owners))
+        for feature in features[len(texts) :]:
+            parts.append(self._buckets[feature.name].graph_keys(self.receiver(feature, tf.float32, [None])))
+        return tf.concat(parts, 0)
+
     def lists(self, feature: SparseFeature) -> RawLists:
         """Returns the `RawLists` of a bag or a sequence."""
         if feature.name not in self._lists:
@@ -136,7 +150,14 @@ class RawKeys:
         return self._lists[feature.name]
 
 
-def key_outputs(raw: RawKeys, spec: FeatureSpec, read: Collection[str]) -> dict[str, tf.Tensor]:
+def flat_order(features: Sequence[SparseFeature]) -> list[SparseFeature]:
+    """Returns features in the order of `RawKeys.flat_singles`: the spec's, with bucketised features last."""
+    return sorted(features, key=lambda feature: feature.is_bucketised)
+
+
+def key_outputs(
+    raw: RawKeys, spec: FeatureSpec, read: Collection[str], is_ranked: bool = False
+) -> dict[str, tf.Tensor]:
     """Makes the outputs of the signature `keys`: the keys of the rows of a request.
 
     B is the number of examples, F the single-valued features of a table in the spec's order, n any number.
@@ -152,6 +173,8 @@ def key_outputs(raw: RawKeys, spec: FeatureSpec, read: Collection[str]) -> dict[
       raw: `RawKeys`; the inputs are added to it.
       spec: FeatureSpec.
       read: names of the tower's inputs, see `receivers.RowInputs`: a feature that it does not read has no output.
+      is_ranked: whether the inputs have 1 or n values each; then `keys/dim16` is int64[any], feature after feature in
+        `flat_order`.
 
     Returns:
       dict of output -> tensor; empty for a model without sparse features.
@@ -162,7 +185,8 @@ def key_outputs(raw: RawKeys, spec: FeatureSpec, read: Collection[str]) -> dict[
         if f"{EMBEDDING}/{table.name}" in read or f"{LINEAR}/{table.name}" in read:
             lists += table.bags
             if table.single:
-                outputs[f"{KEYS}/{table.name}"] = raw.singles(table.single)
+                make = raw.flat_singles if is_ranked else raw.singles
+                outputs[f"{KEYS}/{table.name}"] = make(table.single)
         for feature in lists:
             outputs |= _list_outputs(feature, raw.lists(feature))
     return outputs
@@ -188,10 +212,16 @@ def _keys_of_texts(
     if any(feature.derive for feature in features):
         columns = zip(features, tf.unstack(texts, axis=1), strict=True)
         texts = tf.stack([graph_derived(c, f.derive) if f.derive else c for f, c in columns], 1)
-    keys = graph_keys([feature.slot for feature in features], texts)
+    return _keys_of_owners(features, texts, None)
+
+
+def _keys_of_owners(features: Sequence[SparseFeature], texts: tf.Tensor, owners: tf.Tensor | None) -> tf.Tensor:
+    """Returns the keys of texts, of which the last dimension or `owners` says the feature; "" is a missing one."""
+    keys = graph_keys([feature.slot for feature in features], texts, owners)
     if all(feature.missing_has_row for feature in features):
         return keys
     has_row = tf.constant([feature.missing_has_row for feature in features])
+    has_row = has_row if owners is None else tf.gather(has_row, owners)
     return tf.where(tf.equal(texts, "") & ~has_row, tf.zeros_like(keys), keys)
 
 

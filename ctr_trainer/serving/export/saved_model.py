@@ -2,7 +2,9 @@
 
 import collections
 import dataclasses
+import functools
 import json
+import logging
 import os
 import shutil
 import sys
@@ -24,16 +26,22 @@ from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.serving.export import directory
 from ctr_trainer.serving.export.exported_table import ExportedTable, KeyIndex, TableSaver
+from ctr_trainer.serving.export.ranking import (
+    NotRankable,
+    RankedFeatures,
+    RankedRows,
+    RankedValues,
+    ranking_signatures,
+)
 from ctr_trainer.serving.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.serving.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.serving.export.signatures import signature_defs
-from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.serving.export.warmup import write_warmup
 from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.restoring import refusing_other_variables
 
-_VARIABLES = "variables"
+_log = logging.getLogger(__name__)
 # TensorFlow Serving does not read `assets.extra`.
 _SPEC = ("assets.extra", "feature_spec.json")
 _TYPICAL = ("assets.extra", "typical_values.json")
@@ -55,73 +63,6 @@ class SavedCheckpoint(Protocol):
     def with_local_dense(self) -> AbstractContextManager["SavedCheckpoint"]: ...
 
 
-class DenseTower:
-    """Writes exports without rows (`rows="none"`) in milliseconds each, because the graph is made only once.
-
-    Args:
-      model_fn, params: see `Estimator`.
-      trained_features: (FeatureSpec, statistics) of the model.
-
-    Attributes:
-      variables: by name (shape, dtype) of each variable of the tower, including the global step.
-    """
-
-    def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
-        with temporary_directory() as parent:
-            draft = os.path.join(parent, "tower")
-            self.variables = _export(draft, model_fn, params, trained_features)
-            write_spec(draft, *trained_features)
-            names = [name for name in LocalPath(draft).files() if not name.startswith(f"{_VARIABLES}{os.sep}")]
-            self._files = {name: (LocalPath(draft) / name).read_bytes() for name in names}
-        self._graph = tf.Graph()
-        with self._graph.as_default(), tf.device("/cpu:0"):
-            self._prefix = tf1.placeholder(tf.string, [])
-            self._fed = {name: tf1.placeholder(dtype, shape) for name, (shape, dtype) in self.variables.items()}
-            names = list(self._fed)
-            everywhere = [""] * len(names)
-            self._save = tf.raw_ops.SaveV2(
-                prefix=self._prefix, tensor_names=names, shape_and_slices=everywhere, tensors=list(self._fed.values())
-            )
-        self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
-
-    def write(self, path: str | os.PathLike[str], values: Mapping[str, np.ndarray]) -> None:
-        """Writes the SavedModel with the given values of the variables.
-
-        Args:
-          path: local directory, empty or absent.
-          values: by name, the array of each variable.
-        """
-        prefix = os.path.join(path, _VARIABLES, _VARIABLES)
-        os.makedirs(os.path.dirname(prefix), exist_ok=True)
-        fed = {self._fed[name]: values[name] for name in self._fed}
-        self._session.run(self._save, {self._prefix: prefix, **fed})
-        for name, content in self._files.items():
-            file = LocalPath(path) / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("xb") as stream:
-                stream.write(content)
-
-    def close(self) -> None:
-        """Closes the session."""
-        self._session.close()
-
-
-def _export(
-    path: str, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures
-) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
-    """Writes a SavedModel with arbitrary values of the variables. Returns (shape, dtype) of each variable by name."""
-    with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        features = RowInputs(*trained_features)
-        signatures = signatures_of(model_fn, params, features, features.receivers)
-        signatures |= keys_signature(trained_features, features.receivers)
-        variables = tf1.global_variables()
-        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            session.run(tf1.global_variables_initializer())
-            build(path, session, signatures, tf1.train.Saver())
-        return {each.op.name: (each.shape, each.dtype.base_dtype) for each in variables}
-
-
 def export_saved_model(
     path: str,
     model_fn: Callable[..., Any],
@@ -137,7 +78,7 @@ def export_saved_model(
     The signature `serving_default` takes the raw values of the features that the model reads (see
     `receivers.ExportedFeatures`) and returns the model's predictions. If `rows` is `none`, it takes rows instead of
     sparse features, see `RowInputs`, and the signature `keys` turns raw values into the keys of these rows, see
-    `raw_keys.key_outputs`.
+    `raw_keys.key_outputs`. The signature `ranking` scores one context with many candidates, see `ranking`.
 
     Memory: about 25 bytes per row for the keys of all tables and their index. Rows are read and written in pieces.
 
@@ -157,12 +98,39 @@ def export_saved_model(
       UserError: `path` holds files that no export wrote, or a setting in `params` differs from the one that the model
         was trained with.
     """
-    params = params_as_trained(params, checkpoint)
     path = str(path_of(path).absolute())
+    arguments = (model_fn, params_as_trained(params, checkpoint), checkpoint, trained_features)
+    write = functools.partial(_write, path, *arguments, serving_input_receiver_fn, rows, assets_extra or {})
+    try:
+        write(ranks=trained_features is not None and serving_input_receiver_fn is None)
+    except NotRankable as error:
+        _log.warning("exported without the signature for ranking: %s", error)
+        write(ranks=False)
+    return path
+
+
+def _write(
+    path: str,
+    model_fn: Callable[..., Any],
+    params: Any,
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None,
+    rows: str,
+    assets_extra: Mapping[str, str],
+    ranks: bool,
+) -> None:
     with checkpoint.with_local_dense() as checkpoint, directory.replacing(path) as draft, tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
         signatures = signatures_of(model_fn, params, features, receivers)
+        if trained_features is not None and ranks:
+            ranked: RankedFeatures
+            if isinstance(features, RowInputs):
+                ranked = RankedRows(*trained_features, receivers)
+            else:
+                ranked = RankedValues(*trained_features, tables, receivers)
+            signatures |= ranking_signatures(model_fn, params, ranked)
         saver = TableSaver(checkpoint.path, checkpoint.tables, tables)
         if trained_features is not None and isinstance(features, RowInputs):
             signatures |= keys_signature(trained_features, receivers)
@@ -173,11 +141,12 @@ def export_saved_model(
         if trained_features is not None:
             spec, statistics = trained_features
             write_spec(draft, spec if rows == "none" else _of_features(spec, receivers), statistics)
-        for name, file in (assets_extra or {}).items():
+        if trained_features is not None and serving_input_receiver_fn is None:
+            write_warmup(draft, signatures)
+        for name, file in assets_extra.items():
             copy = os.path.join(draft, "assets.extra", name)
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copyfile(file, copy)
-    return path
 
 
 def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:

@@ -95,11 +95,15 @@ class ArrowMessages:
     def _check(self, what: str, values: int, size: int) -> None:
         if size > self._most_bytes:
             raise TooLarge(
-                f"{what} decoded: {size} bytes, over {self._most_bytes} (max_body_bytes): send less at a time"
+                f"{what} decoded: {size} bytes, over {self._most_bytes}, a limit that grows with max_examples: "
+                "send less at a time"
             )
         # A list counts as one value, in addition to its texts.
         if values > 2 * self._most_values:
-            raise TooLarge(f"{what}: {values} values, over {self._most_values} (max_values): send less at a time")
+            raise TooLarge(
+                f"{what}: {values} values, over {self._most_values}, a limit that grows with max_examples: send less "
+                "at a time"
+            )
 
 
 def _framed(header: bytes, body: bytes) -> bytes:

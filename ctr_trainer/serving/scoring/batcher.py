@@ -231,8 +231,11 @@ def _finish(
 
 
 def _with_same_inputs(batch: list[_Waiting]) -> list[list[_Waiting]]:
-    """Returns the requests of a batch, grouped by the `RawInputs` that they were checked against."""
-    groups: dict[RawInputs, list[_Waiting]] = {}
-    for each in batch:
-        groups.setdefault(each.examples.inputs, []).append(each)
+    """Returns the requests of a batch, grouped by the `RawInputs` that they were checked against.
+
+    A request with a context is a group of its own.
+    """
+    groups: dict[tuple[RawInputs, int], list[_Waiting]] = {}
+    for number, each in enumerate(batch):
+        groups.setdefault((each.examples.inputs, number if each.examples.context else -1), []).append(each)
     return list(groups.values())

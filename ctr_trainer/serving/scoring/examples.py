@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.serving.scoring import raw_inputs
-from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge
+from ctr_trainer.serving.scoring.raw_inputs import (
+    NUMBER,
+    RawFeature,
+    RawInputs,
+    RequestRefused,
+    TooLarge,
+    Where,
+    example,
+)
 from ctr_trainer.settings.servers import ScoreLimits
 
-SIGNATURE = "serving_default"
+# What the messages say of the limits of bytes and of values.
+LIMIT = "a limit that grows with max_examples"
 # float32[B] of numbers, object[B] of bytes, or B lists of bytes.
 Column = np.ndarray | list[list[bytes]]
 
@@ -28,34 +36,13 @@ class Examples:
       inputs: the features that the values were checked against.
       count: number of examples.
       columns: dict of feature name -> values.
+      context: names of the features whose column has one value, which all examples share.
     """
 
     inputs: RawInputs
     count: int
     columns: Mapping[str, Column]
-
-    @classmethod
-    def of_json(cls, inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple["Examples", bool]:
-        """Returns the examples of the body of a request for predictions, and whether they came in the row form.
-
-        Raises:
-          RequestRefused: the body has neither form, or see `of_instances`.
-        """
-        # Each value but the first follows a comma or a bracket; an empty object takes thirty times its two characters.
-        most = 2 * limits.max_values
-        if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
-            raise TooLarge(f"the body has over {most} commas and brackets (max_values): send fewer examples at a time")
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise RequestRefused(f"the body is no JSON: {error}") from None
-        if not isinstance(found, dict) or ("instances" in found) == ("inputs" in found):
-            raise RequestRefused('the body is not {"instances": [...]} or {"inputs": {...}}, one of the two')
-        if found.get("signature_name", SIGNATURE) != SIGNATURE:
-            raise RequestRefused(f'"signature_name": there is {SIGNATURE!r} alone')
-        if "instances" in found:
-            return cls.of_instances(inputs, found["instances"], limits), True
-        return cls.of_columns(inputs, found["inputs"], limits), False
+    context: frozenset[str] = frozenset()
 
     @classmethod
     def of_instances(cls, inputs: RawInputs, instances: object, limits: ScoreLimits) -> "Examples":
@@ -68,7 +55,7 @@ class Examples:
         """
         if not isinstance(instances, list) or not instances:
             raise RequestRefused('"instances": expected a list of examples, as [{"feature": value, ...}]')
-        _check_count(len(instances), limits)
+        check_count(len(instances), limits)
         if len(inputs.features) == 1 and not any(isinstance(each, dict) for each in instances):
             return cls._checked(inputs, {inputs.features[0].name: instances}, len(instances), limits)
         for place, instance in enumerate(instances):
@@ -104,7 +91,7 @@ class Examples:
                     f"{len(columns[first])}: expected one value per example"
                 )
         count = len(columns[first]) if inputs.features else 0
-        _check_count(count, limits)
+        check_count(count, limits)
         return cls._checked(inputs, columns, count, limits)
 
     @classmethod
@@ -118,18 +105,23 @@ class Examples:
           RequestRefused: see `of_instances`.
         """
         inputs.check_names(batch.schema.names, "columns")
-        _check_count(len(batch), limits)
-        columns = {f.name: _of_arrow(f, batch[f.name], limits) for f in inputs.features}
-        return cls(inputs, len(batch), columns)._within(limits)
+        check_count(len(batch), limits)
+        columns = {f.name: of_arrow(f, batch[f.name], limits) for f in inputs.features}
+        return cls(inputs, len(batch), columns).within(limits)
 
     @classmethod
-    def missing(cls, inputs: RawInputs, count: int) -> "Examples":
-        """Returns examples whose values are all missing."""
-        return cls(inputs, count, {f.name: _column(f, [None] * count, 0) for f in inputs.features})
+    def missing(cls, inputs: RawInputs, count: int, has_context: bool = False) -> "Examples":
+        """Returns examples whose values are all missing; with a context, it has all features but one."""
+        context = frozenset(f.name for f in inputs.features[1:]) if has_context else frozenset()
+        lengths = {f: 1 if f.name in context else count for f in inputs.features}
+        return cls(inputs, count, {f.name: column_of(f, [None] * n, 0) for f, n in lengths.items()}, context)
 
     @classmethod
     def merged(cls, parts: Sequence["Examples"]) -> "Examples":
-        """Returns the examples of all parts, one part after the other; all parts have the same `inputs`."""
+        """Returns the examples of all parts, one part after the other; all parts have the same `inputs`.
+
+        Only a part that is alone may have a context.
+        """
         if len(parts) == 1:
             return parts[0]
         columns: dict[str, Column] = {}
@@ -138,23 +130,31 @@ class Examples:
             columns[feature.name] = list(itertools.chain(*values)) if feature.is_list else np.concatenate(values)
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
+    def expanded(self) -> "Examples":
+        """Returns examples each of which has its own copy of the context's values."""
+        shared = {name: _repeated(self.columns[name], self.count) for name in self.context}
+        return dataclasses.replace(self, columns={**self.columns, **shared}, context=frozenset())
+
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
         """The number of values of an example for each feature in `arrays`; for a list the length of the longest one."""
         return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns float32[B], string[B] or string[B, N] by the feature's name, the inputs of an exported graph."""
+        """Returns float32[B], string[B] or string[B, N] by the feature's name, the inputs of an exported graph.
+
+        B is 1 for a feature of the context.
+        """
         return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
 
     @classmethod
     def _checked(
         cls, inputs: RawInputs, columns: Mapping[str, Sequence[Any]], count: int, limits: ScoreLimits
     ) -> "Examples":
-        made = {f.name: _column(f, columns[f.name], limits.max_list_length) for f in inputs.features}
-        return cls(inputs, count, made)._within(limits)
+        made = {f.name: column_of(f, columns[f.name], limits.max_list_length) for f in inputs.features}
+        return cls(inputs, count, made).within(limits)
 
-    def _within(self, limits: ScoreLimits) -> "Examples":
+    def within(self, limits: ScoreLimits) -> "Examples":
         """Returns these examples.
 
         Raises:
@@ -164,20 +164,33 @@ class Examples:
         if values > limits.max_values:
             raise TooLarge(
                 f"{self.count} examples have {values} values, each list as long as the longest of its feature, over "
-                f"{limits.max_values} (max_values): send fewer examples at a time, or shorter lists"
+                f"{limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
             )
         return self
 
 
-def _column(feature: RawFeature, values: Sequence[Any], most: int) -> Column:
+def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = example) -> Column:
+    """Returns the values of a feature that came as JSON, see `raw_inputs`; a list has at most `most` values."""
     if feature.kind == NUMBER:
-        return raw_inputs.numbers(feature, values)
-    return raw_inputs.lists(feature, values, most) if feature.is_list else raw_inputs.texts(feature, values)
+        return raw_inputs.numbers(feature, values, where)
+    if feature.is_list:
+        return raw_inputs.lists(feature, values, most, where)
+    return raw_inputs.texts(feature, values, where)
 
 
-def _check_count(count: int, limits: ScoreLimits) -> None:
+def check_count(count: int, limits: ScoreLimits, what: str = "examples") -> None:
+    """Checks the number of examples of a request.
+
+    Raises:
+      RequestRefused: there is none, or there are too many.
+    """
     if not 0 < count <= limits.max_examples:
-        raise RequestRefused(f"{count} examples: expected 1 to {limits.max_examples} (max_examples)")
+        raise RequestRefused(f"{count} {what}: expected 1 to {limits.max_examples} (max_examples)")
+
+
+def _repeated(column: Column, count: int) -> Column:
+    """Returns a column of one value as a column of `count` equal values."""
+    return np.repeat(column, count) if isinstance(column, np.ndarray) else column * count
 
 
 def _array(column: Column) -> np.ndarray:
@@ -191,7 +204,8 @@ def _array(column: Column) -> np.ndarray:
     return out
 
 
-def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> Column:
+def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where = example) -> Column:
+    """Returns the values of a feature that came as a column of Arrow, see `Examples.of_arrow`."""
     column = _decoded(feature, column, limits)
     kind = column.type
     if feature.kind == NUMBER:
@@ -199,7 +213,7 @@ def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> Col
             raise _wrong_type(feature, kind)
         values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
         if np.isinf(values).any():
-            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()))
+            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where=where)
         return values
     if not feature.is_list:
         return np.array(_texts(feature, column, kind).to_pylist() or [], object)
@@ -210,16 +224,16 @@ def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> Col
     longest = pc.max(pc.list_value_length(column)).as_py() or 0
     if longest > limits.max_list_length:
         place = pc.index(pc.list_value_length(column), longest).as_py()
-        raw_inputs.check_length(feature, longest, place, limits.max_list_length)
+        raw_inputs.check_length(feature, longest, place, limits.max_list_length, where)
     if len(column) * longest > limits.max_values:
         raise TooLarge(
             f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
-            "values (max_values): send fewer examples at a time, or shorter lists"
+            f"values, {LIMIT}: send fewer examples at a time, or shorter lists"
         )
     values = _texts(feature, _decoded(feature, column.flatten(), limits), kind)
     ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
     rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
-    raw_inputs.check_weights(feature, rows)
+    raw_inputs.check_weights(feature, rows, where)
     return rows
 
 
@@ -238,8 +252,8 @@ def _decoded(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> pa.A
         size = pc.sum(pc.take(pc.binary_length(words), column.indices)).as_py() or 0
         if size > limits.max_body_bytes:
             raise TooLarge(
-                f"column {feature.name!r}: {size} bytes without its dictionary, over {limits.max_body_bytes} "
-                "(max_body_bytes): send fewer examples at a time"
+                f"column {feature.name!r}: {size} bytes without its dictionary, over {limits.max_body_bytes}, "
+                f"{LIMIT}: send fewer examples at a time"
             )
     return column.dictionary_decode()
 

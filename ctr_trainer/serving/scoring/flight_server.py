@@ -11,6 +11,10 @@ with writer:
         answer.app_metadata   # JSON: generation, epoch, global_step, age_secs
     writer.done_writing()
 
+To rank candidates for one context, a batch has the features of the candidates, and its app_metadata is the context:
+
+writer.write_with_metadata(batch, json.dumps({"context": {"user": "u1"}}).encode())
+
 The server answers only this call of Flight, with grpcio. pyarrow's own server accepts messages of any size and
 decompresses them before they can be checked, has no limit on connections, and sends tracebacks to clients.
 """
@@ -31,9 +35,9 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
+from ctr_trainer.serving.scoring import request_forms
 from ctr_trainer.serving.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
-from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.live_model import LiveModel
 from ctr_trainer.serving.scoring.raw_inputs import (
     NotReady,
@@ -208,7 +212,7 @@ class FlightScorer:
                 if batch is None:
                     status = 0
                     continue
-                scored = self._score(name, batch)
+                scored = self._score(name, batch, message.app_metadata)
                 status = 200
             except RequestRefused as error:
                 status = error.status
@@ -222,8 +226,8 @@ class FlightScorer:
                 has_begun = True
             yield _message(answer.serialize(), json.dumps(dataclasses.asdict(scored.freshness)).encode())
 
-    def _score(self, name: str, batch: pa.RecordBatch) -> Scored:
-        examples = Examples.of_arrow(self._live.named(name).inputs, batch, self._limits)
+    def _score(self, name: str, batch: pa.RecordBatch, metadata: bytes) -> Scored:
+        examples = request_forms.of_flight(self._live.named(name).inputs, batch, metadata, self._limits)
         future = self._batcher.submit(examples)
         try:
             return future.result(self._limits.timeout_secs)

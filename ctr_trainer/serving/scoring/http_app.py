@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| `POST /v1/models/NAME:predict` | predictions; row form `instances`, column form `inputs` |
+| `POST /v1/models/NAME:predict` | predictions; `request_forms` has the forms of the body |
 | `GET /v1/models/NAME` | state and version; the version is the epoch |
 | `GET /v1/models/NAME/metadata` | the features of a request, the names of the predictions, and how fresh they are |
 | `GET /healthz` | 200, or 503 with the reason |
@@ -31,8 +31,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ctr_trainer.embedding.service.security import token_refusal
+from ctr_trainer.serving.scoring import request_forms
 from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
-from ctr_trainer.serving.scoring.examples import SIGNATURE, Examples
+from ctr_trainer.serving.scoring.examples import LIMIT
 from ctr_trainer.serving.scoring.live_model import LiveModel
 from ctr_trainer.serving.scoring.raw_inputs import (
     HungUp,
@@ -43,6 +44,7 @@ from ctr_trainer.serving.scoring.raw_inputs import (
     TooLarge,
     WrongToken,
 )
+from ctr_trainer.serving.scoring.request_forms import SIGNATURE
 from ctr_trainer.serving.scoring.served_model import Freshness, ServedModel
 from ctr_trainer.settings.servers import ScoreLimits
 from ctr_trainer.system.messages.log_lines import Seldom
@@ -143,7 +145,7 @@ class HttpApp:
             raise NotThere(f"{request.url.path}: predictions are at /v1/models/NAME{_PREDICT}")
         model = self._live.named(name.removesuffix(_PREDICT))
         with self._holding() as note:
-            examples, of_rows = Examples.of_json(model.inputs, await self._body(request, note), self._limits)
+            examples, of_rows = request_forms.of_json(model.inputs, await self._body(request, note), self._limits)
         future = asyncio.wrap_future(self._batcher.submit(examples))
         try:
             scored = await asyncio.wait_for(future, self._limits.timeout_secs)
@@ -195,7 +197,7 @@ class HttpApp:
             self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
             raise HungUp("the client hung up before the end of its request") from None
         if size > most:
-            raise TooLarge(f"the body has over {most} bytes (max_body_bytes): send fewer examples at a time")
+            raise TooLarge(f"the body has over {most} bytes, {LIMIT}: send fewer examples at a time")
         return b"".join(parts)
 
     def _check_token(self, request: Request) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ _EXPECTED = {
 }
 _WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SHOWN = 80
+# Names an example of a request, by its number, for a message.
+Where = Callable[[int], str]
 _MOST = float(np.finfo(np.float32).max)
 
 
@@ -159,13 +161,21 @@ class RawInputs:
         Raises:
           RequestRefused: a feature is unknown or missing; the message names it.
         """
+        self.check_known(names, where)
+        missing = next((feature for feature in self.features if feature.name not in names), None)
+        if missing is not None:
+            raise RequestRefused(f"{where}: feature {missing.name!r} is missing: expected {missing.expected}")
+
+    def check_known(self, names: Collection[str], where: str) -> None:
+        """Checks that the model or its spec has the features that were given; `where` begins the message.
+
+        Raises:
+          RequestRefused: a feature is unknown; the message names it.
+        """
         known = {feature.name for feature in self.features}
         unknown = next((name for name in names if name not in known and name not in self.ignored), None)
         if unknown is not None:
             raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {self._names()}")
-        missing = next((feature for feature in self.features if feature.name not in names), None)
-        if missing is not None:
-            raise RequestRefused(f"{where}: feature {missing.name!r} is missing: expected {missing.expected}")
 
     def _names(self) -> str:
         return ", ".join(feature.name for feature in self.features) or "no feature"
@@ -181,14 +191,21 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def refuse(feature: RawFeature, value: object, place: int, expected: str | None = None) -> RequestRefused:
+def example(place: int) -> str:
+    """Returns the name of an example of a request."""
+    return f"example {place}"
+
+
+def refuse(
+    feature: RawFeature, value: object, place: int, expected: str | None = None, where: Where = example
+) -> RequestRefused:
     """Returns the error for a value of example number `place`; `expected` replaces what the feature's kind expects."""
     return RequestRefused(
-        f"example {place}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}"
+        f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}"
     )
 
 
-def numbers(feature: RawFeature, values: Sequence[Any]) -> np.ndarray:
+def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
     """Returns a column of JSON numbers as float32[B], NaN for null.
 
     Raises:
@@ -196,11 +213,11 @@ def numbers(feature: RawFeature, values: Sequence[Any]) -> np.ndarray:
     """
     for place, value in enumerate(values):
         if value is not None and (type(value) not in (float, int) or not _fits(value)):
-            raise refuse(feature, value, place)
+            raise refuse(feature, value, place, where=where)
     return np.array([math.nan if value is None else value for value in values], np.float32)
 
 
-def texts(feature: RawFeature, values: Sequence[Any]) -> np.ndarray:
+def texts(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
     """Returns a column of JSON texts as object[B] of bytes, b"" for null.
 
     Raises:
@@ -208,11 +225,11 @@ def texts(feature: RawFeature, values: Sequence[Any]) -> np.ndarray:
     """
     found = np.empty(len(values), object)
     for place, value in enumerate(values):
-        found[place] = _bytes(feature, value, value, place)
+        found[place] = _bytes(feature, value, value, place, where)
     return found
 
 
-def lists(feature: RawFeature, values: Sequence[Any], most: int) -> list[list[bytes]]:
+def lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where = example) -> list[list[bytes]]:
     """Returns a column of JSON lists, each of at most `most` values, as lists of bytes; [] for null.
 
     Raises:
@@ -223,14 +240,14 @@ def lists(feature: RawFeature, values: Sequence[Any], most: int) -> list[list[by
         if value is None:
             value = []
         if not isinstance(value, list):
-            raise refuse(feature, value, place)
-        check_length(feature, len(value), place, most)
-        found.append([_bytes(feature, each, value, place) for each in value])
-    check_weights(feature, found)
+            raise refuse(feature, value, place, where=where)
+        check_length(feature, len(value), place, most, where)
+        found.append([_bytes(feature, each, value, place, where) for each in value])
+    check_weights(feature, found, where)
     return found
 
 
-def check_length(feature: RawFeature, length: int, place: int, most: int) -> None:
+def check_length(feature: RawFeature, length: int, place: int, most: int, where: Where = example) -> None:
     """Checks the length of the list of example `place`.
 
     Raises:
@@ -238,11 +255,11 @@ def check_length(feature: RawFeature, length: int, place: int, most: int) -> Non
     """
     if length > most:
         raise RequestRefused(
-            f"example {place}, feature {feature.name!r}: {length} values, above the {most} of max_list_length"
+            f"{where(place)}, feature {feature.name!r}: {length} values, above the {most} of max_list_length"
         )
 
 
-def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]]) -> None:
+def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where = example) -> None:
     """Checks the weights of a column of lists of bytes, if the feature has weights.
 
     Raises:
@@ -255,7 +272,7 @@ def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]]) -> Non
         for each in value:
             _, has_weight, weight = each.rpartition(separator)
             if has_weight and not (_WEIGHT.fullmatch(weight) and _fits(float(weight))):
-                raise refuse(feature, each.decode(errors="replace"), place, "a text whose weight is a number")
+                raise refuse(feature, each.decode(errors="replace"), place, "a text whose weight is a number", where)
 
 
 def _fits(value: float) -> bool:
@@ -265,19 +282,19 @@ def _fits(value: float) -> bool:
         return False
 
 
-def _bytes(feature: RawFeature, value: object, whole: object, place: int) -> bytes:
+def _bytes(feature: RawFeature, value: object, whole: object, place: int, where: Where) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise refuse(feature, whole, place, "a text of whole characters") from None
+            raise refuse(feature, whole, place, "a text of whole characters", where) from None
     if type(value) is int:
         return str(value).encode()
     if isinstance(value, dict) and value.keys() == {"b64"}:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise refuse(feature, value, place, "base64") from None
-    raise refuse(feature, whole, place)
+            raise refuse(feature, value, place, "base64", where) from None
+    raise refuse(feature, whole, place, where=where)

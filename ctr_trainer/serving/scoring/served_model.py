@@ -11,9 +11,10 @@ import numpy as np
 from ctr_trainer.serving.publication.places import RowReader
 from ctr_trainer.serving.publication.reading import RowsAhead
 from ctr_trainer.serving.publication.records import Record
+from ctr_trainer.serving.scoring import ranking
 from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.raw_inputs import NotReady, RawInputs
-from ctr_trainer.serving.scoring.tower import Tower, look_up
+from ctr_trainer.serving.scoring.tower import Arrays, Read, Tower, look_up
 from ctr_trainer.system.messages.errors import UserError
 
 _SECONDS = 60
@@ -223,19 +224,29 @@ class ServedModel:
 
 def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Freshness) -> Scored:
     times = [time.perf_counter()]
+    is_ranked = bool(examples.context)
+    # The signature `ranking` learns the number of candidates from their features.
+    if is_ranked and (not tower.ranks or len(examples.context) == len(examples.inputs.features)):
+        examples, is_ranked = examples.expanded(), False
     arrays = examples.arrays()
-    keys = tower.keys(arrays)
+    keys = tower.keys(arrays, is_ranked)
     times.append(time.perf_counter())
-    rows, distinct_keys = look_up(tower.spec, tower.rows, keys, examples.count, reader.read)
+    rows, distinct_keys = _look_up(tower, examples, keys, reader.read)
     times.append(time.perf_counter())
-    outputs = tower.predict(arrays, rows)
+    outputs = tower.predict(arrays, rows, is_ranked)
     times.append(time.perf_counter())
     seconds = dict(zip(("keys", "rows", "tower"), np.diff(times).tolist(), strict=True))
     return Scored(outputs, freshness, seconds, distinct_keys)
 
 
+def _look_up(tower: Tower, examples: Examples, keys: Arrays, read: Read) -> tuple[dict[str, np.ndarray], int]:
+    if examples.context:
+        return ranking.look_up(tower.spec, tower.rows, keys, examples.count, examples.context, read)
+    return look_up(tower.spec, tower.rows, keys, examples.count, read)
+
+
 def _warmed(tower: Tower, record: Record) -> Tower:
-    """Returns the tower after two computations without rows, as TensorFlow plans each graph when it first runs.
+    """Returns the tower after computations without rows, as TensorFlow plans each graph when it first runs.
 
     Raises:
       UserError: the record lacks a table that the tower reads, or an output has no finite value for an example.
@@ -251,10 +262,11 @@ def _warmed(tower: Tower, record: Record) -> Tower:
         return np.zeros((len(keys), widths[table]), np.float32)
 
     try:
-        for count in (1, 2):
-            arrays = Examples.missing(tower.inputs, count).arrays()
-            rows, _ = look_up(tower.spec, tower.rows, tower.keys(arrays), count, no_rows)
-            for name, values in tower.predict(arrays, rows).items():
+        for count, has_context in ((1, False), (2, False), *([(2, True)] if tower.ranks else [])):
+            examples = Examples.missing(tower.inputs, count, has_context)
+            is_ranked, arrays = bool(examples.context), examples.arrays()
+            rows, _ = _look_up(tower, examples, tower.keys(arrays, is_ranked), no_rows)
+            for name, values in tower.predict(arrays, rows, is_ranked).items():
                 _check_output(name, values, count, record)
     except BaseException:
         tower.close()

@@ -12,6 +12,7 @@ from ctr_trainer.embedding.worker.lookup import Bag, Lookup
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
+from ctr_trainer.serving.export.ranking import RANKING, RANKING_KEYS
 from ctr_trainer.serving.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS
 from ctr_trainer.serving.export.saved_model import load_spec, load_typical
 from ctr_trainer.serving.scoring.raw_inputs import RawInputs
@@ -22,6 +23,7 @@ _SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _GRAPH = tf.saved_model.SAVED_MODEL_FILENAME_PB
 _ROWS = (EMBEDDING, LINEAR, SEQUENCE, MASK)
 Arrays = Mapping[str, np.ndarray]
+Read = Callable[[str, np.ndarray], np.ndarray]  # f(table, keys int64[U]) -> float32[U, weights]
 
 
 def look_up(
@@ -29,7 +31,7 @@ def look_up(
     names: Collection[str],
     keys: Arrays,
     count: int,
-    read: Callable[[str, np.ndarray], np.ndarray],
+    read: Read,
 ) -> tuple[dict[str, np.ndarray], int]:
     """Makes the inputs of a tower that come from rows. Each distinct key of a table is read once.
 
@@ -55,7 +57,7 @@ def look_up(
                 inputs[f"{MASK}/{feature.name}"] = mask.astype(np.float32)
         if not pooled and not sequences:
             continue
-        lookup = _lookup(table, bool(pooled), sequences, keys, count)
+        lookup = lookup_of(table, bool(pooled), sequences, keys, count)
         rows = read(table.name, lookup.unique)
         distinct_keys += len(lookup.unique)
         # A row is [embedding, linear weight]. A model without one of the two has rows without it.
@@ -67,9 +69,10 @@ def look_up(
     return inputs, distinct_keys
 
 
-def _lookup(
+def lookup_of(
     table: TableFeatures, is_pooled: bool, sequences: Sequence[SparseFeature], keys: Arrays, count: int
 ) -> Lookup:
+    """Returns the `Lookup` of the keys of a table's features, see `raw_keys.key_outputs`."""
     singles = keys[f"{KEYS}/{table.name}"] if is_pooled and table.single else np.zeros((count, 0), np.int64)
     bags: list[Bag] = []
     for f in table.bags if is_pooled else ():
@@ -135,36 +138,43 @@ class Tower:
         raw = {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
         self._middles: dict[str, float] = earlier._middles if earlier else _middles(graph, raw)
         self.typical: dict[str, float | str] = {**self._middles, **load_typical(path)}
-        if self._keys:
-            self._make_keys = self._callable(self._keys)
-        self._predict = self._callable(self._tower)
+        self._run = {
+            name: self._callable(signatures[name])
+            for name in (SIGNATURE, _SERVING, RANKING, RANKING_KEYS)
+            if name in signatures
+        }
 
-    def keys(self, arrays: Arrays) -> dict[str, np.ndarray]:
+    @property
+    def ranks(self) -> bool:
+        """Whether it has the signatures for one context with many candidates; earlier versions did not write them."""
+        return RANKING in self._run
+
+    def keys(self, arrays: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns the keys of what `Examples.arrays` returned; see `raw_keys.key_outputs`."""
-        if self._keys is None:
-            return {}
-        keys = self._make_keys(*(arrays[name] for name in self._keys.inputs))
-        return dict(zip(self._keys.outputs, keys, strict=True))
+        return {} if self._keys is None else self._run[RANKING_KEYS if is_ranked else SIGNATURE](arrays)
 
-    def predict(self, arrays: Arrays, rows: Arrays) -> dict[str, np.ndarray]:
+    def predict(self, arrays: Arrays, rows: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns the predictions, array[B, ...] by output.
 
         Args:
           arrays: what `Examples.arrays` returned.
-          rows: what `look_up` returned for `self.rows`.
+          rows: what `look_up` returned for `self.rows`, or `ranking.look_up` if `is_ranked`.
+          is_ranked: whether the examples have a context.
         """
         given = {**rows, **{name: arrays[name] for name in self._dense}}
-        return dict(zip(self._tower.outputs, self._predict(*(given[name] for name in self._tower.inputs)), strict=True))
+        return self._run[RANKING if is_ranked else _SERVING](given)
 
     def close(self) -> None:
         """Frees the variables."""
         self._session.close()
 
-    def _callable(self, signature: Any) -> Callable[..., list[np.ndarray]]:
+    def _callable(self, signature: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
         graph = self._session.graph
         fetches = [graph.get_tensor_by_name(tensor.name) for tensor in signature.outputs.values()]
         feeds = [graph.get_tensor_by_name(tensor.name) for tensor in signature.inputs.values()]
-        return self._session.make_callable(fetches, feeds)
+        run = self._session.make_callable(fetches, feeds)
+        inputs, outputs = tuple(signature.inputs), tuple(signature.outputs)
+        return lambda given: dict(zip(outputs, run(*(given[name] for name in inputs)), strict=True))
 
 
 def _middles(graph: tf.Graph, inputs: Mapping[str, Any]) -> dict[str, float]:

@@ -1,0 +1,99 @@
+"""Columns of a ranking request: some are the same for all candidates, and are multiplied by a kernel once."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class RankedBlock:
+    """F features of n candidates, C of which are the context's.
+
+    Attributes:
+      context: float32[1, C, dim], the features that all candidates share.
+      candidates: float32[n, F - C, dim], the other features.
+      columns: int32[F], the place of each feature among all F: first of the context's, then of the candidates'.
+      count: F.
+      dim: width of a feature.
+    """
+
+    context: tf.Tensor
+    candidates: tf.Tensor
+    columns: tf.Tensor
+    count: int
+    dim: int
+
+    def expanded(self) -> tf.Tensor:
+        """Returns float32[n, F, dim], in which each candidate has the context's features too."""
+        shape = tf.concat([tf.shape(self.candidates)[:1], tf.shape(self.context)[1:]], 0)
+        both = tf.concat([tf.broadcast_to(self.context, shape), self.candidates], 1)
+        found = tf.gather(both, tf.math.invert_permutation(self.columns), axis=1)
+        return tf.ensure_shape(found, [None, self.count, self.dim])
+
+    def times(self, kernel: tf.Tensor) -> tf.Tensor:
+        """Returns float32[n, units], the product of float32[n, F * dim] and a kernel float32[F * dim, units]."""
+        units = kernel.shape.as_list()[1]
+        ordered = tf.gather(tf.reshape(kernel, [self.count, self.dim, units]), self.columns)
+        split = tf.shape(self.context)[1]
+        return _product(self.context, ordered[:split], units) + _product(self.candidates, ordered[split:], units)
+
+
+def _product(values: tf.Tensor, kernel: tf.Tensor, units: int) -> tf.Tensor:
+    rows, features, dim = tf.unstack(tf.shape(values))
+    return tf.matmul(tf.reshape(values, [rows, features * dim]), tf.reshape(kernel, [features * dim, units]))
+
+
+@dataclasses.dataclass(frozen=True)
+class RankedColumns:
+    """float32[n, columns] of a ranking request. Any TensorFlow operation takes it as the expanded tensor.
+
+    Attributes:
+      blocks: the `RankedBlock`s whose features stand side by side.
+    """
+
+    blocks: tuple[RankedBlock, ...]
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The static shape, [None, columns]."""
+        return tf.TensorShape([None, sum(block.count * block.dim for block in self.blocks)])
+
+    def expanded(self) -> tf.Tensor:
+        """Returns the tensor, float32[n, columns]."""
+        flat = [tf.reshape(block.expanded(), [-1, block.count * block.dim]) for block in self.blocks]
+        return flat[0] if len(flat) == 1 else tf.concat(flat, 1)
+
+    def times(self, kernel: tf.Tensor) -> tf.Tensor:
+        """Returns the product with a kernel, float32[columns, units]; the context is multiplied once."""
+        widths = [block.count * block.dim for block in self.blocks]
+        parts = tf.split(kernel, widths) if len(widths) > 1 else [tf.convert_to_tensor(kernel)]
+        return sum(block.times(part) for block, part in zip(self.blocks, parts, strict=True))
+
+
+Columns: TypeAlias = tf.Tensor | RankedColumns
+
+
+def product(values: Columns, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns the matrix product of float32[B, n] and float32[n, units]."""
+    return values.times(kernel) if isinstance(values, RankedColumns) else tf.matmul(values, kernel)
+
+
+def joined(inputs: Sequence[Columns]) -> Columns:
+    """Returns the columns of all inputs side by side, float32[B, n]."""
+    ranked = [each for each in inputs if isinstance(each, RankedColumns)]
+    if len(ranked) < len(inputs):
+        return tf.concat(inputs, 1)
+    return RankedColumns(tuple(block for each in ranked for block in each.blocks))
+
+
+def _as_tensor(
+    value: RankedColumns, dtype: tf.DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Any:
+    if as_ref or (dtype is not None and not dtype.is_compatible_with(tf.float32)):
+        return NotImplemented
+    return value.expanded()
+
+
+tf.register_tensor_conversion_function(RankedColumns, _as_tensor)

@@ -1,0 +1,144 @@
+"""One context with many candidates, over the sockets of a scoring server, against the expanded rows."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from pyarrow import flight
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+from ctr_trainer.serving.scoring import ranking
+from tests.scoring import trained
+from tests.scoring.conftest import Client, running
+
+_CONTEXT = ("user", "place", "device", "age", "age_group", "tags", "words", "topics", "history")
+
+
+@pytest.fixture
+def request_body(small_model):
+    """-> (context, candidates): the user of the first example, with what is shown of twenty."""
+    first, *_ = small_model.instances
+    context = {name: first[name] for name in _CONTEXT}
+    return context, [
+        {name: value for name, value in each.items() if name not in context} for each in small_model.instances[:20]
+    ]
+
+
+def _expanded(context, candidates):
+    return [{**context, **each} for each in candidates]
+
+
+def _probabilities(answer):
+    return np.array([each["probabilities"] for each in answer["predictions"]])
+
+
+def _exchanged(server, batch, context):
+    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
+        with writer:
+            writer.begin(batch.schema)
+            writer.write_with_metadata(batch, json.dumps({"context": context}).encode())
+            writer.done_writing()
+            return reader.read_chunk().data
+
+
+def test_candidates_get_the_scores_of_the_expanded_rows_over_http_and_flight(server, client, request_body, monkeypatch):
+    context, candidates = request_body
+    _, answer, _ = client.predict(instances=_expanded(context, candidates))
+    expected = _probabilities(answer)
+    assert expected.std() > 0.01
+    looked_up, look_up = [], ranking.look_up
+    monkeypatch.setattr(ranking, "look_up", lambda *args: looked_up.append(args[3:5]) or look_up(*args))
+    status, answer, headers = client.predict(context=context, candidates=candidates)
+    assert status == 200, answer
+    np.testing.assert_allclose(_probabilities(answer), expected, atol=1e-6, rtol=0)
+    assert headers["X-Model-Epoch"] == "0"
+    found = _exchanged(server, pa.RecordBatch.from_pylist(candidates), context)
+    np.testing.assert_allclose(found["probabilities"].to_numpy(), expected, atol=1e-6, rtol=0)
+    assert looked_up == [(20, frozenset(_CONTEXT))] * 2
+
+
+def test_any_feature_may_be_in_the_context_and_one_candidate_is_enough(client, small_model):
+    first, second = small_model.instances[:2]
+    _, answer, _ = client.predict(instances=[first, first, second])
+    expected = _probabilities(answer)
+    for context, candidates, scores in [
+        ({}, [first, second], expected[[0, 2]]),
+        (first, [{}, {}], expected[:2]),
+        (first, [{}], expected[:1]),
+        ({"user": first["user"]}, [{name: v for name, v in first.items() if name != "user"}], expected[:1]),
+    ]:
+        status, answer, _ = client.predict(context=context, candidates=candidates)
+        assert status == 200, answer
+        np.testing.assert_allclose(_probabilities(answer), scores, atol=1e-6, rtol=0)
+
+
+def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request_body):
+    context, candidates = request_body
+
+    def with_last(**features):
+        return [*candidates[:-1], {**candidates[-1], **features}]
+
+    without = [{name: value for name, value in each.items() if name != "item"} for each in candidates]
+    for given, offered, message in [
+        (context, with_last(user="u1"), 'candidate 19: feature "user" is in the context, too'),
+        (context, with_last(colour="red"), 'candidate 19: unknown feature "colour"; the model reads price, age'),
+        ({**context, "colour": "red"}, candidates, 'context: unknown feature "colour"'),
+        (context, without, "candidate 0: feature 'item' is missing"),
+        (context, with_last(item=1.5), "candidate 19, feature 'item': 1.5 is not a text"),
+        ({**context, "tags": "t"}, candidates, "context, feature 'tags': \"t\" is not a list"),
+        ({**context, "tags": ["t"] * 1001}, candidates, "context, feature 'tags': 1001 values, above the 1000"),
+        (context, [*candidates, 1], "candidate 20: 1 is not an object"),
+        (context, [], '"candidates": expected a list'),
+        (context, None, '"candidates": expected a list'),
+        ([], candidates, '"context": [] is not an object'),
+        (context, candidates * 52, "1040 candidates: expected 1 to 1024"),
+    ]:
+        status, answer, _ = client.predict(context=given, candidates=offered)
+        assert status == 400 and message in answer["error"], answer
+    status, answer, _ = client.predict(context=context, candidates=candidates, instances=[])
+    assert status == 400 and "one of the three" in answer["error"]
+    batch = pa.RecordBatch.from_pylist(candidates)
+    for given, message in [
+        ({**context, "item": "i1"}, 'columns: feature "item" is in the context, too'),
+        ({**context, "age": "x"}, "context, feature 'age': \"x\" is not a number"),
+        ({"user": "u1"}, "columns: feature 'age' is missing"),
+    ]:
+        with pytest.raises(pa.ArrowInvalid, match=message):
+            _exchanged(server, batch, given)
+
+
+def test_a_ranking_request_has_the_limits_of_the_expanded_one(client, request_body):
+    context, candidates = request_body
+    long = {**context, "tags": ["t"] * 1000}
+    for body in (dict(instances=_expanded(long, candidates * 10)), dict(context=long, candidates=candidates * 10)):
+        status, answer, _ = client.predict(**body)
+        assert status == 413 and "200 examples have" in answer["error"], answer
+        assert "a limit that grows with max_examples" in answer["error"]
+
+
+def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, request_body, tmp_path, monkeypatch):
+    """Such a tower has no signatures for ranking."""
+    export = small_model.estimator.export_to
+
+    def exported(path, **settings):
+        made = export(path, **settings)
+        file = f"{made}/{tf.saved_model.SAVED_MODEL_FILENAME_PB}"
+        with open(file, "rb") as stream:
+            saved = SavedModel.FromString(stream.read())
+        for name in ("ranking", "ranking_keys"):
+            del saved.meta_graphs[0].signature_def[name]
+        with open(file, "wb") as stream:
+            stream.write(saved.SerializeToString())
+        return made
+
+    monkeypatch.setattr(small_model.estimator, "export_to", exported)
+    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0])
+    context, candidates = request_body
+    with running(tmp_path) as server:
+        client = Client(server.port)
+        _, expected, _ = client.predict(instances=_expanded(context, candidates))
+        assert client.predict(context=context, candidates=candidates)[1] == expected
+        client.close()
