@@ -8,6 +8,7 @@
 |---|---|
 | loop | seconds from the append of a record with a new key until an answer of the server shows that it was trained |
 | file | examples/s that one worker trains from the broker over examples/s from the same rows in Parquet |
+| candidates | candidates per second of requests with one context over those of expanded rows, see `candidates.py` |
 | delayed | the shares of the gaps of late labels that `--delayed_labels` closes, see `delayed_labels.py` |
 
 The last line is JSON. The keys of a part that did not run are null.
@@ -49,6 +50,7 @@ KEYS = {
     "loop": ("click_to_score_p50_secs", "click_to_score_p99_secs", "marked_records", "records_per_sec"),
     "file": ("stream_over_file", "stream_over_file_json", "stream_over_file_arrow"),
     "delayed": ("delayed_auc_gap_closed", "delayed_nll_gap_closed", "delayed_copc"),
+    "candidates": ("candidates_speedup", "candidates_speedup_http", "candidates_speedup_flight"),
 }
 SPEC = """
 name = "clicks"
@@ -292,10 +294,16 @@ def measure_delayed(args: argparse.Namespace) -> dict[str, Any]:
     return importlib.import_module("delayed_labels").measure()
 
 
+def measure_candidates(args: argparse.Namespace) -> dict[str, Any]:
+    """Measures requests of one context with many candidates."""
+    return importlib.import_module("candidates").measure()
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "loop": measure_loop,
     "file": measure_file,
     "delayed": measure_delayed,
+    "candidates": measure_candidates,
 }
 
 

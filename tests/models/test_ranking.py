@@ -70,7 +70,11 @@ def test_a_context_with_candidates_gets_the_scores_of_the_expanded_rows(name, da
     estimator.train(lambda: golden.reader(name, data), max_steps=5)
     raw = {name: np.array(values)[:COUNT] for name, values in _raw_values(own).items()}
     _of_raw_values(estimator.export_to(tmp_path / "export"), raw)
-    _of_rows(Tower(estimator.export_to(tmp_path / "tower", rows="none")), _instances(raw))
+    tower = estimator.export_to(tmp_path / "tower", rows="none")
+    _of_rows(Tower(tower), _instances(raw))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        signatures = tf1.saved_model.load(session, [tf.saved_model.SERVING], tower).signature_def
+        _warm_up(session, tower, signatures, {"serving_default", "keys", "ranking", "ranking_keys"})
 
 
 def _of_raw_values(path, raw):
@@ -86,15 +90,14 @@ def _of_raw_values(path, raw):
         wrong = {each: values[:2] if each in SPLITS["few"] else values for each, values in raw.items()}
         with pytest.raises(tf.errors.InvalidArgumentError, match="ranking request gives 1 value"):
             _run(session, signatures["ranking"], wrong)
-        _warm_up(session, path, signatures)
+        _warm_up(session, path, signatures, {"serving_default", "ranking"})
 
 
-def _warm_up(session, path, signatures):
+def _warm_up(session, path, signatures, names):
     """Answers the requests of the warm-up file as TensorFlow Serving does: one for each signature."""
     logs = [PredictionLog.FromString(each) for each in tf1.io.tf_record_iterator("/".join((path, *FILE)))]
     requests = [log.predict_log.request for log in logs]
-    assert [each.model_spec.signature_name for each in requests] == ["serving_default", "ranking"]
-    assert signatures.keys() == {"serving_default", "ranking"}
+    assert {each.model_spec.signature_name for each in requests} == names == signatures.keys()
     for request in requests:
         given = {
             key: tf.make_ndarray(tf1.make_tensor_proto(0.0).FromString(value.SerializeToString()))

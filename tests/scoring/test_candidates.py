@@ -117,6 +117,8 @@ def test_a_ranking_request_has_the_limits_of_the_expanded_one(client, request_bo
         status, answer, _ = client.predict(**body)
         assert status == 413 and "200 examples have" in answer["error"], answer
         assert "a limit that grows with max_examples" in answer["error"]
+    status, answer, _ = client.predict(context={**context, "user": "u" * 300_000}, candidates=candidates)
+    assert status == 413 and "bytes if each of 20 candidates had its own copy" in answer["error"]
 
 
 def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, request_body, tmp_path, monkeypatch):

@@ -199,7 +199,7 @@ def test_broken_arrow_messages_are_refused():
     assert refused > 0
     with pytest.raises(RequestRefused, match="before its schema"):
         ArrowMessages(1000, 100).read(*whole[-1])
-    with pytest.raises(RequestRefused, match="over 1 "):
+    with pytest.raises(RequestRefused, match="over 1, a limit"):
         messages = ArrowMessages(1, 100)
         for each in whole:
             messages.read(*each)

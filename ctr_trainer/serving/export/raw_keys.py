@@ -1,8 +1,9 @@
 """Raw values of sparse features in an exported graph, and their keys, by stock TensorFlow operations."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
@@ -16,6 +17,7 @@ from ctr_trainer.features.times import graph_derived
 # Name of the signature, and kinds of its outputs; see `key_outputs`.
 SIGNATURE = "keys"
 KEYS, VALUES, SPLITS, WEIGHTS = "keys", "values", "splits", "weights"
+TEXTS, SIZES = "texts", "sizes"
 
 
 class RawLists:
@@ -128,19 +130,31 @@ class RawKeys:
         places = {feature.name: place for place, feature in enumerate(sorted(features, key=lambda f: f.is_bucketised))}
         return tf.gather(tf.concat(parts, 1), [places[feature.name] for feature in features], axis=1)
 
-    def flat_singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
-        """Returns int64[n], the keys of single-valued features, each of any number of values, in `flat_order`."""
-        features = flat_order(features)
+    def flat_singles(self, features: Sequence[SparseFeature], packed: str = "") -> tf.Tensor:
+        """Returns int64[n], the keys of single-valued features, each of any number of values, in `flat_order`.
+
+        Args:
+          features: the features.
+          packed: name of a table whose plain texts come in two inputs instead of one for each feature:
+            `texts/<packed>` string[m], feature after feature, and `sizes/<packed>` int32[features], their numbers.
+        """
+        plain = [feature for feature in flat_order(features) if is_plain(feature)]
         parts = []
-        if texts := [feature for feature in features if not feature.is_bucketised]:
-            values = [_without(self._null_values, self.receiver(feature, tf.string, [None])) for feature in texts]
-            columns = zip(texts, values, strict=True)
-            derived = [graph_derived(each, f.derive) if f.derive else each for f, each in columns]
-            owners = tf.repeat(tf.range(len(texts)), tf.stack([tf.shape(each)[0] for each in derived]))
-            parts.append(_keys_of_owners(texts, tf.concat(derived, 0), owners))
-        for feature in features[len(texts) :]:
-            parts.append(self._buckets[feature.name].graph_keys(self.receiver(feature, tf.float32, [None])))
+        if plain and packed:
+            texts = self._packed(f"{TEXTS}/{packed}", tf.string, None)
+            sizes = self._packed(f"{SIZES}/{packed}", tf.int32, len(plain))
+        elif plain:
+            values = [self.receiver(feature, tf.string, [None]) for feature in plain]
+            texts, sizes = tf.concat(values, 0), tf.stack([tf.shape(each)[0] for each in values])
+        if plain:
+            owners = tf.repeat(tf.range(len(plain)), sizes)
+            parts.append(_keys_of_owners(plain, _without(self._null_values, texts), owners))
+        parts += [self.singles([feature])[:, 0] for feature in flat_order(features)[len(plain) :]]
         return tf.concat(parts, 0)
+
+    def _packed(self, name: str, dtype: tf.DType, length: int | None) -> tf.Tensor:
+        self.receivers[name] = tf1.placeholder(dtype, [length], operation_name(name))
+        return self.receivers[name]
 
     def lists(self, feature: SparseFeature) -> RawLists:
         """Returns the `RawLists` of a bag or a sequence."""
@@ -150,9 +164,25 @@ class RawKeys:
         return self._lists[feature.name]
 
 
+def is_plain(feature: SparseFeature) -> bool:
+    """Returns whether the key of a single-valued feature is the hash of its text as it is."""
+    return not (feature.is_bucketised or feature.derive)
+
+
 def flat_order(features: Sequence[SparseFeature]) -> list[SparseFeature]:
-    """Returns features in the order of `RawKeys.flat_singles`: the spec's, with bucketised features last."""
-    return sorted(features, key=lambda feature: feature.is_bucketised)
+    """Returns features in the order of `RawKeys.flat_singles`: the spec's, plain texts first."""
+    return sorted(features, key=lambda feature: not is_plain(feature))
+
+
+def packed_inputs(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the values of the inputs `texts/<table>` and `sizes/<table>` for the values of each feature."""
+    given: dict[str, np.ndarray] = {}
+    for table in spec.tables:
+        values = [arrays[feature.name] for feature in table.single if is_plain(feature) and feature.name in arrays]
+        if values:
+            given[f"{TEXTS}/{table.name}"] = np.concatenate(values)
+            given[f"{SIZES}/{table.name}"] = np.array([len(each) for each in values], np.int32)
+    return given
 
 
 def key_outputs(
@@ -174,7 +204,7 @@ def key_outputs(
       spec: FeatureSpec.
       read: names of the tower's inputs, see `receivers.RowInputs`: a feature that it does not read has no output.
       is_ranked: whether the inputs have 1 or n values each; then `keys/dim16` is int64[any], feature after feature in
-        `flat_order`.
+        `flat_order`, and plain texts are packed, see `RawKeys.flat_singles`.
 
     Returns:
       dict of output -> tensor; empty for a model without sparse features.
@@ -185,8 +215,8 @@ def key_outputs(
         if f"{EMBEDDING}/{table.name}" in read or f"{LINEAR}/{table.name}" in read:
             lists += table.bags
             if table.single:
-                make = raw.flat_singles if is_ranked else raw.singles
-                outputs[f"{KEYS}/{table.name}"] = make(table.single)
+                flat = raw.flat_singles(table.single, table.name) if is_ranked else raw.singles(table.single)
+                outputs[f"{KEYS}/{table.name}"] = flat
         for feature in lists:
             outputs |= _list_outputs(feature, raw.lists(feature))
     return outputs

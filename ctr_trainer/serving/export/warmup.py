@@ -13,6 +13,7 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from ctr_trainer.serving.export.ranking import CANDIDATES, COLUMNS, CONTEXT
+from ctr_trainer.serving.export.raw_keys import SIZES
 
 FILE = ("assets.extra", "tf_serving_warmup_requests")
 _PACKAGE = "ctr_trainer.tensorflow_serving"
@@ -95,6 +96,8 @@ def _missing(name: str, info: Any, inputs: Mapping[str, Any]) -> np.ndarray:
     side, _, what = name.partition("/")
     if side == COLUMNS:
         return np.arange(shape[0], dtype=np.int32)
+    if side == SIZES and what:
+        return np.eye(1, shape[0], dtype=np.int32)[0]
     if side in (CONTEXT, CANDIDATES) and what:
         columns = inputs[f"{COLUMNS}/{what.partition('/')[2]}"].tensor_shape.dim[0].size
         shape[1] = 0 if side == CONTEXT else columns

@@ -54,8 +54,9 @@ def look_up(
                 inputs[f"{side}/{kind}/{table.name}"] = lookup.gather(its_rows, *starts[kind])
             for number, f in enumerate(features.sequences):
                 inputs[f"{SEQUENCE}/{f.name}"] = lookup.gather_sequence(number, its_rows, *starts[EMBEDDING])
-        order = [f for features, _ in sides.values() for f in features.pooled]
-        inputs[f"{COLUMNS}/{table.name}"] = np.array([table.pooled.index(f) for f in order], np.int32)
+        places = {f.name: place for place, f in enumerate(table.pooled)}
+        order = [places[f.name] for features, _ in sides.values() for f in features.pooled]
+        inputs[f"{COLUMNS}/{table.name}"] = np.array(order, np.int32)
     return inputs, distinct_keys
 
 

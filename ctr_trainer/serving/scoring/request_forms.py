@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 
 from ctr_trainer.serving.scoring.examples import LIMIT, Examples, check_count, column_of, of_arrow
-from ctr_trainer.serving.scoring.raw_inputs import RawFeature, RawInputs, RequestRefused, TooLarge, Where, shown
+from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where, shown
 from ctr_trainer.settings.servers import ScoreLimits
 
 SIGNATURE = "serving_default"
@@ -111,9 +111,9 @@ def _check_names(
 ) -> None:
     inputs.check_known(context, _CONTEXT)
     rest = RawInputs(tuple(f for f in inputs.features if f.name not in context), inputs.ignored)
-    right: set[str] | None = None  # The names of the last candidate; most requests give each candidate the same.
+    right: object = None  # The names of the last candidate; most requests give each candidate the same.
     for place, each in enumerate(candidates):
-        names = set(each)
+        names = each.keys() if isinstance(each, Mapping) else each
         if names == right:
             continue
         both = next((name for name in each if name in context), None)
@@ -130,7 +130,17 @@ def _examples(
     shared: list[RawFeature] = [f for f in inputs.features if f.name in context]
     for f in shared:
         columns[f.name] = column_of(f, [context[f.name]], limits.max_list_length, lambda place: _CONTEXT)
+    size = count * sum(len(text) for f in shared if f.kind != NUMBER for text in _texts(columns[f.name][0]))
+    if size > limits.max_body_bytes:
+        raise TooLarge(
+            f"context: {size} bytes if each of {count} candidates had its own copy, over {limits.max_body_bytes}, "
+            f"{LIMIT}: send fewer candidates at a time"
+        )
     return Examples(inputs, count, columns, frozenset(f.name for f in shared)).within(limits)
+
+
+def _texts(value: bytes | list[bytes]) -> list[bytes]:
+    return value if isinstance(value, list) else [value]
 
 
 def _candidate(place: int) -> str:

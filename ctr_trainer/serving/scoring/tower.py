@@ -13,7 +13,7 @@ from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
 from ctr_trainer.serving.export.ranking import RANKING, RANKING_KEYS
-from ctr_trainer.serving.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS
+from ctr_trainer.serving.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, packed_inputs
 from ctr_trainer.serving.export.saved_model import load_spec, load_typical
 from ctr_trainer.serving.scoring.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -151,7 +151,11 @@ class Tower:
 
     def keys(self, arrays: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns the keys of what `Examples.arrays` returned; see `raw_keys.key_outputs`."""
-        return {} if self._keys is None else self._run[RANKING_KEYS if is_ranked else SIGNATURE](arrays)
+        if self._keys is None:
+            return {}
+        if is_ranked:
+            return self._run[RANKING_KEYS]({**arrays, **packed_inputs(self.spec, arrays)})
+        return self._run[SIGNATURE](arrays)
 
     def predict(self, arrays: Arrays, rows: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns the predictions, array[B, ...] by output.
