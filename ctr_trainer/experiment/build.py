@@ -232,4 +232,5 @@ def reader(
         dim=model.embedding_dim or None,
         labels=labels,
         num_readers=data.num_readers,
+        shuffle_buffer=data.shuffle_buffer,
     )

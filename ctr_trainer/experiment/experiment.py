@@ -66,6 +66,12 @@ class DataSettings(Settings, title="Data"):
     epochs: int = setting(1, "passes over the training data; 0 for no limit, until --max_steps", "epochs", minimum=0)
     max_steps: int = setting(0, "global step to stop at; 0 for no limit, until --epochs are over", "steps", minimum=0)
     shuffle: bool = setting(True, "shuffle by row group and within a buffer, anew each epoch")
+    shuffle_buffer: int = setting(
+        200_000,
+        "rows that are shuffled among each other; memory holds --num_readers + 2 times as many",
+        "rows",
+        minimum=1,
+    )
     num_readers: int = setting(
         1,
         "threads of each worker that read and decode its data ahead, concurrently with training; the batches and their "

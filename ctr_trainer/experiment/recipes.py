@@ -23,6 +23,7 @@ RECIPES: dict[str, tuple[_Group, ...]] = {
         ({"best_metric": "auc"}, ()),
         ({"early_stopping_patience": "2"}, ()),
         ({"epochs": "100"}, ("max_steps",)),
+        ({"shuffle_buffer": "1000000"}, ()),
     ),
 }
 
