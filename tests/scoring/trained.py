@@ -44,11 +44,11 @@ class Trained:
     expected: list
 
 
-def train(directory):
+def train(directory, hidden_units=(8,)):
     """-> `Trained`, below a directory."""
     data = small.make(directory, rows=600)
     small_served.write(directory)
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,), batch_norm=True)
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=hidden_units, batch_norm=True)
     estimator = Estimator(small_served.model_fn, directory / "model", params, RunConfig(threads=1))
     checkpoints, expected = [], []
     for epochs in (1, 2):
@@ -69,12 +69,15 @@ def publish(
     holder: str = "a test",
     variables: Callable[[np.ndarray], np.ndarray] | None = None,
     more_rows: int = 0,
+    graph_of: Record | None = None,
 ) -> Record:
     """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder.
 
     Args:
       variables: changes the value of each variable of the tower.
       more_rows: how many rows of each table are added, of keys that no example has.
+      graph_of: an earlier record of the generation, whose graph the tower takes: a training exports its graph once, and
+        two exports in one process name gradient functions differently.
     """
     kind = records.EPOCH if epoch else records.BASE
     directory, name = records.generation_path(url, generation), records.name_of(kind, epoch)
@@ -90,6 +93,9 @@ def publish(
     tower = estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
     if variables is not None:
         _change(tower, variables)
+    if graph_of is not None:
+        graph = tf.saved_model.SAVED_MODEL_FILENAME_PB
+        path_of(os.path.join(tower, graph)).write_bytes((directory / graph_of.dense / graph).read_bytes())
     dense_files = []
     for at, _, names in os.walk(tower):
         for each in names:

@@ -122,6 +122,7 @@ class ServedModel:
         self._gate = RecordGate()
         self._refreshing = threading.Lock()
         self._tower = _warmed(Tower(reader.dense_path()), reader.record)
+        self._spare: Tower | None = None  # The previous tower, whose session the next one takes.
 
     @property
     def name(self) -> str:
@@ -202,7 +203,8 @@ class ServedModel:
                 if same == (record.generation, record.dense, record.dense_files):
                     tower = before
                 else:
-                    tower = _warmed(Tower(self._reader.dense_path(newest), before), newest)
+                    spare, self._spare = self._spare, None
+                    tower = _warmed(Tower(self._reader.dense_path(newest), before, spare), newest)
             except UserError as error:
                 self._refused = newest
                 raise RecordRefused(
@@ -213,12 +215,16 @@ class ServedModel:
                 self._reader.advance()
                 self._tower, self._refused = tower, None
             if tower is not before:
-                before.close()
+                if tower.shares_graph(before):
+                    self._spare = before
+                else:
+                    before.close()
             return True
 
     def close(self) -> None:
-        """Frees the rows and the tower; no other call may be running."""
-        self._tower.close()
+        """Frees the rows and the towers; no other call may be running."""
+        for tower in filter(None, (self._tower, self._spare)):
+            tower.close()
         self._reader.close()
 
 

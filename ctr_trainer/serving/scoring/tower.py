@@ -90,8 +90,9 @@ class Tower:
 
     Args:
       path: local directory of the SavedModel.
-      earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read, which
-        takes milliseconds.
+      earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read.
+      spare: a tower that nobody uses any more, or None. If it has the same graph, the new tower takes its session, so
+        that TensorFlow does not plan the graph again. Otherwise the spare tower is closed.
 
     Attributes:
       inputs: the features that the signatures take.
@@ -105,14 +106,17 @@ class Tower:
       UserError: there is no such SavedModel, or it cannot be served.
     """
 
-    def __init__(self, path: str, earlier: "Tower | None" = None) -> None:
+    def __init__(self, path: str, earlier: "Tower | None" = None, spare: "Tower | None" = None) -> None:
         try:
             self._definition = pathlib.Path(path, _GRAPH).read_bytes()
             self.spec = load_spec(path)
-            if earlier is not None and (earlier._definition, earlier.spec) != (self._definition, self.spec):
-                earlier = None  # The graph alone does not say how bags are pooled, so the specs are compared as well.
+            if earlier is not None and not self._is_like(earlier):
+                earlier = None
+            if spare is not None and (earlier is None or not spare.shares_graph(earlier)):
+                spare.close()
+                spare = None
             graph = earlier._session.graph if earlier else tf.Graph()
-            self._session: Any = tf1.Session(graph=graph, config=_config())
+            self._session: Any = spare._session if spare else tf1.Session(graph=graph, config=_config())
             self._meta: Any
             if earlier:
                 self._meta = earlier._meta
@@ -138,11 +142,10 @@ class Tower:
         raw = {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
         self._middles: dict[str, float] = earlier._middles if earlier else _middles(graph, raw)
         self.typical: dict[str, float | str] = {**self._middles, **load_typical(path)}
-        self._run = {
-            name: self._callable(signatures[name])
-            for name in (SIGNATURE, _SERVING, RANKING, RANKING_KEYS)
-            if name in signatures
-        }
+        own = (SIGNATURE, _SERVING, RANKING, RANKING_KEYS)
+        self._run: dict[str, Callable[[Arrays], dict[str, np.ndarray]]] = (
+            spare._run if spare else {name: self._callable(signatures[name]) for name in own if name in signatures}
+        )
 
     @property
     def ranks(self) -> bool:
@@ -168,9 +171,17 @@ class Tower:
         given = {**rows, **{name: arrays[name] for name in self._dense}}
         return self._run[RANKING if is_ranked else _SERVING](given)
 
+    def shares_graph(self, other: "Tower") -> bool:
+        """Returns whether one of the two towers was made with the graph of the other."""
+        return self._session.graph is other._session.graph
+
     def close(self) -> None:
         """Frees the variables."""
         self._session.close()
+
+    def _is_like(self, earlier: "Tower") -> bool:
+        # The graph alone does not say how bags are pooled, so the specs are compared as well.
+        return (earlier._definition, earlier.spec) == (self._definition, self.spec)
 
     def _callable(self, signature: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
         graph = self._session.graph

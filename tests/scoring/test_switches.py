@@ -1,0 +1,72 @@
+import contextlib
+
+import numpy as np
+import pytest
+
+from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.serving.scoring.examples import Examples
+from ctr_trainer.serving.scoring.served_model import RecordRefused, ServedModel
+from ctr_trainer.settings.servers import ScoreLimits
+from tests.scoring import trained
+
+
+@pytest.fixture
+def published(small_model, tmp_path):
+    """Gives f(epoch, **settings) that publishes; even epochs have the first checkpoint, all of them the same graph."""
+    first = trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0])
+
+    def publish(epoch, graph_of=first, **settings):
+        of = small_model.estimator, small_model.checkpoints[epoch % 2]
+        return trained.publish(tmp_path, *of, epoch=epoch, graph_of=graph_of, **settings)
+
+    return publish
+
+
+@pytest.fixture
+def model(published, tmp_path):
+    with contextlib.closing(ServedModel(open_reader(str(tmp_path)))) as model:
+        yield model
+
+
+def scores_are_those_of(model, small_model, number):
+    examples = Examples.of_instances(model.inputs, small_model.instances, ScoreLimits())
+    found = model.score(examples).outputs["probabilities"]
+    np.testing.assert_allclose(found.ravel(), small_model.expected[number], atol=1e-5)
+
+
+def test_towers_with_one_graph_share_two_sessions(small_model, published, model):
+    sessions = [model._tower._session]
+    for epoch in (1, 2, 3, 4):
+        published(epoch)
+        assert model.refresh()
+        scores_are_those_of(model, small_model, epoch % 2)
+        sessions.append(model._tower._session)
+    assert sessions[0] is sessions[2] is sessions[4]
+    assert sessions[1] is sessions[3] is not sessions[0]
+
+
+def test_a_refused_tower_leaves_the_served_one_as_it_was(small_model, published, model):
+    for epoch in (1, 2):
+        published(epoch)
+        assert model.refresh()
+    published(3, variables=trained.not_finite)
+    with pytest.raises(RecordRefused, match="diverged"):
+        model.refresh()
+    scores_are_those_of(model, small_model, 0)
+    published(4)
+    published(5)
+    assert model.refresh()
+    scores_are_those_of(model, small_model, 1)
+
+
+def test_another_graph_closes_the_sessions_of_the_former(small_model, published, model):
+    published(1)
+    assert model.refresh()
+    former = model._tower, model._spare
+    published(2, graph_of=None)
+    assert model.refresh()
+    scores_are_those_of(model, small_model, 0)
+    assert model._spare is None
+    for tower in former:
+        with pytest.raises(RuntimeError, match="closed"):
+            tower._session.run([])
