@@ -54,3 +54,34 @@ def _mixed(projected: tf.Tensor, x: Columns, rank: int, experts: int) -> tf.Tens
     by_example = tf.transpose(tf.tanh(tf.matmul(by_expert, c)), [1, 0, 2])
     gate = tf.nn.softmax(dense(x, experts, "gate"))
     return tf.reshape(by_example * gate[..., None], [-1, experts * rank])
+
+
+def gated_cross(inputs: tf.Tensor, layers: int, name: str = "gated_cross") -> tf.Tensor:
+    """Crosses the input with itself as `cross` does, and lets a gate filter each layer's interactions.
+
+        x_{l+1} = x_0 * (W_l x_l + b_l) * sigmoid(V_l x_l) + x_l
+
+    Args:
+      inputs: x_0, float32[B, n].
+      layers: number of layers.
+      name: of the variable scope.
+
+    Returns:
+      float32[B, n].
+
+    Advice: it stays useful with more layers than `cross`, as a gate can close an interaction that is only noise.
+
+    Example:
+      >>> gated_cross(tf.ones([2, 8]), layers=2).shape
+      TensorShape([2, 8])
+
+    Source: Wang et al., Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction, CIKM 2023,
+    equation 3. b_l starts at 0; in the FuxiCTR implementation it starts at uniform random numbers in [0, 1).
+    """
+    width, x = inputs.shape.as_list()[1], inputs
+    with tf1.variable_scope(name):
+        for index in range(layers):
+            with tf1.variable_scope(f"layer_{index}"):
+                gate = tf.sigmoid(tf.matmul(x, glorot("gate", [width, width], width, width)))
+                x = inputs * dense(x, width, "w") * gate + x
+    return x

@@ -7,10 +7,12 @@ from scipy.special import softmax
 
 from ctr_trainer.layers.bilinear import bilinear
 from ctr_trainer.layers.cin import cin, outer
-from ctr_trainer.layers.cross import cross
+from ctr_trainer.layers.cross import cross, gated_cross
+from ctr_trainer.layers.factorized import factorized_interaction
 from ctr_trainer.layers.ffm import ffm
 from ctr_trainer.layers.interacting import interacting
 from ctr_trainer.layers.pairs import pair_dots, pair_products
+from ctr_trainer.layers.qnn import quadratic
 from tests.layers.run import assert_equal, run, vectors
 
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
@@ -147,3 +149,31 @@ def test_a_gate_mixes_experts_with_a_non_linearity():
         for i in range(3)
     )
     np.testing.assert_allclose(output, X * (mixed + bias) + X, rtol=1e-4, atol=1e-4)
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_a_gate_filters_each_cross_layer():
+    output, variables, _ = run(lambda x: gated_cross(x, 2), X)
+    x = X
+    for layer in ("gated_cross/layer_0", "gated_cross/layer_1"):
+        linear = x @ variables[f"{layer}/w/kernel"] + variables[f"{layer}/w/bias"]
+        x = X * linear * _sigmoid(x @ variables[f"{layer}/gate"]) + x
+    np.testing.assert_allclose(output, x, rtol=1e-4, atol=1e-4)
+
+
+def test_factorized_interactions_stand_next_to_the_linear_part_or_are_added_to_it():
+    for residual in ("concat", "sum"):
+        output, variables, _ = run(lambda x: factorized_interaction(x, 6, residual), X)  # noqa: B023
+        a, c = np.split(X @ variables["factorized/kernel"] + variables["factorized/bias"], 2, axis=1)
+        expected = np.concatenate([a, a * c], 1) if residual == "concat" else a + a * c
+        assert output.shape == (5, 6)
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_quadratic_layer_multiplies_the_input_by_rectified_rows():
+    output, variables, _ = run(lambda x: quadratic(x, rows=3), X)
+    rows = np.maximum(X @ variables["quadratic/kernel"] + variables["quadratic/bias"], 0).reshape(5, 3, 4)
+    np.testing.assert_allclose(output, np.einsum("bn,brn->bn", X, rows) + X, rtol=1e-4, atol=1e-5)

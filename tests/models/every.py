@@ -34,6 +34,10 @@ _OWN = {
         "final_mlp-context": dict(first_context=("user",), second_context=("item",), second_units=(6, 4), heads=2),
     },
     "dlrm": {"dlrm": dict(bottom_units=(6,))},
+    "gdcn": {"gdcn": dict(cross_layers=2), "gdcn-stacked": dict(structure="stacked", cross_layers=1)},
+    "final_net": {"final_net": {}, "final_net-sum": dict(blocks=1, residual="sum")},
+    "qnn": {"qnn": dict(cross_layers=2)},
+    "pepnet": {"pepnet": dict(gate_units=6, domain=("user",), personal=("user", "item"))},
 }
 
 

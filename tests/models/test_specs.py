@@ -16,8 +16,9 @@ tf1 = tf.compat.v1
 MINE = [name for name in every.VARIANTS if name not in tasks.CASES]
 USER, ITEM = dict(name="user", column="user", dim=4), dict(name="item", column="item", dim=4)
 PRICE = dict(name="price", column="price")
+_ANY_DIM = ("lr", "wide_deep", "dcn_v2", "final_mlp", "gdcn", "final_net", "qnn", "pepnet")
 # Those of them that compare the embeddings with each other.
-ONE_DIM = [name for name in MINE if name.partition("-")[0] not in ("lr", "wide_deep", "dcn_v2", "final_mlp")]
+ONE_DIM = [name for name in MINE if name.partition("-")[0] not in _ANY_DIM]
 
 
 def _logits(name, sparse=(), dense=(), **settings):
@@ -50,8 +51,8 @@ def test_without_sparse_features(name):
     if name in ONE_DIM:
         with pytest.raises(UserError, match=f"model {model} needs sparse features, and feature spec 'made' has none"):
             _logits(name, dense=[PRICE])
-    elif name == "final_mlp-context":
-        with pytest.raises(UserError, match="model final_mlp: there is no sparse feature 'user'"):
+    elif name in ("final_mlp-context", "pepnet"):
+        with pytest.raises(UserError, match=f"model {model}: there is no sparse feature 'user'"):
             _logits(name, dense=[PRICE])
     else:
         assert np.unique(_logits(name, dense=[PRICE])).size > 1

@@ -1,0 +1,71 @@
+"""QNN-alpha: layers of quadratic neurons, whose two predictions under dropout learn from their mean."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.qnn import quadratic
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.streams import self_distillation
+from ctr_trainer.models.tower import dropped
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """The params of QNN-alpha.
+
+    Attributes:
+      cross_layers: number of quadratic layers; each doubles the degree of the interactions.
+      rows: number of linear maps per layer.
+    """
+
+    cross_layers: int = 3
+    rows: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least(1, "cross_layers", "rows")
+
+
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
+    """`p = sigmoid(w q_n(... q_1(h)) + b)`, with q `layers.qnn.quadratic` and h all features side by side.
+
+        loss = cross entropy(label, m) + cross entropy(m, p_1) + cross entropy(m, p_2),  m = (p_1 + p_2) / 2
+
+    p_1 and p_2 are two predictions of one example under different dropout; the second and third term give no gradient
+    to m. Without dropout the two are equal, and training has the first term only.
+
+    Advice: give it a dropout of 0.1 to 0.3; `hidden_units`, `activation` and `batch_norm` have no effect.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(cross_layers=2))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
+    Source: Li et al., Revisiting Feature Interactions from the Perspective of Quadratic Neural Networks for
+    Click-through Rate Prediction, KDD 2025; the authors' QNN_T26 with one head.
+    """
+    x = tf.concat(flat_inputs(features), 1)
+    twice = params.dropout > 0 and mode == ModeKeys.TRAIN
+    if twice:
+        x = tf.concat([x, x], 0)
+    rate = params.dropout if twice else 0.0
+    for index in range(params.cross_layers):
+        x = dropped(quadratic(x, params.rows, rate, f"layer_{index}"), mode, params)
+    logits = dense(x, 1, "logits", bias=params.base_logit())
+    if not twice:
+        return binary_head(features, labels, mode, params, logits)
+    streams = tf.split(logits, 2, 0)
+    mean = logit_of_mean(*streams)
+    return binary_head(features, labels, mode, params, mean, self_distillation(features, mode, mean, streams))
+
+
+def logit_of_mean(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Computes the logit of `(sigmoid(a) + sigmoid(b)) / 2` for logits of one shape, without rounding to 0 or 1."""
+    positive = tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(a), tf.math.log_sigmoid(b)]), 0)
+    return positive - tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(-a), tf.math.log_sigmoid(-b)]), 0)

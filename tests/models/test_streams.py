@@ -1,0 +1,40 @@
+"""The loss of models that average several streams, against NumPy."""
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.models.qnn import logit_of_mean
+from ctr_trainer.models.streams import self_distillation
+from tests.layers.graph import run
+
+LOGITS = np.float32([[0.5], [-1.0], [0.2]])
+STREAMS = [np.float32([[-0.5], [1.0], [-0.2]]), np.float32([[1.5], [-3.0], [-0.1]])]
+WEIGHT = np.float32([1, 2, 0])
+
+
+def _loss(target, z):
+    p = 1 / (1 + np.exp(-z[:, 0].astype(np.float64)))
+    return np.average(-target * np.log(p) - (1 - target) * np.log(1 - p), weights=WEIGHT)
+
+
+def test_streams_learn_from_their_mean_which_gets_no_gradient():
+    def make(z, first, second, weight):
+        loss = self_distillation({"weight": weight}, ModeKeys.TRAIN, z, [first, second])
+        assert tf.gradients(loss, z) == [None]
+        return loss
+
+    loss, _ = run(make, LOGITS, *STREAMS, WEIGHT)
+    target = 1 / (1 + np.exp(-LOGITS[:, 0].astype(np.float64)))
+    np.testing.assert_allclose(loss, sum(_loss(target, z) for z in STREAMS), rtol=1e-5)
+
+
+def test_only_training_has_this_loss():
+    assert self_distillation({}, ModeKeys.EVAL, None, []) is None
+
+
+def test_the_logit_of_a_mean_holds_where_probabilities_round_to_zero_or_one():
+    a, b = np.float32([[0.3], [80.0], [-200.0]]), np.float32([[-1.2], [90.0], [-200.0]])
+    found, _ = run(logit_of_mean, a, b)
+    p = np.mean([1 / (1 + np.exp(-a[0, 0])), 1 / (1 + np.exp(-b[0, 0]))])
+    np.testing.assert_allclose(found[:, 0], [np.log(p / (1 - p)), 80 + np.log(2), -200], rtol=1e-4)
