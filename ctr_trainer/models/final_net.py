@@ -53,8 +53,8 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
       >>> spec.predictions["probabilities"].shape
       TensorShape([32])
 
-    Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023, section 3; FuxiCTR's
-    FinalNet. The optional gates over the fields of the first block are left out.
+    Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023; FuxiCTR's
+    FinalNet, whose default activation is none. The optional gates over the fields of the first block are left out.
     """
     inputs, training = flat_inputs(features), mode == ModeKeys.TRAIN
     streams = []

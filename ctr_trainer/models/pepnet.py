@@ -48,7 +48,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
       TensorShape([32])
 
     Source: Chang et al., PEPNet: Parameter and Embedding Personalized Network for Infusing with Personalized Prior
-    Information, KDD 2023, section 3. The model predicts one label, where the paper's has a tower for each; the gates
+    Information, KDD 2023. The model predicts one label, where the paper's has a tower for each; the gates
     read the features' own embeddings, where the paper and FuxiCTR's PPNet have further ones.
     """
     x = tf.concat(flat_inputs(features), 1)

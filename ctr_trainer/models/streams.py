@@ -22,7 +22,7 @@ def self_distillation(
     Returns:
       scalar, for `binary_head`'s `extra_loss`; None unless training.
 
-    Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023, section 3.3.
+    Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023, as in FuxiCTR.
     """
     if mode != ModeKeys.TRAIN:
         return None
