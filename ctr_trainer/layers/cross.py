@@ -75,8 +75,8 @@ def gated_cross(inputs: tf.Tensor, layers: int, name: str = "gated_cross") -> tf
       >>> gated_cross(tf.ones([2, 8]), layers=2).shape
       TensorShape([2, 8])
 
-    Source: Wang et al., Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction, CIKM 2023,
-    equation 3. b_l starts at 0; in the FuxiCTR implementation it starts at uniform random numbers in [0, 1).
+    Source: Wang et al., Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction, CIKM 2023. b_l
+    starts at 0; in the FuxiCTR implementation it starts at uniform random numbers in [0, 1).
     """
     width, x = inputs.shape.as_list()[1], inputs
     with tf1.variable_scope(name):

@@ -30,7 +30,7 @@ def factorized_interaction(
       >>> factorized_interaction(tf.ones([2, 8]), units=6).shape
       TensorShape([2, 6])
 
-    Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023; the equation is that of FuxiCTR.
+    Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023, as in FuxiCTR.
     """
     linear, gate = tf.split(dense(inputs, units if residual == "concat" else 2 * units, name), 2, 1)
     return tf.concat([linear, linear * gate], 1) if residual == "concat" else linear + linear * gate

@@ -42,8 +42,8 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
       >>> spec.predictions["probabilities"].shape
       TensorShape([32])
 
-    Source: Wang et al., Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction, CIKM 2023;
-    FuxiCTR's GDCNP and GDCNS. The field-level reduction of dimensions of that paper is left out.
+    Source: Wang et al., Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction, CIKM
+    2023; FuxiCTR's GDCNP and GDCNS. The field-level reduction of dimensions of that paper is left out.
     """
     inputs = flat_inputs(features)
     crossed = gated_cross(tf.concat(inputs, 1), params.cross_layers)
