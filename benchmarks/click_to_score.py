@@ -10,6 +10,7 @@
 | file | examples/s that one worker trains from the broker over examples/s from the same rows in Parquet |
 | candidates | candidates per second of requests with one context over those of expanded rows, see `candidates.py` |
 | delayed | the shares of the gaps of late labels that `--delayed_labels` closes, see `delayed_labels.py` |
+| switches | the 99th percentile of answers while towers and rows arrive, over that without, see `switches.py` |
 
 The last line is JSON. The keys of a part that did not run are null.
 """
@@ -51,6 +52,10 @@ KEYS = {
     "file": ("stream_over_file", "stream_over_file_json", "stream_over_file_arrow"),
     "delayed": ("delayed_auc_gap_closed", "delayed_nll_gap_closed", "delayed_copc"),
     "candidates": ("candidates_speedup", "candidates_speedup_http", "candidates_speedup_flight"),
+    "switches": (
+        *("p99_during_switches_over_steady", "errors_during_switches", "p99_steady_ms", "p99_switches_ms"),
+        *("memory_during_switches_over_before", "switches"),
+    ),
 }
 SPEC = """
 name = "clicks"
@@ -299,11 +304,17 @@ def measure_candidates(args: argparse.Namespace) -> dict[str, Any]:
     return importlib.import_module("candidates").measure()
 
 
+def measure_switches(args: argparse.Namespace) -> dict[str, Any]:
+    """Measures answers of a server while new towers and rows arrive."""
+    return importlib.import_module("switches").measure(args.epochs)
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "loop": measure_loop,
     "file": measure_file,
     "delayed": measure_delayed,
     "candidates": measure_candidates,
+    "switches": measure_switches,
 }
 
 
@@ -320,6 +331,7 @@ def main() -> None:
     parser.add_argument("--publish_secs", type=float, default=2.0, help="publication period of the part loop")
     parser.add_argument("--records", type=int, default=400_000, help="rows of the part file")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the part file")
+    parser.add_argument("--epochs", type=int, default=100, help="towers and epochs of rows of the part switches")
     parser.add_argument("--keep_logs", default="", help="directory that keeps the logs of the part loop")
     args = parser.parse_args()
     chosen = args.parts.split(",")
