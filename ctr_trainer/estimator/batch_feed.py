@@ -185,8 +185,8 @@ class BatchFeed(Feed):
         return self._reader.is_live
 
     @property
-    def event_time(self) -> Callable[[], str] | None:
-        return self._reader.event_time
+    def event_seconds(self) -> Callable[[], float] | None:
+        return self._reader.event_seconds
 
     @property
     def status_lines(self) -> Sequence[Callable[[], str]]:

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
 from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
@@ -174,9 +175,7 @@ class EvaluatedTraining(NoEvaluations):
         self._save = training.save
         self._last_path: str | None = None
         acting = self._evaluate_and_export if self._exporters else self._evaluate
-        evaluations = EvaluationHook(
-            acting, _period(eval_spec, estimator.config, training.feed.is_live), training.clock, stop
-        )
+        evaluations = EvaluationHook(acting, _period(eval_spec, estimator.config, training.feed), training.clock, stop)
         self.hooks = [self._evaluate, evaluations] if lowered else [evaluations]
 
     def results(self) -> dict[str, Any]:
@@ -206,7 +205,7 @@ class EvaluatedTraining(NoEvaluations):
         self._selection.close()
 
 
-def _period(eval_spec: EvalSpec, config: RunConfig, is_live: bool) -> EverySteps:
+def _period(eval_spec: EvalSpec, config: RunConfig, feed: Feed) -> EverySteps:
     """Returns the period of the evaluations."""
     if eval_spec.every_n_epochs:
         length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
@@ -214,7 +213,7 @@ def _period(eval_spec: EvalSpec, config: RunConfig, is_live: bool) -> EverySteps
     if eval_spec.every_n_steps is not None:
         return EverySteps(eval_spec.every_n_steps)
     return ThrottledCheckpoints(
-        checkpoint_period(config, is_live),
+        checkpoint_period(config, feed),
         eval_spec.throttle_secs or 0.0,
         eval_spec.start_delay_secs or 0.0,
         distributed.is_chief(),

@@ -184,8 +184,8 @@ class Feed:
         return False
 
     @property
-    def event_time(self) -> Callable[[], str] | None:
-        """f() -> the event time of the newest example as text; None if unknown, and on ranks other than 0."""
+    def event_seconds(self) -> Callable[[], float] | None:
+        """f() -> the event time of the newest example in seconds since 1970; None if unknown, and on ranks other than 0."""
         return None
 
     @property

@@ -45,7 +45,7 @@ class GivenReader:
       is_live: whether examples arrive one by one, as in a stream.
       committed: f(position), called after a checkpoint with this position is complete.
       status_lines: f() -> list of f() -> a line for the log.
-      event_time: f() -> the newest event time as text; None if unknown.
+      event_seconds: f() -> the newest event time in seconds since 1970, 0 before the first; None if unknown.
       read_latency: OpsReadSample, the time that the reader took for each batch.
     """
 
@@ -63,7 +63,7 @@ class GivenReader:
         self._position_after = getattr(reader, "position_after", lambda steps: None)
         self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
         self.status_lines: Callable[[], Sequence[Callable[[], str]]] = getattr(reader, "status_lines", list)
-        self.event_time: Callable[[], str] | None = getattr(reader, "event_time", None)
+        self.event_seconds: Callable[[], float] | None = getattr(reader, "event_seconds", None)
         self.read_latency = Latency(operation("read"))
 
     def with_statistics(self, statistics: Statistics) -> "GivenReader":

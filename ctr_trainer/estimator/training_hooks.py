@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.embeddings import Embeddings
-from ctr_trainer.estimator.feed import GraphInput
+from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
 from ctr_trainer.estimator.hooks.log_hooks import (
     EventTimeLines,
@@ -20,8 +21,8 @@ from ctr_trainer.estimator.hooks.log_hooks import (
     SummaryHook,
 )
 from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
-from ctr_trainer.estimator.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
-from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
+from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgressHook
 from ctr_trainer.estimator.hooks.run_status_hook import RunStatusHook, ServiceStatus
@@ -77,7 +78,7 @@ def training_hooks(
     dense_sync_steps = notes().step_plan.dense_sync_steps
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(training.step.settle, dense_sync_steps, clock))
-    hooks.append(CheckpointHook(training.save, checkpoint_period(config, feed.is_live), clock))
+    hooks.append(CheckpointHook(training.save, checkpoint_period(config, feed), clock))
     kept = _keep_lines(training)
     scored = metric_tensors(feed.inputs, spec)
     if scored and distributed.is_chief():
@@ -85,7 +86,7 @@ def training_hooks(
     metrics = MetricsHook(
         scored,
         spec.loss,
-        [MetricLines(config.log_names), *([EventTimeLines(feed.event_time)] if feed.event_time else ()), *kept],
+        [MetricLines(config.log_names), *([EventTimeLines(feed.event_seconds)] if feed.event_seconds else ()), *kept],
         clock,
         _lines(),
         every_n_steps=config.log_steps,
@@ -93,6 +94,7 @@ def training_hooks(
         own=functools.partial(_worker_figures, sync, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,
+        event_windows=_event_windows(config, feed),
     )
     hooks += [metrics, *kept]
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
@@ -150,24 +152,38 @@ def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> 
     )
 
 
-def checkpoint_period(config: RunConfig, is_live: bool) -> EverySteps:
+def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
     """Returns when checkpoints are due.
 
     Args:
       config: the settings of the run.
-      is_live: whether the examples come from a stream, whose steps become slow when it falls quiet.
+      feed: the `Feed`, which says whether the examples come from a stream, whose steps become slow when it falls quiet.
+
+    Raises:
+      UserError: the checkpoints go by event time, and the examples come from no stream.
     """
+    if config.save_checkpoints_event_secs and not feed.is_live:
+        raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
         length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
         return EveryEpochs(config.save_checkpoints_epochs, length, accumulation_steps, flags)
-    if config.save_checkpoints_secs and distributed.size() == 1:
-        return EverySeconds(config.save_checkpoints_secs)
-    if config.save_checkpoints_secs:
+    seconds = config.save_checkpoints_secs or config.save_checkpoints_event_secs
+    clock = EventClock(feed.event_seconds) if config.save_checkpoints_event_secs else time.monotonic
+    if seconds and distributed.size() == 1:
+        return EverySeconds(seconds, clock)
+    if seconds:
         all_sum = functools.partial(distributed.all_sum, name="checkpoint_due")
-        longest = _QUIET_STEP_SECONDS if is_live else 0.0
-        return SecondsOfChief(config.save_checkpoints_secs, distributed.is_chief(), all_sum, longest_step_secs=longest)
+        longest = _QUIET_STEP_SECONDS if feed.is_live else 0.0
+        return SecondsOfChief(seconds, distributed.is_chief(), all_sum, clock, longest_step_secs=longest)
     return EverySteps(config.checkpoint_steps)
+
+
+def _event_windows(config: RunConfig, feed: Feed) -> EventWindows | None:
+    """Returns the windows of event time on rank 0 of a training from a stream; None otherwise."""
+    if feed.event_seconds is None or not config.validation_window_secs:
+        return None
+    return EventWindows(feed.event_seconds, config.validation_window_secs)
 
 
 def _lines() -> OwnLines | MergedLines:

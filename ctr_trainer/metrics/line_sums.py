@@ -1,7 +1,7 @@
 """The sums behind a line of the training's log, packed into one vector per worker; the vectors add up."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -86,10 +86,17 @@ def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: Work
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
 
 
-def auc_states(*vectors: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields by label, in the order of `pack`, the state of the `AUC` in each of some vectors."""
-    for first in range(0, len(vectors[0]) - ClickMetrics.SUMS, ClickMetrics.SUMS):
-        yield tuple(vector[first : first + 2 * COARSE_BINS].reshape(2, COARSE_BINS) for vector in vectors)
+def since(sums: np.ndarray, before: np.ndarray | None) -> np.ndarray:
+    """Returns the sums of a line alone: the AUC in `sums` is of all examples since the start, the rest of the line's.
+
+    Args:
+      sums: float64[n] of a line, see `pack`.
+      before: float64[n] of the previous line; None if there is none.
+    """
+    found = sums.copy()
+    for first in range(0, len(sums) - ClickMetrics.SUMS if before is not None else 0, ClickMetrics.SUMS):
+        found[first : first + 2 * COARSE_BINS] -= before[first : first + 2 * COARSE_BINS]
+    return found
 
 
 def unpack(sums: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures) -> Line:

@@ -27,7 +27,10 @@ _NOT_USED = {
 }
 PLAIN_NAMES, GRAPH_NAMES = "plain", "graph"
 LOG_NAMES = (PLAIN_NAMES, GRAPH_NAMES)
-_PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs")
+_PERIODS = (
+    *("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs"),
+    "save_checkpoints_event_secs",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +109,20 @@ class RunConfig(Settings, title="Run"):
         "seconds between checkpoints, by rank 0's clock and the pace of its steps; 0 for another period",
         "seconds",
         minimum=0.0,
+    )
+    save_checkpoints_event_secs: float = setting(
+        0.0,
+        "seconds of event time between checkpoints of a training from a stream; 0 for another period",
+        "seconds",
+        minimum=0.0,
+    )
+    validation_window_secs: float = setting(
+        3600.0,
+        "length of the windows of event time for which the log of a training from a stream has auc_event_window, "
+        "xentropy_event_window and copc_event_window, on examples that the model had not yet seen; 0 for none",
+        "seconds",
+        minimum=0.0,
+        alike=False,
     )
     grace_secs: float = setting(
         30.0,
@@ -236,7 +253,7 @@ class RunConfig(Settings, title="Run"):
         """Steps between checkpoints; 0 if there are none by steps."""
         if self.save_checkpoints_steps is not None:
             return self.save_checkpoints_steps
-        return 0 if self.save_checkpoints_secs or self.save_checkpoints_epochs else 1000
+        return 0 if any(getattr(self, name) for name in _PERIODS) else 1000
 
 
 for _name, _own in _ALSO.items():

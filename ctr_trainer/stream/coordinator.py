@@ -103,6 +103,7 @@ class Coordinator:
             directive = self._directives[number - self._first][0]
             if rank == 0 and directive.kind == "window":
                 self._begun = directive.window + 1
+                self.figures.begin(self._windows[directive.window])
                 self._changed.notify_all()
             return directive
 

@@ -3,6 +3,7 @@
 import time
 
 from ctr_trainer.stream.plan import Window
+from ctr_trainer.system.messages.log_lines import event_text
 
 
 class Figures:
@@ -12,7 +13,7 @@ class Figures:
       planned: number of messages by window, until it is released.
       lag_records: number of records that were there and not planned when rank 0 looked last.
       records, bad_rows: examples that were read, and rows that could not be.
-      event_seconds: the newest event time among them; 0 before the first.
+      event_seconds: the newest event time among the examples that the training has begun with; 0 before the first.
       waiting_seconds: time in which the brokers did not answer.
     """
 
@@ -26,6 +27,9 @@ class Figures:
         """Adds a window that all workers have read."""
         self.records += window.rows
         self.bad_rows += window.bad_rows
+
+    def begin(self, window: Window) -> None:
+        """Adds the event times of a window that the training begins with."""
         self.event_seconds = max(self.event_seconds, *(report.seconds for report in window.reports.values()))
 
     def waited(self, seconds: float) -> None:
@@ -34,14 +38,8 @@ class Figures:
 
     @property
     def lag_seconds(self) -> float:
-        """Age of the newest event that was read; 0 if none is left to read."""
+        """Age of the newest event that is trained; 0 if none is left to read."""
         return max(time.time() - self.event_seconds, 0.0) if self.lag_records and self.event_seconds else 0.0
-
-    def event_time(self) -> str:
-        """Returns the newest event time that was read, as text; "none" before the first record."""
-        if not self.event_seconds:
-            return "none"
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.event_seconds))
 
     def status_line(self) -> str:
         """Returns the `[RunStatus]` line of the time since the previous one."""
@@ -50,6 +48,6 @@ class Figures:
         self._since, self._records_then = now, self.records
         return (
             f"[RunStatus]: Stream statistics => lag: {self.lag_records} records, {self.lag_seconds:.1f} s  "
-            f"records/s: {rate:.0f}  event time: {self.event_time()}  bad rows: {self.bad_rows}  "
+            f"records/s: {rate:.0f}  event time: {event_text(self.event_seconds)}  bad rows: {self.bad_rows}  "
             f"waited for brokers: {self.waiting_seconds:.1f} s"
         )

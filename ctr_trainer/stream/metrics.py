@@ -14,8 +14,8 @@ class StreamMetrics:
     | metric | what |
     |---|---|
     | `ctr_stream_lag_records` | records that are there and not read |
-    | `ctr_stream_lag_seconds` | age of the newest event that was read, while others wait; 0 if none do |
-    | `ctr_stream_event_seconds` | newest event time that was read, in seconds since 1970 |
+    | `ctr_stream_lag_seconds` | age of the newest event that is trained, while others wait; 0 if none do |
+    | `ctr_stream_event_seconds` | newest event time that is trained, in seconds since 1970 |
     | `ctr_stream_examples_total` | examples that were read |
     | `ctr_stream_bad_rows_total` | rows that could not be trained on |
     | `ctr_stream_waiting_seconds_total` | time in which the brokers did not answer |
@@ -31,8 +31,8 @@ class StreamMetrics:
         """Yields the metrics."""
         now = self._figures
         yield _gauge("lag_records", "Records that are there and not read", now.lag_records)
-        yield _gauge("lag_seconds", "Age of the newest event that was read, while others wait", now.lag_seconds)
-        yield _gauge("event_seconds", "Newest event time that was read", now.event_seconds)
+        yield _gauge("lag_seconds", "Age of the newest event that is trained, while others wait", now.lag_seconds)
+        yield _gauge("event_seconds", "Newest event time that is trained", now.event_seconds)
         yield _counter("examples", "Examples that were read", now.records)
         yield _counter("bad_rows", "Rows that could not be trained on", now.bad_rows)
         yield _counter("waiting_seconds", "Time in which the brokers did not answer", now.waiting_seconds)

@@ -80,9 +80,13 @@ class StreamReader:
         return [self.coordinator.figures.status_line] if self.coordinator else []
 
     @property
-    def event_time(self) -> Callable[[], str] | None:
-        """A function f() -> the newest event time that was read, as text; None but on rank 0."""
-        return self.coordinator.figures.event_time if self.coordinator else None
+    def event_seconds(self) -> Callable[[], float] | None:
+        """A function f() -> the newest event time that is trained, in seconds since 1970; None but on rank 0.
+
+        It is 0 before the first record.
+        """
+        coordinator = self.coordinator
+        return None if coordinator is None else lambda: coordinator.figures.event_seconds
 
     def __iter__(self) -> Iterator[Batch]:
         source = self._open_source()

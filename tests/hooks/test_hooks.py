@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines, SummaryHook
-from ctr_trainer.estimator.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EverySteps
 from ctr_trainer.estimator.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
@@ -249,6 +249,17 @@ def test_lines_of_windows_have_the_auc_and_the_copc_of_the_steps_since_the_line_
     mean = (1 / (1 + np.exp(-1)) + 0.5) / 2
     assert second.values["copc"] == pytest.approx(0.5 / mean)
     assert set(empty.values) == {"auc"}  # No means of no examples.
+
+
+def test_a_window_of_event_time_ends_with_the_first_line_after_its_end_and_has_all_lines_since_the_previous_window():
+    times = iter([0.0, 110.0, 120.0, 205.0, 480.0])
+    lines = _flipping(10, of_windows=True, event_windows=EventWindows(lambda: next(times), 100.0))
+    assert ["auc_event_window" in line.values for line in lines] == [False, False, False, True, False]
+    window = lines[3].values
+    assert window["auc_event_window"] == 0.5 == lines[1].values["auc"]
+    assert window["copc_event_window"] == pytest.approx(0.5 / ((1 / (1 + np.exp(-1)) + 0.5) / 2))
+    means = [line.values["xentropy_mean"] for line in lines[:2]]
+    assert window["xentropy_event_window"] == pytest.approx(np.mean(means))
 
 
 def test_the_auc_of_a_run_is_of_all_examples_of_all_ranks():

@@ -2,7 +2,13 @@
 
 import pytest
 
-from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySeconds, EveryStepsOrSeconds, SecondsOfChief
+from ctr_trainer.estimator.hooks.periods import (
+    EventClock,
+    EveryEpochs,
+    EverySeconds,
+    EveryStepsOrSeconds,
+    SecondsOfChief,
+)
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
@@ -61,6 +67,13 @@ def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint
     saved = Saved(takes_long)
     _run(lambda: [clock, CheckpointHook(saved, EverySeconds(3, clock))], steps=8)
     assert saved.steps == [3, 6, 8]
+
+
+def test_a_clock_of_event_time_starts_with_the_first_event_and_stands_still_where_no_event_time_is_known():
+    times = iter([0.0, 1000.0, 1000.0, 1600.0])
+    clock = EventClock(lambda: next(times))
+    assert [clock() for _ in range(4)] == [0.0, 0.0, 0.0, 600.0]
+    assert [EventClock(None)() for _ in range(2)] == [0.0, 0.0]
 
 
 def test_a_sync_by_steps_or_seconds_counts_the_seconds_from_the_previous_sync():

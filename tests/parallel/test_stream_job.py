@@ -1,14 +1,17 @@
 """Jobs that train from a real broker, and are killed."""
 
+import json
+import shutil
 import signal
 import subprocess
 
 import numpy as np
 import psutil
 import pytest
+import tensorflow as tf
 
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
 from tests.parallel import launch
 from tests.stream import brokers
 
@@ -107,6 +110,51 @@ def test_a_job_waits_for_its_broker_and_ends_in_order_on_a_quiet_stream(tmp_path
     assert trained(tmp_path, "model") == 800
     text = log.read_text()
     assert "stopped by SIGTERM" in text and "[RunStatus]: Stream statistics => lag: 0 records" in text
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path, workers):
+    """3,200 records, one per second, in 200 batches of 16."""
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, "clicks", 2)
+        noon = 1_767_268_800.0
+        brokers.produce(broker.address, "clicks", records(0, 3200), 2, lambda number: noon + number)
+        line = command(workers, tmp_path, "model", broker.address, "--stream_until=latest", "--log_steps=2")
+        line = [each for each in line if not each.startswith(("--save_checkpoints", "--stream_wait_secs"))]
+        line += [f"--batch_size={16 // max(workers, 1)}", "--save_checkpoints_event_secs=600"]
+        line += ["--validation_window_secs=900", "--keep_checkpoint_max=0"]
+        done = subprocess.run(
+            line, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
+        )
+    assert done.returncode == 0, done.stderr
+    found = [each.position["records"] for each in list_checkpoints(tmp_path / "model")]
+    assert found[-1] == 3200 and 3 <= len(found) <= 9, found
+    lines = [json.loads(each) for each in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
+    ended = [each for each in lines if "auc_event_window" in each]
+    assert len(ended) == 3 and all({"xentropy_event_window", "copc_event_window"} <= each.keys() for each in ended)
+    assert "event time = 2026-01-01T12:" in done.stderr
+
+
+def test_a_replay_of_one_worker_from_the_same_checkpoint_gives_the_same_model_to_the_bit(tmp_path):
+    moving = ["--model=deepfm", "--learning_rate=0.01", "--embedding_learning_rate=0.05", "--stream_until=latest"]
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, "clicks", 3)
+        brokers.produce(broker.address, "clicks", records(0, 640), partitions=3)
+        run(0, tmp_path, "first", broker.address, *moving)
+        brokers.produce(broker.address, "clicks", records(640, 3000), partitions=3)
+        for name in ("once", "again"):
+            shutil.copytree(tmp_path / "first", tmp_path / name)
+            run(0, tmp_path, name, broker.address, *moving)
+    (keys, once), (keys_again, again) = rows(tmp_path, "once"), rows(tmp_path, "again")
+    np.testing.assert_array_equal(keys, keys_again)
+    assert len(keys) > 3000 and once.tobytes() == again.tobytes()
+    variables = [
+        tf.train.load_checkpoint(latest_checkpoint(tmp_path / name).dense_prefix) for name in ("once", "again")
+    ]
+    names = list(variables[0].get_variable_to_shape_map())
+    assert len(names) > 6
+    for name in names:
+        np.testing.assert_array_equal(*(each.get_tensor(name) for each in variables), err_msg=name)
 
 
 def test_killed_jobs_of_one_and_two_workers_train_each_record_once(tmp_path):

@@ -106,16 +106,21 @@ def add_partitions(address, topic, partitions):
         made.result(_SECONDS)
 
 
-def produce(address, topic, records, partitions=1):
-    """Appends records, each a dict or bytes, to partitions in turn."""
+def produce(address, topic, records, partitions=1, event_seconds=None):
+    """Appends records, each a dict or bytes, to partitions in turn.
+
+    Args:
+      event_seconds: f(number of the record) -> its event time in seconds since 1970; None for now.
+    """
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 2})
     for number, record in enumerate(records):
         value = record if isinstance(record, bytes) else json.dumps(record).encode()
+        when = {} if event_seconds is None else {"timestamp": int(1000 * event_seconds(number))}
         while True:
             try:
-                producer.produce(topic, value, partition=number % partitions)
+                producer.produce(topic, value, partition=number % partitions, **when)
                 break
             except BufferError:  # The queue of the producer is full.
                 producer.poll(0.1)

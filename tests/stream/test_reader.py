@@ -249,6 +249,7 @@ def test_prometheus_reads_the_figures_of_a_stream():
     figures = Figures()
     window = Window([[Range(0, 0, 3)]], {0: 3}, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
     figures.add(window)
+    figures.begin(window)
     figures.lag_records = 7
     port, end = metrics.serve(figures, 0)
     try:

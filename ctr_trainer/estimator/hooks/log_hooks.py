@@ -15,7 +15,7 @@ from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages import log_lines
 
 _log = logging.getLogger(__name__)
-_IN_FOUR_DIGITS = ("auc", "auc_window", "accuracy", "copc")
+_IN_FOUR_DIGITS = ("auc", "auc_window", "auc_event_window", "accuracy", "copc", "copc_event_window")
 FILE = "metrics.jsonl"
 _TAG = "global_step/sec"
 
@@ -61,15 +61,15 @@ class EventTimeLines:
     """Logs, with each line of a training, up to which event time of its stream the examples go.
 
     Args:
-      event_time: f() -> a time as text.
+      event_seconds: f() -> the newest event time in seconds since 1970; 0 before the first.
     """
 
-    def __init__(self, event_time: Callable[[], str]) -> None:
-        self._event_time = event_time
+    def __init__(self, event_seconds: Callable[[], float]) -> None:
+        self._event_seconds = event_seconds
 
     def take(self, line: Line) -> None:
         """Logs the event time."""
-        _log.info("step %d, event time = %s", line.step, self._event_time())
+        _log.info("step %d, event time = %s", line.step, log_lines.event_text(self._event_seconds()))
 
 
 class MetricsFileHook(StepHook):

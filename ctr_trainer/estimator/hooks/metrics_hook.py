@@ -19,6 +19,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.background import Background
 
 _CLOSE_SECONDS = 2.0
+_OF_EVENT_WINDOWS = {"auc": "auc_event_window", "xentropy_mean": "xentropy_event_window", "copc": "copc_event_window"}
 
 
 class OwnLines:
@@ -100,6 +101,47 @@ class LineTaker(Protocol):
         """Takes a line."""
 
 
+class EventWindows:
+    """Figures of windows of event time: of the examples of a stream whose events happened in the same hour, say.
+
+    Each example counts in the window that is open when its line of the log is due, and it was scored before the model
+    learned from it. A window ends with the first line whose newest event is at or after the end of the window, so its
+    borders are as exact as the lines, and the windows in which the stream is read, are short. Windows begin at multiples of their length since 1970; the
+    first window of a run begins with the run.
+
+    Args:
+      event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first.
+      window_secs: the length of a window, in seconds.
+    """
+
+    def __init__(self, event_seconds: Callable[[], float], window_secs: float) -> None:
+        self._event_seconds, self._window_secs = event_seconds, window_secs
+        self._sums: np.ndarray | None = None
+        self._number: int | None = None
+
+    def add(self, sums: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Adds the sums of a line alone. Returns the figures of the window that it ends; {} if it ends none."""
+        self._sums = sums if self._sums is None else self._sums + sums
+        now = self._event_seconds()
+        number = int(now // self._window_secs) if now else None
+        before, self._number = self._number, number if number is not None else self._number
+        if before is None or number is None or number == before:
+            return {}
+        ended, self._sums = self._sums, None
+        return _figures(ended, labels, _OF_EVENT_WINDOWS)
+
+
+def _figures(sums: np.ndarray, labels: Sequence[str], names: dict[str, str]) -> dict[str, float]:
+    """Returns figures of sums, by other names for those in `names`; `copc` is the clicks per predicted click."""
+    values = line_sums.unpack(sums, labels, 0, "", WorkerFigures()).values
+    found = {}
+    for label in labels:
+        means = (values[metric_name(name, label)] for name in ("real_mean", "prob_mean"))
+        values[metric_name("copc", label)] = copc(*means)
+        found |= {metric_name(new, label): values[metric_name(old, label)] for old, new in names.items()}
+    return found
+
+
 class MetricsHook(StepHook):
     """Every N steps gives a `Line` to its takers: the AUC since the start, and the means since the previous line.
 
@@ -118,6 +160,7 @@ class MetricsHook(StepHook):
       learning_rate: scalar tensor, the learning rate of the dense variables; None if there is none.
       of_windows: whether a line also has the AUC since the previous line, `auc_window`, and `copc`, the clicks per
         predicted click in that time: for training without an end, in which each example is new.
+      event_windows: adds figures of windows of event time to the lines; None for none.
     """
 
     order = Order.LINES
@@ -135,9 +178,11 @@ class MetricsHook(StepHook):
         own: Callable[[], WorkerFigures] = WorkerFigures,
         learning_rate: tf.Tensor | None = None,
         of_windows: bool = False,
+        event_windows: EventWindows | None = None,
     ) -> None:
         super().__init__()
-        self._of_windows, self._sums_before = of_windows, np.zeros(0)
+        self._of_windows, self._event_windows = of_windows, event_windows
+        self._sums_before: np.ndarray | None = None
         self._timer = periodic(every_n_steps, every_n_secs)
         if lines is not None and every_n_steps is None:
             raise ValueError("ranks meet at steps, not at times: give every_n_steps")
@@ -220,21 +265,17 @@ class MetricsHook(StepHook):
         for step, sums, of in lines:
             line = line_sums.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
             if self._of_windows:
-                values = line.values | self._window(sums, line.values)
+                values = line.values | self._window(sums)
                 # A window without examples has means of nothing, which JSON cannot hold.
                 line = dataclasses.replace(line, values={n: value for n, value in values.items() if value == value})
             for taker in self._takers:
                 taker.take(line)
 
-    def _window(self, sums: np.ndarray, values: dict[str, float]) -> dict[str, float]:
-        """Returns the AUC and the COPC since the previous line, by label."""
-        before, self._sums_before = self._sums_before if len(self._sums_before) else np.zeros_like(sums), sums
-        found = {}
-        for label, (now, then) in zip(self._metrics, line_sums.auc_states(sums, before), strict=False):
-            found[metric_name("auc_window", label)] = roc_auc(*(now - then))
-            means = (values[metric_name(name, label)] for name in ("real_mean", "prob_mean"))
-            found[metric_name("copc", label)] = copc(*means)
-        return found
+    def _window(self, sums: np.ndarray) -> dict[str, float]:
+        """Returns the AUC and the COPC since the previous line, by label, and those of a window that has ended."""
+        own, self._sums_before = line_sums.since(sums, self._sums_before), sums
+        found = _figures(own, list(self._metrics), {"auc": "auc_window", "copc": "copc"})
+        return found | (self._event_windows.add(own, list(self._metrics)) if self._event_windows else {})
 
     def _start_window(self) -> None:
         self._from_step, self._from_seconds, self._examples = self.step, self._clock.training_seconds(), 0

@@ -20,6 +20,15 @@ _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - 
 _EVERY_SECONDS = 10.0
 
 
+def event_text(seconds: float) -> str:
+    """Returns a time as text, such as 2026-11-23T10:00:04Z; "none" for 0.
+
+    Args:
+      seconds: seconds since 1970.
+    """
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else "none"
+
+
 def install(form: str = "plain", rank: int | None = None) -> None:
     """Writes the log of this process to standard error, line by line. A further call changes the form.
 
