@@ -185,7 +185,7 @@ class Feed:
 
     @property
     def event_seconds(self) -> Callable[[], float] | None:
-        """f() -> the event time of the newest example in seconds since 1970; None if unknown, and on ranks other than 0."""
+        """f() -> the newest event time in seconds since 1970; None if unknown, and on ranks other than 0."""
         return None
 
     @property

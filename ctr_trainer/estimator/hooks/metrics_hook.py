@@ -106,8 +106,8 @@ class EventWindows:
 
     Each example counts in the window that is open when its line of the log is due, and it was scored before the model
     learned from it. A window ends with the first line whose newest event is at or after the end of the window, so its
-    borders are as exact as the lines, and the windows in which the stream is read, are short. Windows begin at multiples of their length since 1970; the
-    first window of a run begins with the run.
+    borders are as exact as the lines, and the windows in which the stream is read, are short. Windows begin at
+    multiples of their length since 1970; the first window of a run begins with the run.
 
     Args:
       event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first.
