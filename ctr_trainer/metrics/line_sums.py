@@ -94,8 +94,9 @@ def since(sums: np.ndarray, before: np.ndarray | None) -> np.ndarray:
       before: float64[n] of the previous line; None if there is none.
     """
     found = sums.copy()
-    for first in range(0, len(sums) - ClickMetrics.SUMS if before is not None else 0, ClickMetrics.SUMS):
-        found[first : first + 2 * COARSE_BINS] -= before[first : first + 2 * COARSE_BINS]
+    if before is not None:
+        for first in range(0, len(sums) - ClickMetrics.SUMS, ClickMetrics.SUMS):
+            found[first : first + 2 * COARSE_BINS] -= before[first : first + 2 * COARSE_BINS]
     return found
 
 

@@ -134,7 +134,7 @@ class EventWindows:
 def _figures(sums: np.ndarray, labels: Sequence[str], names: dict[str, str]) -> dict[str, float]:
     """Returns figures of sums, by other names for those in `names`; `copc` is the clicks per predicted click."""
     values = line_sums.unpack(sums, labels, 0, "", WorkerFigures()).values
-    found = {}
+    found: dict[str, float] = {}
     for label in labels:
         means = (values[metric_name(name, label)] for name in ("real_mean", "prob_mean"))
         values[metric_name("copc", label)] = copc(*means)
