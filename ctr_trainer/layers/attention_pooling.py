@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ctr_trainer.layers.dice import dice, prelu
-from ctr_trainer.layers.masks import masked_softmax
+from ctr_trainer.layers.masks import Present
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import glorot
 
@@ -54,38 +54,40 @@ def attention_pooling(
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 4.3.
     """
-    length = history.shape.as_list()[1]
+    present = Present.of(mask)
+    behaviours = present.pack(history)
     with tf1.variable_scope(name):
-        hidden = _activate(_pairs(target, history, hidden_units[0]), mask, activation, training, "activation_0")
-        for index, units in enumerate(hidden_units[1:], 1):
-            flat = dense(tf.reshape(hidden, [-1, hidden.shape.as_list()[-1]]), units, f"layer_{index}")
-            hidden = _activate(tf.reshape(flat, [-1, length, units]), mask, activation, training, f"activation_{index}")
-        scores = tf.reshape(dense(tf.reshape(hidden, [-1, hidden.shape.as_list()[-1]]), 1, "score"), [-1, length])
-    weights = masked_softmax(scores, mask) if softmax else scores * mask
-    return tf.reduce_sum(history * weights[..., None], 1)
+        hidden = _pairs(target, behaviours, present, hidden_units[0])
+        for index in range(len(hidden_units)):
+            if index:
+                hidden = dense(hidden, hidden_units[index], f"layer_{index}")
+            if activation == "dice":
+                hidden = dice(hidden, training=training, name=f"activation_{index}", present=present)
+            else:
+                hidden = _activate(hidden, activation, f"activation_{index}")
+        scores = dense(hidden, 1, "score")
+    weights = present.softmax(scores) if softmax else scores
+    return tf.ensure_shape(present.sum(behaviours * weights), target.shape)
 
 
-def _pairs(target: tf.Tensor, history: tf.Tensor, units: int) -> tf.Tensor:
-    """`[q, h, q - h, q * h] W + b` of each behaviour, float32[B, L, units].
+def _pairs(target: tf.Tensor, behaviours: tf.Tensor, present: Present, units: int) -> tf.Tensor:
+    """`[q, h, q - h, q * h] W + b` of each of N behaviours, float32[N, units].
 
     Computed as `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`: half the products, and the wide concatenation, a copy
     of the target for each behaviour, is never made.
     """
-    length, dim = history.shape.as_list()[1:]
+    dim = behaviours.shape.as_list()[1]
     with tf1.variable_scope("layer_0"):
         kernel = glorot("kernel", [4, dim, units], 4 * dim, units)
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
     of_target, of_history, of_difference, of_product = tf.unstack(kernel)
-    product = tf.reshape(history * target[:, None], [-1, dim])
-    by_behaviour = tf.matmul(tf.reshape(history, [-1, dim]), of_history - of_difference)
-    by_behaviour += tf.matmul(product, of_product)
+    by_behaviour = tf.matmul(behaviours, of_history - of_difference)
+    by_behaviour += tf.matmul(behaviours * present.repeat(target), of_product)
     by_example = tf.nn.bias_add(tf.matmul(target, of_target + of_difference), bias)
-    return tf.reshape(by_behaviour, [-1, length, units]) + by_example[:, None]
+    return by_behaviour + present.repeat(by_example)
 
 
-def _activate(inputs: tf.Tensor, mask: tf.Tensor, activation: str, training: bool, name: str) -> tf.Tensor:
-    if activation == "dice":
-        return dice(inputs, mask, training, name=name)
+def _activate(inputs: tf.Tensor, activation: str, name: str) -> tf.Tensor:
     if activation == "prelu":
         return prelu(inputs, name)
     return {"relu": tf.nn.relu, "sigmoid": tf.sigmoid}[activation](inputs)

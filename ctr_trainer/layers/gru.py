@@ -1,5 +1,7 @@
 """A recurrent network over a short history, and its variant whose updates are weighted by an attention."""
 
+import dataclasses
+
 import tensorflow as tf
 
 from ctr_trainer.layers.weights import glorot
@@ -23,7 +25,7 @@ def gru(
 
     Args:
       inputs: x, float32[B, L, n].
-      mask: float32[B, L], 1 for an input and 0 for padding.
+      mask: float32[B, L], 1 for an input and 0 for the padding at the end.
       units: width of the state, which starts at 0.
       attention: a, float32[B, L]; None for a plain GRU.
       name: of the variable scope.
@@ -43,23 +45,130 @@ def gru(
     Source: Cho et al., Learning Phrase Representations, EMNLP 2014, section 2.3; Zhou et al., Deep Interest Evolution
     Network for Click-Through Rate Prediction, AAAI 2019, section 3.4.
     """
-    length, width = inputs.shape.as_list()[1:]
+    packed = Packed.of(mask)
+    scales = None if attention is None else packed.pack(attention[..., None])
+    return packed.unpack(gru_of_packed(packed.pack(inputs), packed, units, scales, name))
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Where the inputs of histories of different lengths stand if they are ordered by time, without padding.
+
+    The first inputs of all histories come first, then all second inputs, and so on. Within a step, longer histories
+    come first. So a step of a recurrent network takes the histories that have not ended, which are the first rows of
+    the previous step, and computes nothing for padding.
+
+    Attributes:
+      sizes: int32[L], how many histories have an input at each step; it falls.
+      starts: int32[L], the row at which each step starts.
+      steps: int32[N], the step of each of the N rows.
+      examples: int32[N], the example of each row.
+      places: int32[B], the row of each example within each of its steps.
+      lengths: int32[B], the length of each history.
+
+    Advice: it is made for recurrent networks; `Present` keeps the values of an example together.
+
+    Example:
+      >>> packed = Packed.of(tf.constant([[1.0, 0.0], [1.0, 1.0]]))
+      >>> packed.pack(tf.constant([[[1.0], [0.0]], [[2.0], [3.0]]])).eval()
+      array([[2.],
+             [1.],
+             [3.]], dtype=float32)
+    """
+
+    sizes: tf.Tensor
+    starts: tf.Tensor
+    steps: tf.Tensor
+    examples: tf.Tensor
+    places: tf.Tensor
+    lengths: tf.Tensor
+
+    @classmethod
+    def of(cls, mask: tf.Tensor) -> "Packed":
+        """Orders the inputs of float32[B, L], 1 for an input and 0 for the padding at the end."""
+        lengths = tf.cast(tf.reduce_sum(mask, 1), tf.int32)
+        order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+        number = tf.range(mask.shape.as_list()[1])
+        present = number[:, None] < tf.gather(lengths, order)[None]
+        sizes = tf.reduce_sum(tf.cast(present, tf.int32), 1)
+        steps, places = tf.unstack(tf.cast(tf.where(present), tf.int32), 2, axis=1)
+        return cls(
+            sizes=sizes,
+            starts=tf.cumsum(sizes, exclusive=True),
+            steps=steps,
+            examples=tf.gather(order, places),
+            places=tf.math.invert_permutation(order),
+            lengths=lengths,
+        )
+
+    def pack(self, values: tf.Tensor) -> tf.Tensor:
+        """Returns the float32[N, n] of float32[B, L, n]."""
+        _, length, width = values.shape.as_list()
+        return tf.gather(tf.reshape(values, [-1, width]), self.examples * length + self.steps)
+
+    def unpack(self, states: tf.Tensor) -> tf.Tensor:
+        """Returns the float32[B, L, n] of float32[N, n]; behind its end a history has its last vector, or zeros."""
+        number = tf.range(self.sizes.shape.as_list()[0])
+        return self._at(states, tf.minimum(number[None], self.lengths[:, None] - 1), self.places[:, None])
+
+    def last(self, states: tf.Tensor) -> tf.Tensor:
+        """Returns float32[B, n], the last vector of each history in float32[N, n]; zeros for an empty history."""
+        return self._at(states, self.lengths - 1, self.places)
+
+    def softmax(self, scores: tf.Tensor) -> tf.Tensor:
+        """Computes the softmax over each history of float32[N]."""
+        count = tf.shape(self.lengths)[0]
+        highest = tf.stop_gradient(tf.math.unsorted_segment_max(scores, self.examples, count))
+        powers = tf.exp(scores - tf.gather(highest, self.examples))
+        return powers / tf.gather(tf.math.unsorted_segment_sum(powers, self.examples, count), self.examples)
+
+    def _at(self, states: tf.Tensor, steps: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        """Gathers rows by step and place; zeros for steps below 0."""
+        rows = tf.gather(self.starts, tf.maximum(steps, 0)) + places + 1
+        with_zeros = tf.pad(states, [[1, 0], [0, 0]])
+        return tf.gather(with_zeros, tf.where(steps < 0, tf.zeros_like(rows), rows))
+
+
+def gru_of_packed(
+    inputs: tf.Tensor, packed: Packed, units: int, attention: tf.Tensor | None = None, name: str = "gru"
+) -> tf.Tensor:
+    """Runs `gru` over inputs that are packed, which costs nothing for padding.
+
+    Args:
+      inputs: x, float32[N, n].
+      packed: the order of the inputs.
+      units, name: see `gru`.
+      attention: a, float32[N, 1]; None for a plain GRU.
+
+    Returns:
+      float32[N, units], the state after each input.
+
+    Advice: take it if what follows needs no state of padding; `packed.last` gives the state after a whole history.
+
+    Example:
+      >>> packed = Packed.of(tf.constant([[1.0, 0.0], [1.0, 1.0]]))
+      >>> gru_of_packed(packed.pack(tf.ones([2, 2, 4])), packed, units=3).shape
+      TensorShape([3, 3])
+    """
+    width, length = inputs.shape.as_list()[1], packed.sizes.shape.as_list()[0]
     with tf1.variable_scope(name):
-        # Three kernels side by side, each with its own fan-in and fan-out.
+        # Three kernels next to each other, each with its own fan-in and fan-out.
         kernel = glorot("kernel", [width, 3 * units], width, units)
         bias = tf1.get_variable("bias", [3 * units], initializer=tf1.zeros_initializer())
         recurrent = glorot("recurrent_kernel", [units, 3 * units], units, units)
         recurrent_bias = tf1.get_variable("recurrent_bias", [3 * units], initializer=tf1.zeros_initializer())
-    by_time = tf.reshape(tf.transpose(inputs, [1, 0, 2]), [-1, width])
-    projected = tf.reshape(tf.nn.bias_add(tf.matmul(by_time, kernel), bias), [length, -1, 3 * units])
-    scales = tf.transpose(mask if attention is None else mask * attention)[..., None]
-    state = tf.zeros_like(projected[0, :, :units])
-    states = []
-    for of_input, scale in zip(tf.unstack(projected), tf.unstack(scales, length), strict=True):
+    projected = tf.split(tf.nn.bias_add(tf.matmul(inputs, kernel), bias), [2 * units, units], 1)
+    gates_of_inputs, candidates_of_inputs = (tf.split(each, packed.sizes, num=length) for each in projected)
+    scales = None if attention is None else tf.split(attention, packed.sizes, num=length)
+    state = tf.zeros_like(candidates_of_inputs[0])
+    states: list[tf.Tensor] = []
+    for step in range(length):
+        if states:
+            state = states[-1][: packed.sizes[step]]
         of_state = tf.nn.bias_add(tf.matmul(state, recurrent), recurrent_bias)
-        gates = tf.sigmoid(of_input[:, : 2 * units] + of_state[:, : 2 * units])
-        update, reset = tf.split(gates, 2, 1)
-        candidate = tf.tanh(of_input[:, 2 * units :] + reset * of_state[:, 2 * units :])
-        state += scale * update * (candidate - state)
-        states.append(state)
-    return tf.stack(states, 1)
+        gates_of_state, candidate_of_state = tf.split(of_state, [2 * units, units], 1)
+        update, reset = tf.split(tf.sigmoid(gates_of_inputs[step] + gates_of_state), 2, 1)
+        candidate = tf.tanh(candidates_of_inputs[step] + reset * candidate_of_state)
+        update = update if scales is None else update * scales[step]
+        states.append(state + update * (candidate - state))
+    return tf.concat(states, 0)

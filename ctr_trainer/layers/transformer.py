@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from ctr_trainer.layers.layer_norm import layer_norm
-from ctr_trainer.layers.masks import masked_softmax
+from ctr_trainer.layers.masks import Present, masked_softmax
 from ctr_trainer.layers.mlp import dense
 
 tf1 = tf.compat.v1
@@ -27,7 +27,7 @@ def transformer_block(
 
     Args:
       inputs: x, float32[B, L, n].
-      mask: float32[B, L]; no position attends to positions of mask 0, and the outputs there have no meaning.
+      mask: float32[B, L]; no position attends to positions of mask 0, and the outputs there are 0.
       heads: number of attention heads; divides n.
       feed_forward_units: width of the hidden layer.
       dropout: fraction of the outputs of the attention, and of the network, that are set to zero while training.
@@ -46,14 +46,14 @@ def transformer_block(
     Source: Vaswani et al., Attention Is All You Need, NIPS 2017, section 3; as in Chen et al., Behavior Sequence
     Transformer for E-commerce Recommendation in Alibaba, DLP-KDD 2019, section 2.2.
     """
-    length, width = inputs.shape.as_list()[1:]
-    rate = dropout if training else 0.0
+    width, present = inputs.shape.as_list()[2], Present.of(mask)
+    rate, values = dropout if training else 0.0, present.pack(inputs)
     with tf1.variable_scope(name):
-        attended = self_attention(inputs, mask, heads)
-        middle = layer_norm(inputs + _dropped(attended, rate), name="attention_norm")
-        hidden = dense(tf.reshape(middle, [-1, width]), feed_forward_units, "hidden")
-        output = tf.reshape(dense(tf.nn.leaky_relu(hidden), width, "output"), [-1, length, width])
-        return layer_norm(middle + _dropped(output, rate), name="output_norm")
+        attended = _self_attention(values, present, mask, heads)
+        middle = layer_norm(values + _dropped(attended, rate), name="attention_norm")
+        hidden = dense(middle, feed_forward_units, "hidden")
+        output = dense(tf.nn.leaky_relu(hidden), width, "output")
+        return present.unpack(layer_norm(middle + _dropped(output, rate), name="output_norm"))
 
 
 def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "attention") -> tf.Tensor:
@@ -66,7 +66,7 @@ def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "
       name: of the variable scope.
 
     Returns:
-      float32[B, L, n].
+      float32[B, L, n]; 0 at positions of mask 0.
 
     Advice: take `transformer_block`, unless you have residuals and norms of your own.
 
@@ -74,17 +74,25 @@ def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "
       >>> self_attention(tf.ones([2, 5, 4]), tf.ones([2, 5]), heads=2).shape
       TensorShape([2, 5, 4])
     """
-    length, width = inputs.shape.as_list()[1:]
+    present = Present.of(mask)
+    return present.unpack(_self_attention(present.pack(inputs), present, mask, heads, name))
+
+
+def _self_attention(
+    values: tf.Tensor, present: Present, mask: tf.Tensor, heads: int, name: str = "attention"
+) -> tf.Tensor:
+    """Computes `self_attention` of float32[N, n], the values that are present."""
+    width = values.shape.as_list()[1]
     size = width // heads
     with tf1.variable_scope(name):
         # One product for queries, keys and values of all heads.
-        projected = dense(tf.reshape(inputs, [-1, width]), 3 * width, "projection")
-        by_head = tf.transpose(tf.reshape(projected, [-1, length, 3, heads, size]), [2, 0, 3, 1, 4])
-        queries, keys, values = tf.unstack(by_head)
-        scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(size)
+        projected = present.unpack(dense(values, 3 * width, "projection"))
+        by_head = tf.transpose(tf.reshape(projected, [-1, present.length, 3 * heads, size]), [0, 2, 1, 3])
+        queries, keys, contents = tf.split(by_head, 3, 1)
+        scores = tf.matmul(queries, keys, transpose_b=True) * (1.0 / math.sqrt(size))
         weights = masked_softmax(scores, mask[:, None, None])
-        joined = tf.reshape(tf.transpose(tf.matmul(weights, values), [0, 2, 1, 3]), [-1, width])
-        return tf.reshape(dense(joined, width, "output"), [-1, length, width])
+        joined = tf.transpose(tf.matmul(weights, contents), [0, 2, 1, 3])
+        return dense(present.pack(tf.reshape(joined, [-1, present.length, width])), width, "output")
 
 
 def _dropped(inputs: tf.Tensor, rate: float) -> tf.Tensor:

@@ -6,9 +6,8 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.gru import gru
+from ctr_trainer.layers.gru import Packed, gru_of_packed
 from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.layers.masks import masked_softmax
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.next_behaviour import next_behaviour_loss
 from ctr_trainer.models.head import Labels, binary_head
@@ -55,13 +54,16 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     for index, history in enumerate(histories(features, params, "dien")):
         with tf1.variable_scope(f"history_{index}"):
             units = history.values.shape.as_list()[-1]
-            states = gru(history.values, history.mask, units, name="extraction")
+            packed = Packed.of(history.mask)
+            behaviours = packed.pack(history.values)
+            states = gru_of_packed(behaviours, packed, units, name="extraction")
             towards = dense(history.target, units, "attention")
-            scores = tf.reduce_sum(states * towards[:, None], 2)
-            attention = masked_softmax(scores, history.mask)
-            interests.append(gru(states, history.mask, units, attention, name="evolution")[:, -1])
+            scores = tf.reduce_sum(states * tf.gather(towards, packed.examples), 1)
+            attention = packed.softmax(scores)[:, None]
+            evolved = gru_of_packed(states, packed, units, attention, name="evolution")
+            interests.append(packed.last(evolved))
         if labels is not None and params.auxiliary_weight:
-            auxiliary.append(next_behaviour_loss(states, history.values, history.mask, features["weight"]))
+            auxiliary.append(next_behaviour_loss(states, behaviours, packed, features["weight"]))
     logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits", bias=params.base_logit())
     extra = params.auxiliary_weight * tf.add_n(auxiliary) / len(auxiliary) if auxiliary else None
     return binary_head(features, labels, mode, params, logits, extra)

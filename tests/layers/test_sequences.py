@@ -8,8 +8,8 @@ from ctr_trainer.features import tensors
 from ctr_trainer.layers.attention_pooling import ACTIVATIONS, attention_pooling
 from ctr_trainer.layers.batch_norm import batch_statistics
 from ctr_trainer.layers.dice import dice, prelu
-from ctr_trainer.layers.gru import gru
-from ctr_trainer.layers.masks import masked_mean, masked_softmax
+from ctr_trainer.layers.gru import Packed, gru
+from ctr_trainer.layers.masks import Present, masked_mean, masked_softmax
 from ctr_trainer.layers.next_behaviour import next_behaviour_loss
 from ctr_trainer.layers.transformer import self_attention, transformer_block
 from tests.layers.graph import check_gradients, run
@@ -161,6 +161,58 @@ def test_attention_pooling_has_right_gradients(activation):
     )  # a step may cross the corner of the others
 
 
+def _dice_as_written(x, alpha, weights):
+    """Dice of a batch, float32[N, n], by the equation, with TensorFlow's own gradient."""
+    count = tf.reduce_sum(weights)
+    mean = tf.reduce_sum(x * weights[:, None], 0) / count
+    variance = tf.reduce_sum(tf.math.squared_difference(x, mean) * weights[:, None], 0) / count
+    gate = tf.sigmoid((x - mean) * tf.math.rsqrt(variance + 1e-6))
+    return gate * x + (1.0 - gate) * alpha * x
+
+
+def test_dice_and_its_gradients_are_those_of_the_equation_with_and_without_padding():
+    draw = np.random.default_rng(3)
+    values, upstream = draw.normal(2.0, 3.0, size=(2, 40, 7)).astype(np.float32)
+    weights = (draw.random(40) < 0.7).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        x, mask = tf.constant(values), tf.constant(weights)
+        own = dice(x, mask, training=True)
+        (alpha,) = tf1.trainable_variables()
+        session.run(tf1.global_variables_initializer())
+        alpha.load(draw.normal(size=7), session)
+        other = _dice_as_written(x, alpha, mask)
+        found, expected = (
+            session.run([output, *tf.gradients(output, [x, alpha], tf.constant(upstream))]) for output in (own, other)
+        )
+    for each, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_packing_repeating_and_unpacking_have_the_gradients_of_gathers():
+    vectors, upstream = RNG.normal(size=(3, 4)).astype(np.float32), RNG.normal(size=(7, 4)).astype(np.float32)
+    values = RNG.normal(size=(7, 4)).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        history, of_examples, packed = tf.constant(HISTORY), tf.constant(vectors), tf.constant(values)
+        present = Present.of(tf.constant(MASK))
+        own = [(present.pack(history), history), (present.repeat(of_examples), of_examples)]
+        flat = tf.reshape(history, [15, 4])
+        plain = [
+            (tf.gather(flat, [0, 1, 2, 3, 4, 5, 6]), history),
+            (tf.gather(of_examples, [0] * 5 + [1] * 2), of_examples),
+        ]
+        for (mine, of), (theirs, _) in zip(own, plain, strict=True):
+            gradients = [tf.convert_to_tensor(tf.gradients(each, of, upstream)[0]) for each in (mine, theirs)]
+            found, wanted, gradient, wanted_gradient = session.run([mine, theirs, *gradients])
+            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_allclose(gradient, wanted_gradient, atol=1e-6)
+        unpacked = present.unpack(packed)
+        (gradient,) = tf.gradients(unpacked, packed, tf.constant(HISTORY))
+        found, gradient, sums = session.run([unpacked, gradient, present.sum(packed)])
+    np.testing.assert_array_equal(found.reshape(15, 4), np.concatenate([values, np.zeros((8, 4))]))
+    np.testing.assert_array_equal(gradient, HISTORY.reshape(15, 4)[:7])
+    np.testing.assert_allclose(sums, [values[:5].sum(0), values[5:].sum(0), np.zeros(4)], atol=1e-6)
+
+
 def _gru_by_hand(inputs, mask, values, attention):
     kernel, bias = values["gru/kernel"], values["gru/bias"]
     recurrent, recurrent_bias = values["gru/recurrent_kernel"], values["gru/recurrent_bias"]
@@ -210,7 +262,7 @@ def test_self_attention_is_that_of_the_paper_for_each_head():
             weights = _softmax(queries[b, :, head] @ keys[b, there, head].T / np.sqrt(2))
             joined[b, :, head] = weights @ states[b, there, head]
     expected = joined @ values["attention/output/kernel"] + values["attention/output/bias"]
-    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(output, expected * mask[..., None], atol=1e-5)
 
 
 def test_transformer_block_adds_and_normalises_twice():
@@ -219,7 +271,8 @@ def test_transformer_block_adds_and_normalises_twice():
     hidden = middle @ values["transformer/hidden/kernel"] + values["transformer/hidden/bias"]
     hidden = np.where(hidden > 0, hidden, 0.2 * hidden)
     fed = hidden @ values["transformer/output/kernel"] + values["transformer/output/bias"]
-    np.testing.assert_allclose(output, _layer_norm(middle + fed, values, "transformer/output_norm"), atol=1e-4)
+    expected = _layer_norm(middle + fed, values, "transformer/output_norm") * MASK[..., None]
+    np.testing.assert_allclose(output, expected, atol=1e-4)
 
 
 def _again(x, mask):
@@ -258,9 +311,14 @@ def test_empty_histories_have_finite_gradients(layer):
     assert all(np.isfinite(gradient).all() for gradient in found)
 
 
+def _next_behaviour_loss(states, history, mask, weight):
+    packed = Packed.of(mask)
+    return next_behaviour_loss(packed.pack(states), packed.pack(history), packed, weight)
+
+
 def test_next_behaviour_loss_sets_what_followed_against_anothers_history():
     states, history = np.float32([[[1, 0], [0, 1]], [[2, 0], [0, 0]]]), np.float32([[[5, 5], [3, 1]], [[5, 5], [1, 4]]])
-    loss, _ = run(next_behaviour_loss, states, history, np.ones((2, 2), np.float32), np.float32([1, 3]))
+    loss, _ = run(_next_behaviour_loss, states, history, np.ones((2, 2), np.float32), np.float32([1, 3]))
     soft = lambda x: np.log1p(np.exp(x))  # noqa: E731
     # <h_1, e_2> is 3 and 2; with the other's e_2 it is 1 and 6.
     assert loss == pytest.approx((soft(-3) + soft(1) + 3 * (soft(-2) + soft(6))) / 4, rel=1e-6)
@@ -270,8 +328,8 @@ def test_next_behaviour_loss_counts_only_steps_that_both_histories_have():
     rng = np.random.default_rng(1)
     states, history = (rng.normal(size=(2, 3, 2)).astype(np.float32) for _ in range(2))
     mask = np.float32([[1, 1, 1], [1, 1, 0]])
-    loss, _ = run(next_behaviour_loss, states, history, mask, np.ones(2, np.float32))
-    cut, _ = run(next_behaviour_loss, states[:, :2], history[:, :2], mask[:, :2], np.ones(2, np.float32))
+    loss, _ = run(_next_behaviour_loss, states, history, mask, np.ones(2, np.float32))
+    cut, _ = run(_next_behaviour_loss, states[:, :2], history[:, :2], mask[:, :2], np.ones(2, np.float32))
     assert loss == pytest.approx(cut, rel=1e-6)
-    nothing, _ = run(next_behaviour_loss, states, history, np.zeros_like(mask), np.ones(2, np.float32))
+    nothing, _ = run(_next_behaviour_loss, states, history, np.zeros_like(mask), np.ones(2, np.float32))
     assert nothing == 0
