@@ -35,6 +35,8 @@ def test_parts_that_are_not_run_are_null_and_not_imported(model_quality, capsys)
         "movielens_history_best_auc": None,
         "din_over_deepfm_speed": None,
         "dien_over_deepfm_speed": None,
+        "bst_over_deepfm_speed": None,
+        "din_over_deepfm_speed_50": None,
         "search_minus_hand_tuned_min": None,
     }
     assert "quality_search" not in sys.modules
