@@ -185,8 +185,8 @@ class BatchFeed(Feed):
         return self._reader.is_live
 
     @property
-    def event_seconds(self) -> Callable[[], float] | None:
-        return self._reader.event_seconds
+    def stream_state(self) -> Callable[[], dict[str, float]] | None:
+        return self._reader.stream_state
 
     @property
     def status_lines(self) -> Sequence[Callable[[], str]]:

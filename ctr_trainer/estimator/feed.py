@@ -184,9 +184,15 @@ class Feed:
         return False
 
     @property
+    def stream_state(self) -> Callable[[], dict[str, float]] | None:
+        """f() -> how far a stream is read, see `GivenReader`; None without a stream, and on ranks other than 0."""
+        return None
+
+    @property
     def event_seconds(self) -> Callable[[], float] | None:
         """f() -> the newest event time in seconds since 1970; None if unknown, and on ranks other than 0."""
-        return None
+        state = self.stream_state
+        return None if state is None else lambda: state()["event_seconds"]
 
     @property
     def status_lines(self) -> Sequence[Callable[[], str]]:

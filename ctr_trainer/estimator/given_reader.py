@@ -45,7 +45,8 @@ class GivenReader:
       is_live: whether examples arrive one by one, as in a stream.
       committed: f(position), called after a checkpoint with this position is complete.
       status_lines: f() -> list of f() -> a line for the log.
-      event_seconds: f() -> the newest event time in seconds since 1970, 0 before the first; None if unknown.
+      stream_state: of a stream, f() -> {`event_seconds`: the newest event time in seconds since 1970, 0 before the
+        first; `lag_records`: how many records wait}; None otherwise.
       read_latency: OpsReadSample, the time that the reader took for each batch.
     """
 
@@ -63,7 +64,7 @@ class GivenReader:
         self._position_after = getattr(reader, "position_after", lambda steps: None)
         self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
         self.status_lines: Callable[[], Sequence[Callable[[], str]]] = getattr(reader, "status_lines", list)
-        self.event_seconds: Callable[[], float] | None = getattr(reader, "event_seconds", None)
+        self.stream_state: Callable[[], dict[str, float]] | None = getattr(reader, "stream_state", None)
         self.read_latency = Latency(operation("read"))
 
     def with_statistics(self, statistics: Statistics) -> "GivenReader":

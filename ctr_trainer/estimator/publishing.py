@@ -176,7 +176,7 @@ def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
     tower = DenseTower(job.model_fn, params_of_this_graph(job.params), (features.spec, features.statistics))
     configs: list[TableConfig] = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
     name = job.record.name or "model"
-    spool = Spool(path_of(job.model_dir) / DIRECTORY, name, training.store, configs, publish.dtype)
+    spool = Spool(path_of(job.model_dir) / DIRECTORY, name, training.store, configs, publish.dtype, feed.stream_state)
     log = os.path.join(local_directory(job.model_dir), _LOG)
     cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed, on all cores 19%.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)

@@ -41,6 +41,10 @@ class Figures:
         """Age of the newest event that is trained; 0 if none is left to read."""
         return max(time.time() - self.event_seconds, 0.0) if self.lag_records and self.event_seconds else 0.0
 
+    def state(self) -> dict[str, float]:
+        """Returns `event_seconds` and `lag_records` by their names, for whoever publishes the model."""
+        return {"event_seconds": self.event_seconds, "lag_records": self.lag_records}
+
     def status_line(self) -> str:
         """Returns the `[RunStatus]` line of the time since the previous one."""
         now = time.monotonic()

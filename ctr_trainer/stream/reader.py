@@ -80,13 +80,9 @@ class StreamReader:
         return [self.coordinator.figures.status_line] if self.coordinator else []
 
     @property
-    def event_seconds(self) -> Callable[[], float] | None:
-        """A function f() -> the newest event time that is trained, in seconds since 1970; None but on rank 0.
-
-        It is 0 before the first record.
-        """
-        coordinator = self.coordinator
-        return None if coordinator is None else lambda: coordinator.figures.event_seconds
+    def stream_state(self) -> Callable[[], dict[str, float]] | None:
+        """A function f() -> what `Figures.state` returns; None but on rank 0."""
+        return self.coordinator.figures.state if self.coordinator else None
 
     def __iter__(self) -> Iterator[Batch]:
         source = self._open_source()

@@ -1,5 +1,6 @@
 """Jobs that train from a real broker, and are killed."""
 
+import contextlib
 import json
 import shutil
 import signal
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
+from ctr_trainer.serving.publication.places import open_reader
 from tests.parallel import launch
 from tests.stream import brokers
 
@@ -122,7 +124,7 @@ def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path, workers):
         line = command(workers, tmp_path, "model", broker.address, "--stream_until=latest", "--log_steps=2")
         line = [each for each in line if not each.startswith(("--save_checkpoints", "--stream_wait_secs"))]
         line += [f"--batch_size={16 // max(workers, 1)}", "--save_checkpoints_event_secs=600"]
-        line += ["--validation_window_secs=900", "--keep_checkpoint_max=0"]
+        line += ["--validation_window_secs=900", "--keep_checkpoint_max=0", f"--publish={tmp_path / 'published'}"]
         done = subprocess.run(
             line, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
         )
@@ -133,6 +135,10 @@ def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path, workers):
     ended = [each for each in lines if "auc_event_window" in each]
     assert len(ended) == 3 and all({"xentropy_event_window", "copc_event_window"} <= each.keys() for each in ended)
     assert "event time = 2026-01-01T12:" in done.stderr
+    with contextlib.closing(open_reader(str(tmp_path / "published"))) as reader:
+        while reader.refresh():
+            reader.advance()
+        assert reader.record.stream == {"event_seconds": noon + 3199, "lag_records": 0}
 
 
 def test_a_replay_of_one_worker_from_the_same_checkpoint_gives_the_same_model_to_the_bit(tmp_path):

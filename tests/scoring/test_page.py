@@ -1,6 +1,7 @@
 """The page of a scoring server, in a real browser."""
 
 import shutil
+import time
 
 import pytest
 
@@ -71,6 +72,14 @@ def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, s
     assert " ms" in browser.find_element(By.ID, "latency").text and "rows" in browser.find_element(By.ID, "server").text
     assert "trained to step 19, " in _until(browser, "state", " ago")
     assert not [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+
+
+def test_the_page_shows_how_far_a_stream_is_trained(browser, small_model, tmp_path):
+    stream = {"event_seconds": time.time() - 1000, "lag_records": 1234}
+    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], stream=stream)
+    with running(tmp_path) as server:
+        _open(browser, server)
+        assert "newest event 17 minutes old, 1,234 records waited" in _until(browser, "state", "newest event")
 
 
 def test_several_examples_are_predicted_at_a_time_and_fields_start_with_typical_values(browser, server, small_model):

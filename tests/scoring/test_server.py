@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import json
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -171,6 +172,25 @@ def test_prometheus_sees_requests_batches_and_freshness(client, small_model):
     assert float(figures['ctr_score_batch_examples_bucket{le="4.0"}']) >= 1
     assert float(figures["ctr_score_keys_total"]) > 0 and figures["ctr_score_epoch"] == "0.0"
     assert float(figures["ctr_score_age_seconds"]) > 0 and float(figures['ctr_score_part_seconds_count{part="rows"}'])
+
+
+def test_the_event_time_and_the_lag_of_a_stream_reach_everyone_who_asks(small_model, tmp_path):
+    stream = {"event_seconds": time.time() - 100, "lag_records": 7}
+    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], stream=stream)
+    with running(tmp_path) as server, contextlib.closing(Client(server.port)) as client:
+        headers = client.predict(instances=small_model.instances[:1])[2]
+        assert 100 <= float(headers["X-Model-Event-Age-Seconds"]) < 100 + 3600
+        health = client.ask("/healthz")[1]
+        assert health["lag_records"] == 7 and 100 <= health["event_age_secs"] < 100 + 3600
+        figures = dict(line.rsplit(" ", 1) for line in client.ask("/metrics")[1].splitlines() if line[0] != "#")
+        assert figures["ctr_score_lag_records"] == "7.0" and float(figures["ctr_score_event_age_seconds"]) >= 100
+
+
+def test_a_model_without_a_stream_says_nothing_of_events(client, small_model):
+    headers = client.predict(instances=small_model.instances[:1])[2]
+    assert "X-Model-Event-Age-Seconds" not in headers
+    assert not {"lag_records", "event_age_secs"} & client.ask("/healthz")[1].keys()
+    assert "ctr_score_lag_records" not in client.ask("/metrics")[1]
 
 
 def test_a_newer_record_is_served_while_requests_come_and_no_answer_mixes_two(small_model, tmp_path):

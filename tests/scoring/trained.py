@@ -70,6 +70,7 @@ def publish(
     variables: Callable[[np.ndarray], np.ndarray] | None = None,
     more_rows: int = 0,
     graph_of: Record | None = None,
+    stream: dict[str, float] | None = None,
 ) -> Record:
     """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder.
 
@@ -78,6 +79,7 @@ def publish(
       more_rows: how many rows of each table are added, of keys that no example has.
       graph_of: an earlier record of the generation, whose graph the tower takes: a training exports its graph once, and
         two exports in one process name gradient functions differently.
+      stream: see `Record`.
     """
     kind = records.EPOCH if epoch else records.BASE
     directory, name = records.generation_path(url, generation), records.name_of(kind, epoch)
@@ -104,7 +106,7 @@ def publish(
             dense_files.append({"file": os.path.relpath(path, tower), "bytes": size, "crc32": crc32})
     tables = json.loads(json.dumps([{"config": config.to_dict()} for config, _ in blocks.values()]))
     record = Record(
-        NAME, generation, epoch, kind, checkpoint.step, time.time(), dtype, tables, files, dense, dense_files
+        NAME, generation, epoch, kind, checkpoint.step, time.time(), dtype, tables, files, dense, dense_files, stream
     )  # fmt: skip
     records.write_record(url, record)
     if kind == records.BASE:

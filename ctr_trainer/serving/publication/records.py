@@ -70,6 +70,8 @@ class Record:
         generation's directory, `kind` is `rows` or `removed`.
       dense: name of the directory of this state's dense tower.
       dense_files: for each file of the tower {`file`, `bytes`, `crc32`}; `file` is relative to the tower's directory.
+      stream: of a training from a stream, {`event_seconds`: the newest event time that it had trained, in seconds since
+        1970, 0 before the first; `lag_records`: how many records waited} when the rows were taken; None otherwise.
     """
 
     model: str
@@ -83,6 +85,7 @@ class Record:
     files: list[dict[str, Any]]
     dense: str
     dense_files: list[dict[str, Any]]
+    stream: dict[str, float] | None = None
 
     @property
     def name(self) -> str:

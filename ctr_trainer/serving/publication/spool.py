@@ -69,6 +69,7 @@ class Spool:
       store: the store of the rows.
       configs: the configuration of each table.
       dtype: the dtype of the packed rows.
+      stream: f() -> `Record.stream`; None if the training reads no stream.
 
     Attributes:
       path: the path of the directory.
@@ -76,8 +77,17 @@ class Spool:
       records, rows, removed: how many of each this object has written, in all generations.
     """
 
-    def __init__(self, path: Place, model: str, store: Store, configs: Sequence[TableConfig], dtype: str) -> None:
+    def __init__(
+        self,
+        path: Place,
+        model: str,
+        store: Store,
+        configs: Sequence[TableConfig],
+        dtype: str,
+        stream: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
         self.path: Path = path_of(path).absolute()
+        self._stream = stream
         self._model, self._store, self._dtype = model, store, dtype
         self._tables = [{"config": config.to_dict()} for config in configs]
         self._publication: Publication | None = None
@@ -108,6 +118,7 @@ class Spool:
         publication = self._publication or self.begin()
         kind, epoch = (EPOCH, self.last.epoch + 1) if self.last else (BASE, 0)
         name, now = records.name_of(kind, epoch), time.time()
+        stream = self._stream() if self._stream else None
         directory = records.generation_path(self.path, publication.generation)
         (directory / name).remove_all()
         files = self._store.publish(str(directory / name), epoch, self._dtype, self.last.epoch if self.last else None)
@@ -124,6 +135,7 @@ class Spool:
             files=[{**entry, "file": f"{name}/{entry['file']}"} for entry in files],
             dense=dense,
             dense_files=_write_tower(directory / dense, write_tower),
+            stream=stream,
         )
         if self._is_closed:
             raise UserError(f"{self.path}: the rows of {name} may be of a store that is closed")

@@ -8,7 +8,7 @@ with writer:
         writer.write_batch(batch)
         answer = reader.read_chunk()
         answer.data           # one column per prediction
-        answer.app_metadata   # JSON: generation, epoch, global_step, age_secs
+        answer.app_metadata   # JSON of Freshness.to_dict: generation, epoch, global_step, age_secs
     writer.done_writing()
 
 To rank candidates for one context, a batch has the features of the candidates, and its app_metadata is the context:
@@ -20,7 +20,6 @@ decompresses them before they can be checked, has no limit on connections, and s
 """
 
 import concurrent.futures
-import dataclasses
 import json
 import logging
 import resource
@@ -224,7 +223,7 @@ class FlightScorer:
             if not has_begun:
                 yield _message(answer.schema.serialize())
                 has_begun = True
-            yield _message(answer.serialize(), json.dumps(dataclasses.asdict(scored.freshness)).encode())
+            yield _message(answer.serialize(), json.dumps(scored.freshness.to_dict()).encode())
 
     def _score(self, name: str, batch: pa.RecordBatch, metadata: bytes) -> Scored:
         examples = request_forms.of_flight(self._live.named(name).inputs, batch, metadata, self._limits)

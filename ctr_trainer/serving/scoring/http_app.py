@@ -15,7 +15,6 @@ Source: https://www.tensorflow.org/tfx/serving/api_rest
 import asyncio
 import base64
 import contextlib
-import dataclasses
 import json
 import logging
 import pathlib
@@ -104,7 +103,7 @@ class HttpApp:
 
     async def _health(self, request: Request) -> Response:
         wrong = self._live.what_is_wrong()
-        now = dataclasses.asdict(self._live.model.freshness) if self._live.is_loaded else {}
+        now = self._live.model.freshness.to_dict() if self._live.is_loaded else {}
         problem = {"problem": self._live.problem} if self._live.problem else {}
         return JSONResponse({"status": wrong or "ok", **problem, **now}, 503 if wrong else 200)
 
@@ -221,12 +220,15 @@ async def _no_route(request: Request, error: Exception) -> JSONResponse:
 
 
 def _headers(freshness: Freshness) -> dict[str, str]:
-    return {
+    headers = {
         "X-Model-Generation": str(freshness.generation),
         "X-Model-Epoch": str(freshness.epoch),
         "X-Model-Step": str(freshness.global_step),
         "X-Model-Age-Seconds": f"{freshness.age_secs:.3f}",
     }
+    if freshness.event_age_secs is not None:
+        headers["X-Model-Event-Age-Seconds"] = f"{freshness.event_age_secs:.3f}"
+    return headers
 
 
 def _answer(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
@@ -281,7 +283,7 @@ def _metadata(name: str, model: ServedModel) -> dict[str, Any]:
         "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
         "features": features,
         "outputs": list(model.outputs),
-        "freshness": dataclasses.asdict(now),
+        "freshness": now.to_dict(),
     }
 
 

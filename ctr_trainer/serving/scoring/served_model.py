@@ -5,6 +5,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -74,12 +75,21 @@ class Freshness:
       epoch: epoch of the record.
       global_step: global step of the record.
       age_secs: seconds between the copy of the rows from the training and the answer.
+      event_age_secs: of a training from a stream, seconds between the newest event that it had trained and the answer;
+        None without a stream.
+      lag_records: of a training from a stream, how many records waited when the rows were taken; None without a stream.
     """
 
     generation: int
     epoch: int
     global_step: int
     age_secs: float
+    event_age_secs: float | None = None
+    lag_records: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what is known, for JSON."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +158,13 @@ class ServedModel:
     def freshness(self) -> Freshness:
         """The freshness of an answer that would be computed now."""
         record = self._reader.record
-        return Freshness(record.generation, record.epoch, record.global_step, self._reader.age_secs())
+        event_age_secs = lag_records = None
+        if record.stream is not None:
+            lag_records = int(record.stream["lag_records"])
+            if record.stream["event_seconds"]:  # Otherwise no event was trained yet.
+                event_age_secs = max(time.time() - record.stream["event_seconds"], 0.0)
+        age_secs = self._reader.age_secs()
+        return Freshness(record.generation, record.epoch, record.global_step, age_secs, event_age_secs, lag_records)
 
     @property
     def lost(self) -> str:

@@ -49,6 +49,8 @@ class ScoreMetrics:
     | `ctr_score_waiting_examples` | | examples that wait now |
     | `ctr_score_generation`, `ctr_score_epoch`, `ctr_score_global_step` | | the served record, if any |
     | `ctr_score_age_seconds` | | seconds since the served rows were taken from the training |
+    | `ctr_score_event_age_seconds` | | of a stream: seconds since the newest event that was trained by then |
+    | `ctr_score_lag_records` | | of a stream: records that waited to be trained by then |
     | `ctr_score_row_cache_keys_total` | found | keys looked up in the cache of a cluster's hot rows: `yes`, `no` |
 
     Args:
@@ -204,6 +206,10 @@ class ScoreServer:
                 "global_step": ("Global step of what is served", now.global_step),
                 "age_seconds": ("Since the served rows were taken from the training", now.age_secs),
             }
+            if now.event_age_secs is not None:
+                figures["event_age_seconds"] = ("Since the newest event that is trained", now.event_age_secs)
+            if now.lag_records is not None:
+                figures["lag_records"] = ("Records that waited when the served rows were taken", now.lag_records)
         return figures
 
 
