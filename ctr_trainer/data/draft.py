@@ -185,7 +185,7 @@ def _place_time(p: Profile, draft: Draft) -> None:
     draft.keep(p.name, f"a time: for --split=time:...:{p.name}")
     values = pa.array(p.values) if p.kind == NUMBER else p.values
     seconds = times.seconds(values if p.kind == NUMBER else values.cast(pa.string()))
-    for what in times.DERIVED if not np.isnan(seconds).any() else ():
+    for what in (times.HOUR, times.WEEKDAY) if not np.isnan(seconds).any() else ():
         found = len(np.unique(times.of_seconds(seconds, what)))
         if found > 1:
             draft.add_sparse(p.name, f"the {what} of each time, {found} different ones", suffix=what, derive=what)

@@ -22,7 +22,7 @@ from ctr_trainer.data.scalars import (
     text,
     without_nan,
 )
-from ctr_trainer.features import times
+from ctr_trainer.features import derived, times
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys_of_columns
 from ctr_trainer.features.spec import FeatureSpec
@@ -169,9 +169,9 @@ def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
     assert feature.derive is not None
     values = one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
-        raise TypeError("one time per row is wanted, as text or number")
-    column, bad = times.derived(values, feature.derive)
-    return Encoded(column, bad, times.EXPECTED)
+        raise TypeError("one value per row is wanted, as text or number")
+    column, bad = derived.derived(values, feature.derive)
+    return Encoded(column, bad, derived.expected(feature.derive))
 
 
 def _keys(columns: dict[str, pa.Array], features: Sequence[SparseFeature]) -> dict[str, pa.Array]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.features.times import DERIVED
+from ctr_trainer.features.derived import DERIVED
 from ctr_trainer.system.messages.errors import UserError
 
 Statistics = Mapping[str, Mapping[str, Any]]  # What conversion computed from the training data, by feature name.
@@ -88,7 +88,7 @@ class SparseFeature:
     | kind | given by | an example has |
     |---|---|---|
     | single | nothing else | one value |
-    | single | `derive` = hour or weekday | one time; its hour or weekday is the value |
+    | single | `derive` | one time or number; what `derive` makes of it is the value |
     | bucketised | `buckets` or `quantiles` | one number; the number of its bucket is the value |
     | bag | `combiner` = sum, mean or sqrtn | any number of values, pooled to one vector |
     | sequence | `combiner` = none | up to `max_length` values, in order |
@@ -117,8 +117,8 @@ class SparseFeature:
       quantiles: number of buckets, each with the same share of the training data. Conversion fits their boundaries.
       missing: `zero`: an absent value reads zeros and learns nothing. `own`: an absent value has a learned row, the row
         of the value "". None is `own` for a single feature and `zero` for the other kinds.
-      derive: part of a time in the column that is the value: `hour` (0 to 23) or `weekday` (0, Monday, to 6), in UTC;
-        see `times`. None for the column's own value.
+      derive: what is made of a time, `hour`, `weekday` or `weekend`, or of a number, `log_squared`; see `derived`. None for
+        the column's own value.
 
     Raises:
       UserError: a value is out of range, or two values exclude each other.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # TensorFlow takes seconds to import.
 
 Numbers = Any  # A number, NumPy array or TensorFlow tensor: the same arithmetic serves all.
 HOUR, WEEKDAY = "hour", "weekday"
-DERIVED = (HOUR, WEEKDAY)
 EXPECTED = "a time, as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
 
 _NUMBER = r"^[0-9]{1,15}(?:\.[0-9]*)?$"
@@ -36,22 +35,6 @@ _DATE = (
 _PARTS = ("year", "month", "day", "hour", "minute", "second", "sign", "ahead", "and")
 _SHORT, _SECONDS = 1e8, 1e11  # Numbers below _SHORT are YYMMDDHH, other numbers below _SECONDS are seconds.
 _HOUR, _DAY = 3600.0, 86400.0
-
-
-def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns the hours or weekdays, int64, null if missing or bad, and which values are bad, bool[n] or None.
-
-    Args:
-      values: pyarrow Array of texts or numbers; a number is read as its digits.
-      what: HOUR or WEEKDAY.
-    """
-    values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    found = of_seconds(seconds(values.dictionary), what)
-    none = np.isnan(found)
-    found = pa.array(np.where(none, 0, found).astype(np.int64), mask=none).take(values.indices)
-    missing = values.is_null().to_numpy(zero_copy_only=False) | _empty(values)
-    bad = found.is_null().to_numpy(zero_copy_only=False) & ~missing
-    return found, bad if bad.any() else None
 
 
 def seconds(values: pa.Array) -> np.ndarray:
@@ -78,14 +61,6 @@ def is_date(values: pa.Array) -> np.ndarray:
 
 def _matches(values: pa.Array, pattern: str) -> np.ndarray:
     return pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(zero_copy_only=False)
-
-
-def _empty(values: pa.Array) -> np.ndarray:
-    kind = values.dictionary.type
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
-        return np.zeros(len(values), bool)
-    empty = pc.equal(pc.binary_length(values.dictionary), 0)
-    return empty.take(values.indices).fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def _of_numbers(x: np.ndarray) -> np.ndarray:
@@ -145,8 +120,8 @@ def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
     return day + (153 * month + 2) // 5 + 365 * year + year // 4 - year // 100 + year // 400 - 32045 - 2440588
 
 
-def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
-    """Derives hours or weekdays of string[B] by TensorFlow ops: string[B], digits; "" if missing or no time."""
+def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
+    """Returns (seconds since 1970 in UTC, whether there is such a time) of string[B] by TensorFlow ops."""
     import tensorflow as tf
 
     number, date = tf.strings.regex_full_match(texts, _NUMBER), tf.strings.regex_full_match(texts, _DATE)
@@ -162,5 +137,4 @@ def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
     numbers = [tf.strings.to_number(tf.where(tf.equal(p, ""), zero, p), tf.float64) for p in parts]
     of_date, good = _instant(*[*numbers, sign])
     date &= good
-    found = tf.cast(of_seconds(tf.where(date, of_date, of_number), what), tf.int64)
-    return tf.where(number | date, tf.strings.as_string(found), tf.fill(tf.shape(texts), ""))
+    return tf.where(date, of_date, of_number), number | date

@@ -22,6 +22,8 @@ SPEC = FeatureSpec.from_dict(
         "sparse": [
             {"name": "hour", "column": "at", "dim": 2, "derive": "hour"},
             {"name": "weekday", "column": "at", "dim": 2, "derive": "weekday", "missing": "zero"},
+            {"name": "weekend", "column": "at", "dim": 2, "derive": "weekend"},
+            {"name": "level", "column": "count", "dim": 2, "derive": "log_squared"},
             {"name": "tags", "dim": 2, "combiner": "sum", "brackets": True},
         ],
     }
@@ -33,6 +35,7 @@ FORMS = (
     "-",
     "",
 )
+COUNTS = ("-", "-1", "0", "4", "1000", "12.0")
 
 
 def test_an_export_gives_predicts_numbers_of_raw_times_and_lists(tmp_path):
@@ -41,8 +44,9 @@ def test_an_export_gives_predicts_numbers_of_raw_times_and_lists(tmp_path):
     for i in range(300):
         day, hour = int(rng.integers(1, 29)), int(rng.integers(0, 24))
         tags = [f"t{tag}" for tag in rng.integers(0, 9, rng.integers(0, 4))]
-        lines.append(f'{hour // 12 ^ (day % 7 > 4)},{FORMS[i % 5].format(day=day, hour=hour)},"{tags}"\n')
-    (tmp_path / "a.csv").write_text("y,at,tags\n" + "".join(lines))
+        at = FORMS[i % 5].format(day=day, hour=hour)
+        lines.append(f'{hour // 12 ^ (day % 7 > 4)},{at},{COUNTS[i % 6]},"{tags}"\n')
+    (tmp_path / "a.csv").write_text("y,at,count,tags\n" + "".join(lines))
     convert("csv", tmp_path / "a.csv", tmp_path / "data", SPEC, progress=False)
     params = ModelParams(TrainOp("adagrad", 0.1, 0.5), hidden_units=(4,))
     estimator = Estimator(lr.model_fn, tmp_path / "model", params, RunConfig(threads=1))

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.features.times import HOUR, WEEKDAY, derived, graph_derived, seconds
+from ctr_trainer.features.derived import LOG_SQUARED, WEEKEND, derived, graph_derived
+from ctr_trainer.features.times import HOUR, WEEKDAY, seconds
 
 UTC = datetime.timezone.utc
 GOOD = {
@@ -35,10 +36,12 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize("what", [HOUR, WEEKDAY])
-def test_hour_and_weekday_are_pythons_and_the_graphs_are_the_same(what):
+@pytest.mark.parametrize("what", [HOUR, WEEKDAY, WEEKEND])
+def test_parts_of_times_are_pythons_and_the_graphs_are_the_same(what):
     texts = [*GOOD, *BAD, ""]
-    expected = [t.hour if what == HOUR else t.weekday() for t in GOOD.values()]
+    parts = {HOUR: lambda t: t.hour, WEEKDAY: lambda t: t.weekday(), WEEKEND: lambda t: int(t.weekday() > 4)}
+    expected = [parts[what](t) for t in GOOD.values()]
+    assert len(set(expected)) > 1
     found, bad = derived(pa.array([t.encode() for t in texts] + [None]), what)
     assert found.to_pylist() == expected + [None] * (len(BAD) + 2)
     assert bad.tolist() == [False] * len(GOOD) + [True] * len(BAD) + [False, False]
@@ -64,3 +67,35 @@ def test_each_day_of_400_years_is_found_in_the_calendar():
     days = np.arange(-20_000, 130_000, 7)
     texts = pa.array([str(np.datetime64(int(day), "D")) for day in days])
     assert (seconds(texts) == days * 86_400).all()
+
+
+def test_a_squared_logarithm_is_criteos_bucket_and_the_graphs_is_the_same():
+    buckets = {
+        "-3": -3,
+        "-1.5": -1,
+        "0": 0,
+        "1": 1,
+        "2": 2,
+        "2.5": 0,
+        "3": 1,
+        "4": 1,
+        "5": 2,
+        "100": 21,
+        "1000000": 190,
+    }
+    bad = ["x", "1e5", "nan", "1234567890123456"]
+    texts = [*buckets, *bad, ""]
+    found, wrong = derived(pa.array([text.encode() for text in texts] + [None]), LOG_SQUARED)
+    assert found.to_pylist() == [*buckets.values(), *[None] * (len(bad) + 2)]
+    assert wrong.tolist() == [text in bad for text in texts] + [False]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = session.run(graph_derived(tf.constant(texts), LOG_SQUARED))
+    assert graph.tolist() == [str(bucket).encode() for bucket in buckets.values()] + [b""] * (len(bad) + 1)
+
+
+def test_squared_logarithms_of_all_numbers_are_the_same_in_the_graph():
+    x = np.unique(np.geomspace(1, 1e9, 20_000).astype(np.int64))
+    found, _ = derived(pa.array(x), LOG_SQUARED)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = session.run(graph_derived(tf.constant([str(each) for each in x]), LOG_SQUARED))
+    assert graph.astype(np.int64).tolist() == found.to_pylist()

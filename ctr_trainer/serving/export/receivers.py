@@ -23,7 +23,7 @@ class ExportedFeatures(Features):
     | feature | tensor |
     |---|---|
     | dense, bucketised | float32[B], NaN for a missing value |
-    | single-valued | string[B], "" for a missing value; a feature with `derive` takes the text of the time |
+    | single-valued | string[B], "" for a missing value; a feature with `derive` takes the text of the time or number |
     | bag | string[B, N], padded with "" at the end; weights are in the text, as in the data: "news:0.5" |
     | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` values count |
 
