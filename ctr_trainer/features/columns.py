@@ -117,8 +117,8 @@ class SparseFeature:
       quantiles: number of buckets, each with the same share of the training data. Conversion fits their boundaries.
       missing: `zero`: an absent value reads zeros and learns nothing. `own`: an absent value has a learned row, the row
         of the value "". None is `own` for a single feature and `zero` for the other kinds.
-      derive: what is made of a time, `hour`, `weekday` or `weekend`, or of a number, `log_squared`; see `derived`. None for
-        the column's own value.
+      derive: what is made of a time, `hour`, `weekday` or `weekend`, or of a number, `log_squared`; see `derived`. None
+        for the column's own value.
 
     Raises:
       UserError: a value is out of range, or two values exclude each other.
