@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns, product
+from ctr_trainer.layers.layer_norm import layer_norm
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import glorot
 
@@ -84,4 +85,52 @@ def gated_cross(inputs: tf.Tensor, layers: int, name: str = "gated_cross") -> tf
             with tf1.variable_scope(f"layer_{index}"):
                 gate = tf.sigmoid(tf.matmul(x, glorot("gate", [width, width], width, width)))
                 x = inputs * dense(x, width, "w") * gate + x
+    return x
+
+
+def masked_cross(
+    inputs: tf.Tensor,
+    layers: int,
+    exponential: bool = False,
+    dropout: float = 0.0,
+    name: str = "masked_cross",
+) -> tf.Tensor:
+    """Crosses with c and a masked copy of it, which halves the matrices; one column of x meets c, the next the copy.
+
+        c_l = W_l x_l,   m_l = c_l * relu(layer norm(c_l)),   x_{l+1} = x_0 * ([c_l, m_l] + b_l) + x_l
+
+    With `exponential`, x_l stands in the place of x_0, so that each layer doubles the degree of the interactions; else
+    each adds one to it.
+
+    Args:
+      inputs: x_0, float32[B, n]; W_l is float32[n, n / 2].
+      layers: number of layers.
+      exponential: whether a layer crosses its input with itself.
+      dropout: fraction of each layer's outputs that are set to zero; 0 unless training.
+      name: of the variable scope.
+
+    Returns:
+      float32[B, n].
+
+    Advice: take an exponential and a linear one side by side, as `models.fcn` does.
+
+    Example:
+      >>> masked_cross(tf.ones([2, 8]), layers=2, exponential=True).shape
+      TensorShape([2, 8])
+
+    Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
+    2407.13349, 2024, sections 4.1 to 4.3. b_l starts at 0; in the authors' code it starts at uniform random numbers in
+    [0, 1).
+    """
+    width, x = inputs.shape.as_list()[1], inputs
+    half = (width + 1) // 2
+    with tf1.variable_scope(name):
+        for index in range(layers):
+            with tf1.variable_scope(f"layer_{index}"):
+                c = tf.matmul(x, glorot("kernel", [width, half], width, half))
+                masked = c * tf.nn.relu(layer_norm(c))
+                both = tf.reshape(tf.stack([c, masked], 2), [-1, 2 * half])[:, :width]
+                bias = tf1.get_variable("bias", [width], initializer=tf1.zeros_initializer())
+                x = (x if exponential else inputs) * (both + bias) + x
+                x = tf.nn.dropout(x, rate=dropout) if dropout else x
     return x

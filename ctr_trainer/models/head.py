@@ -1,7 +1,7 @@
 """From logits to an EstimatorSpec."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -13,6 +13,7 @@ from ctr_trainer.models.params import WAIT, ModelParams
 from ctr_trainer.system.messages.errors import UserError
 
 Labels: TypeAlias = tf.Tensor | dict[str, tf.Tensor] | None  # Of one label, of several, or, when predicting, of none.
+LossOf: TypeAlias = Callable[[tf.Tensor], tf.Tensor]  # f(logits, float32[B, 1]) -> the cross entropy of the label.
 
 
 def binary_head(
@@ -21,7 +22,7 @@ def binary_head(
     mode: str,
     params: ModelParams,
     logits: tf.Tensor,
-    extra_loss: tf.Tensor | None = None,
+    extra_loss: tf.Tensor | Callable[[LossOf], tf.Tensor] | None = None,
 ) -> EstimatorSpec:
     """Makes the spec of a click model; its loss is the cross entropy averaged over the batch's examples.
 
@@ -39,7 +40,8 @@ def binary_head(
       mode: of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
       logits: z, float32[B, 1].
-      extra_loss: scalar that training adds to the loss, or None. Evaluation reports the loss without it.
+      extra_loss: scalar that training adds to the loss, or f(loss_of) -> scalar, where loss_of gives the loss above of
+        other logits, float32[B, 1]; or None. Evaluation reports the loss without it.
 
     Returns:
       EstimatorSpec, with the predictions `logits` and `probabilities`, float32[B].
@@ -54,6 +56,8 @@ def binary_head(
             f"{', '.join(names)}; several at a time are for the models shared_bottom, mmoe, ple and esmm"
         )
     late = correction(features, labels, mode, params, logits)
+    if callable(extra_loss):
+        extra_loss = extra_loss(_loss_of(features, labels, params, late)) if mode == ModeKeys.TRAIN else None
     if len(names) > 1:
         return _several(features, labels, mode, params, {params.label: logits}, extra_loss, late=late)
     logits = calibrated(tf.squeeze(logits, 1), mode, params)
@@ -169,6 +173,14 @@ def label_names(features: Mapping[str, tf.Tensor], labels: Labels) -> list[str]:
     if hasattr(features, "spec"):
         return [label.name for label in features.spec.labels]
     return list(labels) if isinstance(labels, dict) else []
+
+
+def _loss_of(features: Mapping[str, tf.Tensor], labels: Labels, params: ModelParams, late: Correction | None) -> LossOf:
+    """Returns the training loss of a click model as a function of its logits."""
+    label = labels[params.label or next(iter(labels))] if isinstance(labels, dict) else labels
+    weight, positive_weight = features["weight"], _positive_weight(ModeKeys.TRAIN, params)
+    importance = late and late.importance
+    return lambda logits: cross_entropy(label, tf.squeeze(logits, 1), weight, positive_weight, importance)
 
 
 def _positive_weight(mode: str, params: ModelParams) -> float:

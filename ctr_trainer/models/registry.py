@@ -31,6 +31,7 @@ MODELS = (
     "gdcn",
     "final_net",
     "qnn",
+    "fcn",
     "pepnet",
     "din",
     "dien",

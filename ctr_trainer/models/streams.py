@@ -1,11 +1,11 @@
-"""The loss of models that average several streams."""
+"""The losses of models that average several streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.models.head import cross_entropy
+from ctr_trainer.models.head import LossOf, cross_entropy
 
 
 def self_distillation(
@@ -28,3 +28,26 @@ def self_distillation(
         return None
     target = tf.stop_gradient(tf.sigmoid(tf.squeeze(logits, 1)))
     return tf.add_n([cross_entropy(target, tf.squeeze(z, 1), features["weight"]) for z in streams])
+
+
+def tri_bce(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf], tf.Tensor]:
+    """Makes `sum_k w_k loss(z_k)`, with `w_k = max(0, loss(z_k) - loss(z))`: a stream that lags learns on its own.
+
+    Args:
+      logits: z, float32[B, 1], the model's logits.
+      streams: list of z_k, float32[B, 1].
+
+    Returns:
+      f(loss_of) -> scalar, for `binary_head`'s `extra_loss`.
+
+    Caveat: the weights have gradients, as in the authors' code.
+
+    Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
+    2407.13349, 2024, section 4.4: the Tri-BCE loss.
+    """
+
+    def extra(loss_of: LossOf) -> tf.Tensor:
+        whole, parts = loss_of(logits), [loss_of(z) for z in streams]
+        return tf.add_n([part * tf.nn.relu(part - whole) for part in parts])
+
+    return extra

@@ -7,7 +7,7 @@ from scipy.special import softmax
 
 from ctr_trainer.layers.bilinear import bilinear
 from ctr_trainer.layers.cin import cin, outer
-from ctr_trainer.layers.cross import cross, gated_cross
+from ctr_trainer.layers.cross import cross, gated_cross, masked_cross
 from ctr_trainer.layers.factorized import factorized_interaction
 from ctr_trainer.layers.ffm import ffm
 from ctr_trainer.layers.interacting import interacting
@@ -177,3 +177,20 @@ def test_a_quadratic_layer_multiplies_the_input_by_rectified_rows():
     output, variables, _ = run(lambda x: quadratic(x, rows=3), X)
     rows = np.maximum(X @ variables["quadratic/kernel"] + variables["quadratic/bias"], 0).reshape(5, 3, 4)
     np.testing.assert_allclose(output, np.einsum("bn,brn->bn", X, rows) + X, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exponential", [True, False])
+@pytest.mark.parametrize("width", [4, 3])
+def test_a_masked_cross_meets_each_second_column_with_the_masked_copy(exponential, width):
+    inputs = X[:, :width]
+    output, variables, _ = run(lambda x: masked_cross(x, 2, exponential), inputs)
+    x = inputs
+    for layer in ("masked_cross/layer_0", "masked_cross/layer_1"):
+        c = x @ variables[f"{layer}/kernel"]
+        assert c.shape == (5, 2)
+        norm = (c - c.mean(1, keepdims=True)) / np.sqrt(c.var(1, keepdims=True) + 1e-5)
+        norm = norm * variables[f"{layer}/layer_norm/gamma"] + variables[f"{layer}/layer_norm/beta"]
+        both = np.empty((5, 4))
+        both[:, 0::2], both[:, 1::2] = c, c * np.maximum(norm, 0)
+        x = (x if exponential else inputs) * (both[:, :width] + variables[f"{layer}/bias"]) + x
+    np.testing.assert_allclose(output, x, rtol=1e-4, atol=1e-4)

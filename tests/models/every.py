@@ -37,6 +37,7 @@ _OWN = {
     "gdcn": {"gdcn": dict(cross_layers=2), "gdcn-stacked": dict(structure="stacked", cross_layers=1)},
     "final_net": {"final_net": {}, "final_net-sum": dict(blocks=1, residual="sum")},
     "qnn": {"qnn": dict(cross_layers=2)},
+    "fcn": {"fcn": dict(exponential_layers=2, linear_layers=3)},
     "pepnet": {"pepnet": dict(gate_units=6, domain=("user",), personal=("user", "item"))},
 }
 

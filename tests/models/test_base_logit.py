@@ -43,7 +43,7 @@ def test_a_model_starts_at_the_shares_of_positive_examples(name, data, tmp_path)
         expected = [logit(MEANS["clicked"]), logit(MEANS["bought"] / MEANS["clicked"])]
     elif params.several_labels:
         expected = [logit(mean) for mean in MEANS.values()]
-    elif name == "final_net":
+    elif name in ("final_net", "fcn"):
         expected *= 2  # Of the two streams, whose mean is the prediction.
     started = sorted(float(value) for bias in biases for value in np.ravel(bias) if value)
     assert started == pytest.approx(sorted(expected), rel=1e-6)

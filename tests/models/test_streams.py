@@ -1,11 +1,14 @@
-"""The loss of models that average several streams, against NumPy."""
+"""The losses of models that average several streams, against NumPy."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.qnn import logit_of_mean
-from ctr_trainer.models.streams import self_distillation
+from ctr_trainer.models.streams import self_distillation, tri_bce
 from tests.layers.graph import run
 
 LOGITS = np.float32([[0.5], [-1.0], [0.2]])
@@ -31,6 +34,32 @@ def test_streams_learn_from_their_mean_which_gets_no_gradient():
 
 def test_only_training_has_this_loss():
     assert self_distillation({}, ModeKeys.EVAL, None, []) is None
+
+
+LABELS = np.float32([1, 0, 1])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_stream_whose_loss_is_above_the_models_learns_on_its_own(several):
+    def make(z, first, second, labels, weight):
+        def trained(loss, features):
+            losses.append(loss)
+            return tf.no_op()
+
+        losses = []
+        labels = {"click": labels, "buy": 1 - labels} if several else labels
+        params = ModelParams(train_op_fn=trained, label="click" if several else "", positive_weight=3.0)
+        binary_head({"weight": weight}, labels, ModeKeys.TRAIN, params, z, tri_bce(z, [first, second]))
+        return losses[0]
+
+    def loss_of(z):
+        p = 1 / (1 + np.exp(-z[:, 0].astype(np.float64)))
+        return np.average(-3 * LABELS * np.log(p) - (1 - LABELS) * np.log(1 - p), weights=WEIGHT)
+
+    found, _ = run(make, LOGITS, *STREAMS, LABELS, WEIGHT)
+    whole, (lagging, leading) = loss_of(LOGITS), map(loss_of, STREAMS)
+    assert leading < whole < lagging
+    np.testing.assert_allclose(found, whole + (lagging - whole) * lagging, rtol=1e-5)
 
 
 def test_the_logit_of_a_mean_holds_where_probabilities_round_to_zero_or_one():
