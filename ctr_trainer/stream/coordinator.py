@@ -108,7 +108,11 @@ class Coordinator:
             return directive
 
     def position_after(self, batches: int) -> StreamPosition | None:
-        """Returns the position when each worker has taken so many batches; None before the stream was opened."""
+        """Returns the position when each worker has taken so many batches; None before the stream was opened.
+
+        The bad records before it are kept by then.
+        """
+        self._dead_letters.flush()
         with self._changed:
             position = self._start
             if position is None:

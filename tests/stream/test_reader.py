@@ -62,8 +62,20 @@ class Workers:
       position: after the batches.
     """
 
-    def __init__(self, url, spec, size=1, config=LATEST, position=None, batch_size=8, batches=None, letters=None):
-        self._open = opener(StreamAddress.parse(url), "", RedisFiles(), "group")
+    def __init__(
+        self,
+        url,
+        spec,
+        size=1,
+        config=LATEST,
+        position=None,
+        batch_size=8,
+        batches=None,
+        letters=None,
+        kafka_config="",
+        redis=RedisFiles(),  # noqa: B008, frozen
+    ):
+        self._open = opener(StreamAddress.parse(url), kafka_config, redis, "group")
         self._coordinator = Coordinator(
             self._open, config, position, False, size, batch_size, letters or NoDeadLetters()
         )
@@ -193,13 +205,12 @@ def test_new_records_and_partitions_are_read_and_a_lost_broker_is_waited_for(spe
         workers = Workers(url, spec, 2, StreamConfig(wait_secs=0.2))
         wait_until(lambda: len(workers.trained) == 20)
         broker.stop()
-        time.sleep(6)
+        wait_until(lambda: workers.figures.waiting_seconds > 0)
         broker.resume()
         brokers.produce(broker.address, "clicks", records(20, 50), 1)
         wait_until(lambda: len(workers.trained) == 50)
         workers.stop_soon().finish()
         assert workers.trained == list(range(50)) and not workers.errors
-        assert workers.figures.waiting_seconds > 0
 
 
 def test_where_to_begin_and_to_end(spec):

@@ -10,7 +10,7 @@ import pytest
 
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.stream_config import StreamConfig
-from ctr_trainer.stream.opening import opener
+from ctr_trainer.stream.opening import dead_letters, opener
 from ctr_trainer.stream.plan import StreamPosition
 from ctr_trainer.stream.source import StreamAddress
 from ctr_trainer.system.processes.child import ended_with_parent
@@ -75,8 +75,6 @@ def test_positions_are_told_to_the_group_and_bad_entries_go_to_a_stream(server, 
     add(client, "orders", [*records(0, 10), {"user": 1}])
     url = f"redis://{address}/orders?dead_letters=orders:bad"
     config = StreamConfig(until="latest", max_bad_rows=1)
-    from ctr_trainer.stream.opening import dead_letters
-
     letters = dead_letters(StreamAddress.parse(url), "", RedisFiles(), None, "group")
     workers = Workers(url, spec, config=config, letters=letters).finish()
     (entry,) = client.xrange("orders:bad")
@@ -85,6 +83,30 @@ def test_positions_are_told_to_the_group_and_bad_entries_go_to_a_stream(server, 
         source.commit(workers.position.trained())
     last = client.xrevrange("orders", count=1)[0][0]
     assert client.xinfo_groups("orders")[0]["last-delivered-id"] == last
+
+
+def test_a_refused_password_ends_the_start_and_names_the_setting(server, spec, tmp_path):  # noqa: F811
+    client, address = server
+    add(client, "guarded", records(0, 10))
+    client.acl_setuser("ann", enabled=True, passwords=["+right"], keys=["*"], commands=["+@all"])
+    for password in ("right", "wrong"):
+        (tmp_path / password).write_text(f"ann:{password}\n")
+        redis = RedisFiles(redis_auth_file=str(tmp_path / password))
+        workers = Workers(f"redis://{address}/guarded", spec, redis=redis).finish()
+        if password == "right":
+            assert workers.trained == list(range(10)) and not workers.errors
+        else:
+            assert "Mend the user and the password in the file of redis_auth_file" in workers.errors[0]
+
+
+def test_bad_entries_that_no_stream_takes_are_kept_in_the_file(tmp_path, caplog):
+    url = StreamAddress.parse(f"redis://127.0.0.1:{free_port()}/orders?dead_letters=bad")
+    with contextlib.closing(dead_letters(url, "", RedisFiles(), str(tmp_path), "group")) as letters:
+        letters.write([{"offset": "1-0"}, {"offset": "2-0"}])
+        letters.flush()
+    kept = [json.loads(line) for line in (tmp_path / "dead_letters.jsonl").read_text().splitlines()]
+    assert [each["offset"] for each in kept] == ["1-0", "2-0"]
+    assert "2 bad records did not reach the stream bad and are kept in" in caplog.text
 
 
 def test_entries_that_were_trimmed_before_they_were_trained_end_the_training(server, spec):  # noqa: F811
