@@ -38,8 +38,8 @@ TIMEOUT_S = 900
 PARTS = ("kills", "random")
 KILLS = {
     "worker": lambda job: [job.worker(1)],
-    "service": lambda job: job.services(),
-    "both": lambda job: [job.worker(1), *job.services()],
+    "service": lambda job: job.processes("ctr_trainer", "serve"),
+    "both": lambda job: [job.worker(1), *job.processes("ctr_trainer", "serve")],
 }
 WORKERS = 2
 # A job starts its next workers after 10 s, and they take some time for their imports.
@@ -101,28 +101,25 @@ class FaultyJob:
     def worker(self, rank: int) -> psutil.Process | None:
         """Returns the process of a rank that trains, or None."""
         held = []
-        for process in self._processes("ctr_trainer.launch.worker"):
+        for process in self.processes("ctr_trainer.launch.worker"):
             with contextlib.suppress(psutil.Error):
                 environment = process.environ()
                 if environment.get("HOROVOD_RANK") == str(rank):
                     held.append((int(environment[ATTEMPT].partition(".")[2]), process))
         return min(held, default=(0, None), key=lambda each: each[0])[1]
 
-    def services(self) -> list[psutil.Process]:
-        """Returns the processes of its local services."""
-        return self._processes("ctr_trainer", "serve")
-
-    def left(self) -> list[psutil.Process]:
-        """Returns the running processes that it has started."""
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
-
-    def _processes(self, *module):
+    def processes(self, *module: str) -> list[psutil.Process]:
+        """Returns its processes of `python -m MODULE`, with the words that follow."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.cmdline()[2 : 2 + len(module)] == [*module] and self._is_ours(process):
                     found.append(process)
         return found
+
+    def left(self) -> list[psutil.Process]:
+        """Returns the running processes that it has started."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process):
         with contextlib.suppress(psutil.Error, OSError):
@@ -237,16 +234,16 @@ def random_kills(directory: pathlib.Path, data: pathlib.Path, kills: int, batch_
         "random_seconds": seconds,
         "rows_twice": sum((rows - expected).values()),
         "rows_missing": sum((expected - rows).values()),
-        "auc_minus_undisturbed": round(auc(flags) - auc(flags_of_other), 5),
+        "auc_minus_undisturbed": round(evaluated(flags)["auc"] - evaluated(flags_of_other)["auc"], 5),
         "seconds_of_steps_lost_at_most": max((each["seconds_lost"] for each in restarts), default=0.0),
     }
 
 
-def auc(flags: list[str]) -> float:
-    """Returns the AUC of a model on the test data."""
+def evaluated(flags: list[str]) -> dict[str, float]:
+    """Returns what `evaluate` prints of a model."""
     command = [sys.executable, "-m", "ctr_trainer", "evaluate", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, cwd=ROOT)
-    return json.loads(done.stdout.splitlines()[-1])["auc"]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def make_data(directory: pathlib.Path, rows: int) -> pathlib.Path:

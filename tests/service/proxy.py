@@ -28,10 +28,16 @@ class CuttingProxy:
         """Cuts the connection, once, after so many more bytes to the service, or from it."""
         self._cut_after = {"up": upward, "down": downward}
 
+    def cut(self):
+        """Cuts all connections, and takes new ones."""
+        sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            _close(each)
+
     def close(self):
         """Ends all connections and listens no more."""
-        for each in (self._listener, *self._sockets):
-            _close(each)
+        _close(self._listener)
+        self.cut()
 
     def _accept(self):
         with contextlib.suppress(OSError):

@@ -1,0 +1,308 @@
+"""How many records of a stream random kills cost or repeat; for `click_to_score.py`.
+
+A broker, a job of two workers and a service under `launch`, its publisher, and two score servers run while records are
+appended at a fixed rate. At random moments one of these is killed, in a random order in which each has its turn:
+
+| kill | what restarts it |
+|---|---|
+| worker, service | `launch`, from the last checkpoint |
+| publisher | rank 0 of the training |
+| connection: all TCP connections to the broker are cut | librdkafka, on both sides |
+| server | this program; the other server answers meanwhile |
+
+Each record has a key that no other record has, so only it trains the key's row. Adam's state of a row tells its number
+of steps t, by `c1 = 1 - beta1^t`. That number, from the last checkpoint, is compared with the records of the topic. The
+same topic is then trained without kills, and both models are evaluated on the same held-out rows.
+"""
+
+import contextlib
+import http.client
+import json
+import pathlib
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import sides
+import tqdm
+from faults import FaultyJob, evaluated
+from serving_load import Server, serving
+from stream_loop import NAME, PARTITIONS, TIMEOUT_SECONDS, TOPIC, Appender
+
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
+from ctr_trainer.features import hashing
+from ctr_trainer.stream.plan import StreamPosition
+from tests.scoring.conftest import Client
+from tests.service.proxy import CuttingProxy
+from tests.stream import brokers
+
+KINDS = ("worker", "service", "publisher", "connection", "server")
+WORKERS, SERVERS, COLUMNS, VALUES, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 2, 8, 1000, 4, 0.9, 100_000, 10
+OWN, REQUEST_SECONDS, CATCH_UP_SECONDS, MOST_RESTARTS = "own", 0.05, 900.0, 20
+SPEC = f"""
+name = "clicks"
+[label]
+column = "label"
+[defaults]
+dim = {DIM}
+[[sparse]]
+columns = ["{OWN}", "C1..C{COLUMNS}"]
+"""
+
+
+class Clicks:
+    """Rows with a key of their own each, and with labels that follow from the other columns, but for noise.
+
+    Args:
+      name: the keys are "NAME 0", "NAME 1" and so on.
+      seed: of the values and the noise; the log odds of a value are the same with each seed.
+    """
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._log_odds = np.random.default_rng(0).normal(0.0, 0.4, (COLUMNS, VALUES))
+        self._draw, self._name, self._number = np.random.default_rng(seed), name, 0
+        self._block: list[list[int]] = []
+
+    def next(self) -> dict[str, Any]:
+        """Returns the next row."""
+        if not self._block:
+            values = self._draw.integers(0, VALUES, (4096, COLUMNS))
+            logits = self._log_odds[np.arange(COLUMNS), values].sum(axis=1) - 1.0
+            labels = self._draw.random(len(values)) < 1.0 / (1.0 + np.exp(-logits))
+            self._block = np.column_stack([labels, values]).tolist()
+        label, *values = self._block.pop()
+        row = {OWN: f"{self._name} {self._number}", "label": label}
+        self._number += 1
+        return row | {f"C{n + 1}": value for n, value in enumerate(values)}
+
+
+class Servers:
+    """Score servers of a publication; `kill` kills them in turn, and starts another one in its place."""
+
+    def __init__(self, publication: pathlib.Path, work: pathlib.Path, stack: contextlib.ExitStack) -> None:
+        self._publication, self._work, self._stack, self._started = publication, work, stack, 0
+        self.running = [self._start() for _ in range(SERVERS)]
+
+    def kill(self) -> None:
+        """Kills the server that has run for longest, and returns once another one serves."""
+        self.running[0].process.kill()
+        self.running = [*self.running[1:], self._start()]
+
+    def _start(self) -> Server:
+        self._started += 1
+        log = self._work / f"score-{self._started}.log"
+        return self._stack.enter_context(serving(self._publication, log, f"--name={NAME}"))
+
+
+class Asker(threading.Thread):
+    """Sends a request again and again; one that a server does not answer goes to the other server.
+
+    Attributes:
+      sent: number of requests.
+      failed: number of requests to which no server answered with status 200.
+    """
+
+    def __init__(self, servers: Servers, instances: list[dict[str, Any]]) -> None:
+        super().__init__(daemon=True)
+        self._servers, self._instances, self._ends = servers, instances, threading.Event()
+        self.sent = self.failed = 0
+
+    def run(self) -> None:
+        while not self._ends.wait(REQUEST_SECONDS):
+            self.sent += 1
+            self.failed += not any(self._is_answered(server.port) for server in self._servers.running[::-1])
+
+    def close(self) -> None:
+        """Ends the requests."""
+        self._ends.set()
+        self.join(TIMEOUT_SECONDS)
+
+    def _is_answered(self, port: int) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(Client(port)) as client:
+            return client.ask(f"/v1/models/{NAME}:predict", {"instances": self._instances})[0] == 200
+        return False
+
+
+def kill_at_random(job: FaultyJob, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float) -> None:
+    """Kills so many times, every `kill_secs` seconds on average."""
+    draw, kinds, due = random.Random(0), list[str](), time.monotonic()
+    find: dict[str, Callable[[], list[psutil.Process]]] = {
+        "worker": lambda: [each for rank in range(WORKERS) if (each := job.worker(rank))],
+        "service": lambda: job.processes("ctr_trainer", "serve"),
+        "publisher": lambda: job.processes("ctr_trainer", "publish"),
+    }
+    for number in tqdm.trange(kills, desc="kills", disable=not sys.stderr.isatty()):
+        due = max(due + draw.uniform(0.5, 1.5) * kill_secs, time.monotonic())
+        time.sleep(max(due - time.monotonic(), 0.0))
+        kinds = kinds or draw.sample(KINDS, len(KINDS))
+        kind = kinds.pop()
+        if kind == "connection":
+            proxy.cut()
+        elif kind == "server":
+            servers.kill()
+        else:
+            draw.choice(until(find[kind], f"a {kind} runs", job)).kill()
+        print(f"kill {number + 1} of {kills}: {kind}", flush=True)
+
+
+def until(found: Callable[[], Any], what: str, job: FaultyJob, seconds: float = TIMEOUT_SECONDS) -> Any:
+    """Returns what a function finds, once it is true; if the job ends or time is up, ends the program and says why."""
+    deadline = time.monotonic() + seconds
+    while not (it := found()):
+        if job.process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"waited in vain until {what}; the end of the job's output:\n{job.tail(60)}")
+        time.sleep(0.1)
+    return it
+
+
+def read_topic(address: str, most: int) -> tuple[list[str], dict[int, int]]:
+    """Returns the own keys of the records that the topic has, and the offset after the last one by partition.
+
+    Args:
+      address: of the broker.
+      most: how many records were appended; with fewer, this waits some seconds for more.
+    """
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 0})
+    names, ends, idle_since = [], dict.fromkeys(range(PARTITIONS), 0), time.monotonic()
+    with contextlib.closing(consumer):
+        consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in ends])
+        while len(names) < most and time.monotonic() - idle_since < 20.0:
+            for message in consumer.consume(10_000, 0.5):
+                if message.error() is None:
+                    names.append(json.loads(message.value())[OWN])
+                    ends[message.partition()] = message.offset() + 1
+                    idle_since = time.monotonic()
+    return names, ends
+
+
+def steps_by_key(checkpoint: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the keys of all rows, int64[n], sorted, and how many steps Adam has made of each, float64[n]."""
+    keys, steps = [np.empty(0, np.int64)], [np.empty(0)]
+    for config, of, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
+        c1 = rows[:, config.weights + 2 * config.dims[0]].astype(np.float64)  # Behind m and v of the first segment.
+        keys.append(of.copy())
+        steps.append(np.log1p(-np.minimum(c1, 1 - 1e-9)) / np.log(BETA1))
+    order = np.argsort(np.concatenate(keys))
+    return np.concatenate(keys)[order], np.concatenate(steps)[order]
+
+
+def count(names: list[str], keys: np.ndarray, steps: np.ndarray) -> tuple[int, int]:
+    """Returns how many records were not trained, and how many more often than the topic has them.
+
+    Args:
+      names: the own key of each record of the topic.
+      keys, steps: as `steps_by_key` returns them.
+    """
+    own, appended = np.unique(hashing.keys(OWN, pa.array(names)), return_counts=True)
+    places = np.minimum(np.searchsorted(keys, own), len(keys) - 1)
+    found = np.where(keys[places] == own, steps[places], 0.0)
+    if (wrong := np.abs(found - np.round(found)) > 0.01).any():
+        raise SystemExit(f"{wrong.sum()} rows were trained {found[wrong][:5]} times, which are no whole numbers")
+    return int((np.round(found) == 0).sum()), int((np.round(found) > appended).sum())
+
+
+def training_flags(work: pathlib.Path, address: str, model: str) -> list[str]:
+    """Returns the flags of a training from the topic."""
+    (work / "clicks.toml").write_text(SPEC)
+    return [
+        *(f"--train_data=kafka://{address}/{TOPIC}", f"--feature_spec={work / 'clicks.toml'}"),
+        *(f"--model_dir={work / model}", "--model=deepfm", "--hidden_units=64,32", "--batch_size=256"),
+        *("--embedding_optimizer=adam", f"--embedding_optimizer_params=beta1={BETA1}"),
+        *("--embedding_learning_rate=0.002", "--lr_schedule=constant", "--embedding_lr_schedule=constant"),
+        "--save_checkpoints_secs=5",
+    ]
+
+
+def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_secs: float, rate: float) -> dict:
+    """Runs the job that is killed, and returns the keys that are about it and its records."""
+    publication, held_out = work / "publication", Clicks("asked", seed=3)
+    instances = [{k: v for k, v in held_out.next().items() if k != "label"} for _ in range(EXAMPLES)]
+    flags = [*training_flags(work, proxy.address, "killed"), f"--publish={publication}", "--publish_secs=2"]
+    with contextlib.ExitStack() as stack:
+        appender = Appender(proxy.address, rate, Clicks("record", seed=1))
+        stack.callback(appender.close)
+        appender.start()
+        arguments = ["-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
+        job = stack.enter_context(FaultyJob(arguments, work / "killed"))
+        until((publication / "publication.json").exists, "there is a publication", job)
+        servers = Servers(publication, work, stack)
+        asker = Asker(servers, instances)
+        stack.callback(asker.close)
+        asker.start()
+        kill_at_random(job, proxy, servers, kills, kill_secs)
+        asker.close()
+        appender.close()
+        names, ends = read_topic(proxy.address, appender.appended)
+        print(f"{appender.appended} records appended, {len(names)} in the topic, {len(set(names))} of them distinct")
+        until(lambda: trained_to(work / "killed") == ends, "all records are trained", job, CATCH_UP_SECONDS)
+        job.process.send_signal(signal.SIGTERM)
+        job.process.wait(TIMEOUT_SECONDS)
+        checkpoint = latest_checkpoint(work / "killed")
+        for server in servers.running:
+            _await_served(server, checkpoint.step)
+        restarts = job.count("training again after")
+    not_trained, twice = count(names, *steps_by_key(checkpoint))
+    return {
+        "records": len(names),
+        "kill_runs": kills,
+        "records_not_trained": not_trained,
+        "records_trained_twice": twice,
+        "restarts": restarts,
+        "requests_during_kills": asker.sent,
+        "requests_failed_during_kills": asker.failed,
+    }
+
+
+def trained_to(model_dir: pathlib.Path) -> dict[int, int] | None:
+    """Returns the offset by partition up to which the newest checkpoint is trained; None without one."""
+    found = latest_checkpoint(model_dir)
+    position = StreamPosition.from_dict(found.position) if found else None
+    return position.trained() if position else None
+
+
+def _await_served(server: Server, step: int) -> None:
+    deadline, now = time.monotonic() + TIMEOUT_SECONDS, {}
+    with contextlib.closing(Client(server.port)) as client:
+        while now.get("global_step") != step:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the training ended at step {step}, and a server is left with {now}")
+            time.sleep(0.1)
+            now = client.ask("/healthz")[1]
+
+
+def measure(kills: int, kill_secs: float, rate: float, held_out: int = HELD_OUT) -> dict[str, Any]:
+    """Returns the keys of the part `kills`."""
+    with tempfile.TemporaryDirectory(prefix="kills-") as directory, contextlib.ExitStack() as stack:
+        work, port = pathlib.Path(directory), brokers.free_port()
+        proxy = stack.enter_context(contextlib.closing(CuttingProxy(f"127.0.0.1:{port}")))
+        stack.enter_context(brokers.tansu(port, proxy.address))
+        brokers.make_topic(proxy.address, TOPIC, PARTITIONS)
+        found = run_with_kills(work, proxy, kills, kill_secs, rate)
+        start = ["horovodrun", "-np", WORKERS, "--gloo", sys.executable, "-m", "ctr_trainer", "train"]
+        sides.call([*start, *training_flags(work, proxy.address, "undisturbed"), "--stream_until=latest"])
+        trained = json.loads((work / "undisturbed" / "train_summary.json").read_text())["examples"]
+        if trained != found["records"]:
+            raise SystemExit(f"the undisturbed training has {trained} examples of {found['records']}")
+        rows = Clicks("held out", seed=2)
+        pq.write_table(pa.Table.from_pylist([rows.next() for _ in range(held_out)]), work / "held_out.parquet")
+        of = {
+            name: evaluated([f"--model_dir={work / name}", f"--eval_data={work / 'held_out.parquet'}"])
+            for name in ("killed", "undisturbed")
+        }
+        print(f"evaluated: {of}", flush=True)
+    return found | {
+        "auc_minus_undisturbed": round(of["killed"]["auc"] - of["undisturbed"]["auc"], 5),
+        "log_loss_minus_undisturbed": round(of["killed"]["logloss"] - of["undisturbed"]["logloss"], 5),
+    }
