@@ -20,7 +20,6 @@ import http.client
 import json
 import pathlib
 import random
-import signal
 import sys
 import tempfile
 import threading
@@ -47,7 +46,7 @@ from tests.service.proxy import CuttingProxy
 from tests.stream import brokers
 
 KINDS = ("worker", "service", "publisher", "connection", "server")
-WORKERS, SERVERS, COLUMNS, VALUES, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 2, 8, 1000, 4, 0.9, 100_000, 10
+WORKERS, COLUMNS, VALUES, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 8, 1000, 4, 0.9, 100_000, 10
 OWN, REQUEST_SECONDS, CATCH_UP_SECONDS, MOST_RESTARTS = "own", 0.05, 900.0, 20
 SPEC = f"""
 name = "clicks"
@@ -91,7 +90,7 @@ class Servers:
 
     def __init__(self, publication: pathlib.Path, work: pathlib.Path, stack: contextlib.ExitStack) -> None:
         self._publication, self._work, self._stack, self._started = publication, work, stack, 0
-        self.running = [self._start() for _ in range(SERVERS)]
+        self.running = [self._start(), self._start()]
 
     def kill(self) -> None:
         """Kills the server that has run for longest, and returns once another one serves."""
@@ -123,7 +122,6 @@ class Asker(threading.Thread):
             self.failed += not any(self._is_answered(server.port) for server in self._servers.running[::-1])
 
     def close(self) -> None:
-        """Ends the requests."""
         self._ends.set()
         self.join(TIMEOUT_SECONDS)
 
@@ -166,12 +164,7 @@ def until(found: Callable[[], Any], what: str, job: FaultyJob, seconds: float = 
 
 
 def read_topic(address: str, most: int) -> tuple[list[str], dict[int, int]]:
-    """Returns the own keys of the records that the topic has, and the offset after the last one by partition.
-
-    Args:
-      address: of the broker.
-      most: how many records were appended; with fewer, this waits some seconds for more.
-    """
+    """Returns the own keys of the records that a topic has, `most` at most, and the offset of its end by partition."""
     import confluent_kafka
 
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 0})
@@ -247,12 +240,11 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         names, ends = read_topic(proxy.address, appender.appended)
         print(f"{appender.appended} records appended, {len(names)} in the topic, {len(set(names))} of them distinct")
         until(lambda: trained_to(work / "killed") == ends, "all records are trained", job, CATCH_UP_SECONDS)
-        job.process.send_signal(signal.SIGTERM)
+        job.process.terminate()
         job.process.wait(TIMEOUT_SECONDS)
         checkpoint = latest_checkpoint(work / "killed")
-        for server in servers.running:
-            _await_served(server, checkpoint.step)
         restarts = job.count("training again after")
+        await_served(servers, checkpoint.step)
     not_trained, twice = count(names, *steps_by_key(checkpoint))
     return {
         "records": len(names),
@@ -272,14 +264,15 @@ def trained_to(model_dir: pathlib.Path) -> dict[int, int] | None:
     return position.trained() if position else None
 
 
-def _await_served(server: Server, step: int) -> None:
-    deadline, now = time.monotonic() + TIMEOUT_SECONDS, {}
-    with contextlib.closing(Client(server.port)) as client:
+def await_served(servers: Servers, step: int) -> None:
+    """Waits until each server serves a step; ends the program if one does not."""
+    for server in servers.running:
+        deadline, now = time.monotonic() + TIMEOUT_SECONDS, {}
         while now.get("global_step") != step:
             if time.monotonic() > deadline:
                 raise SystemExit(f"the training ended at step {step}, and a server is left with {now}")
             time.sleep(0.1)
-            now = client.ask("/healthz")[1]
+            now = Client(server.port).ask("/healthz")[1]
 
 
 def measure(kills: int, kill_secs: float, rate: float, held_out: int = HELD_OUT) -> dict[str, Any]:
@@ -297,12 +290,10 @@ def measure(kills: int, kill_secs: float, rate: float, held_out: int = HELD_OUT)
             raise SystemExit(f"the undisturbed training has {trained} examples of {found['records']}")
         rows = Clicks("held out", seed=2)
         pq.write_table(pa.Table.from_pylist([rows.next() for _ in range(held_out)]), work / "held_out.parquet")
-        of = {
-            name: evaluated([f"--model_dir={work / name}", f"--eval_data={work / 'held_out.parquet'}"])
-            for name in ("killed", "undisturbed")
-        }
-        print(f"evaluated: {of}", flush=True)
+        data = f"--eval_data={work / 'held_out.parquet'}"
+        one, other = (evaluated([f"--model_dir={work / name}", data]) for name in ("killed", "undisturbed"))
+        print(f"with kills: {one}\nundisturbed: {other}", flush=True)
     return found | {
-        "auc_minus_undisturbed": round(of["killed"]["auc"] - of["undisturbed"]["auc"], 5),
-        "log_loss_minus_undisturbed": round(of["killed"]["logloss"] - of["undisturbed"]["logloss"], 5),
+        "auc_minus_undisturbed": round(one["auc"] - other["auc"], 5),
+        "log_loss_minus_undisturbed": round(one["logloss"] - other["logloss"], 5),
     }

@@ -1,0 +1,67 @@
+"""A small run of the part `kills` of `benchmarks/click_to_score.py`, and that it would see a wrong count."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ctr_trainer.features import hashing
+from tests.benchmarks.test_delayed_labels import BENCHMARKS
+from tests.stream import brokers
+
+
+@pytest.fixture
+def kills(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import stream_kills
+
+    return stream_kills
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_kill_of_each_kind_loses_and_repeats_no_record(kills):
+    brokers.require_kafka()
+    found = kills.measure(kills=5, kill_secs=1.0, rate=300.0, held_out=2000)
+    assert found["kill_runs"] == 5 and found["records"] > 500
+    assert (found["records_not_trained"], found["records_trained_twice"]) == (0, 0)
+    assert found["requests_during_kills"] > 0 and found["requests_failed_during_kills"] == 0
+    assert found["restarts"] >= 1 and abs(found["auc_minus_undisturbed"]) < 0.5
+
+
+def test_a_record_without_a_step_of_its_row_is_not_trained_and_one_with_too_many_is_trained_twice(
+    kills,
+):
+    names = ["once", "twice", "never", "no step", "repeated", "repeated"]
+    steps = {"once": 1.0, "twice": 2.0, "no step": 0.0, "repeated": 2.001, "another": 7.0}
+    keys = hashing.keys(kills.OWN, pa.array(list(steps)))
+    order = np.argsort(keys)
+    assert kills.count(names, keys[order], np.array(list(steps.values()))[order]) == (2, 1)
+    with pytest.raises(SystemExit, match="no whole numbers"):
+        kills.count(["once"], keys[:1], np.array([1.5]))
+
+
+def test_the_steps_of_a_row_are_told_by_the_bias_correction_of_adam(kills, monkeypatch):
+    class Config:
+        weights, dims = 3, (2, 1)  # Two weights and one; m, m, v, v, c1, c2; m, v, c1, c2.
+
+    rows = np.zeros((3, 13), np.float32)
+    rows[:, 7] = [0.0, 0.1, 0.271]
+    monkeypatch.setattr(kills.snapshot, "iterate", lambda path, tables: iter([(Config, np.array([5, 9, 2]), rows)]))
+
+    class Checkpoint:
+        path, tables = None, None
+
+    keys, steps = kills.steps_by_key(Checkpoint)
+    assert keys.tolist() == [2, 5, 9]
+    np.testing.assert_allclose(steps, [3, 0, 1], atol=1e-5)
+
+
+def test_the_labels_follow_from_the_values_by_log_odds_that_are_the_same_for_all_seeds(kills):
+    first, second = (kills.Clicks(f"of {seed}", seed) for seed in (1, 2))
+    rows = [[source.next() for _ in range(4000)] for source in (first, second)]
+    assert [row["own"] for row in rows[1][:2]] == ["of 2 0", "of 2 1"]
+    assert [row["C1"] for row in rows[0]] != [row["C1"] for row in rows[1]]
+    for some in rows:
+        sums = first._log_odds[np.arange(8), [[row[f"C{n + 1}"] for n in range(8)] for row in some]].sum(axis=1)
+        labels = np.array([row["label"] for row in some])
+        assert labels[sums > np.median(sums)].mean() - labels[sums < np.median(sums)].mean() > 0.2
