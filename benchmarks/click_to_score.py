@@ -14,7 +14,7 @@
 | switches | the 99th percentile of answers while towers and rows arrive, over that without, see `switches.py` |
 | kills | records of a stream that random kills of its parts have cost or repeated, see `stream_kills.py` |
 
-The last line is JSON. The keys of a part that did not run are null.
+The last line is JSON. The keys of a part that did not run, or that failed, are null; `failed` names the latter.
 """
 
 import argparse
@@ -25,6 +25,8 @@ import pathlib
 import statistics
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -150,10 +152,19 @@ def main() -> None:
     if unknown := [part for part in chosen if part not in PARTS]:
         parser.error(f"--parts has no part {unknown[0]}: choose from {', '.join(PARTS)}")
     found: dict[str, Any] = {key: None for part in PARTS for key in KEYS[part]}
+    seconds, failed = {}, []
     for part in chosen:
         print(f"part {part}", flush=True)
-        found |= PARTS[part](args)
-    print(json.dumps(found | {"cores": len(os.sched_getaffinity(0))}))
+        began = time.monotonic()
+        try:
+            found |= PARTS[part](args)
+        except (Exception, SystemExit):  # The results of the other parts count all the same.
+            traceback.print_exc()
+            failed.append(part)
+        seconds[part] = round(time.monotonic() - began)
+    print(json.dumps(found | {"seconds": seconds, "failed": failed, "cores": len(os.sched_getaffinity(0))}))
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}; why stands above, with the name of the part")
 
 
 if __name__ == "__main__":

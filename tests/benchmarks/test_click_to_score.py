@@ -56,3 +56,18 @@ def test_the_last_line_has_all_keys_and_null_for_the_parts_that_did_not_run(benc
     with pytest.raises(SystemExit):
         benchmark.main()
     assert "--parts has no part fils: choose from" in capsys.readouterr().err
+
+
+def test_a_part_that_fails_leaves_the_figures_of_the_others(benchmark, monkeypatch, capsys):
+    def fail(args):
+        raise SystemExit("no broker")
+
+    monkeypatch.setitem(benchmark.PARTS, "file", lambda args: {"stream_over_file": 0.5})
+    monkeypatch.setitem(benchmark.PARTS, "loop", fail)
+    monkeypatch.setattr("sys.argv", ["click_to_score.py", "--parts=loop,file"])
+    with pytest.raises(SystemExit, match="failed: loop"):
+        benchmark.main()
+    output = capsys.readouterr()
+    found = json.loads(output.out.splitlines()[-1])
+    assert found["stream_over_file"] == 0.5 and found["failed"] == ["loop"] and "no broker" in output.err
+    assert found["click_to_score_p50_secs"] is None and found["seconds"].keys() == {"loop", "file"}
