@@ -255,7 +255,7 @@ def _place_list(p: Profile, form: dict[str, Any], singles: list[Profile], draft:
         single, share = found
         length = min(largest, _MOST_LENGTH)
         of = f"{why}, {single.name!r} has {share:.0%} of them too, so they share its rows"
-        why = f"{of}: in order, the oldest first, for models of histories (din, dien, bst)"
+        why = f"{of}: in order, the oldest first, for models of histories (din, dien, bst, hstu, sdim)"
         form = {"slot": draft.slot_of(single.name), **form}
         draft.add_sparse(p.name, why, combiner="none", max_length=length, **form)
         why = "the same as a bag, for models that read no histories"

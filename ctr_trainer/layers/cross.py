@@ -119,8 +119,7 @@ def masked_cross(
       TensorShape([2, 8])
 
     Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
-    2407.13349, 2024, sections 4.1 to 4.3. b_l starts at 0; in the authors' code it starts at uniform random numbers in
-    [0, 1).
+    2407.13349, 2024, as in the authors' code; b_l starts at 0, in their code at uniform random numbers in [0, 1).
     """
     width, x = inputs.shape.as_list()[1], inputs
     half = (width + 1) // 2

@@ -12,9 +12,8 @@ from ctr_trainer.layers.masks import masked_mean
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.transformer import transformer_block
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.histories import History, HistoryParams, histories
+from ctr_trainer.models.histories import History, HistoryParams, histories, require_divisor
 from ctr_trainer.models.tower import tower
-from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 
@@ -70,13 +69,9 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 def _transformed(history: History, mode: str, params: Params) -> tf.Tensor:
     """Returns float32[B, n] of one history."""
     _, length, dim = history.values.shape.as_list()
-    if dim % params.heads:
-        raise UserError(
-            f"heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a divisor of it"
-        )
+    require_divisor(params.heads, history)
     target = history.target[:, None]
-    lengths = tf.cast(tf.reduce_sum(history.mask, 1), tf.int32)
-    x = tf.concat([target, tf.reverse_sequence(history.values, lengths, 1)], 1)  # the padding stays at the end
+    x = tf.concat([target, history.newest_first()], 1)
     mask = tf.concat([tf.ones_like(target[:, :, 0]), history.mask], 1)
     x += tf1.get_variable("positions", [length + 1, dim], initializer=tf1.zeros_initializer())
     for block in range(params.blocks):

@@ -44,7 +44,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
       TensorShape([32])
 
     Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
-    2407.13349, 2024, section 4, with one head; layer norms as in the authors' code.
+    2407.13349, 2024, as in the authors' code with one head.
     """
     x = tf.concat(flat_inputs(features), 1)
     rate = params.dropout if mode == ModeKeys.TRAIN else 0.0

@@ -40,6 +40,10 @@ class History:
     values: tf.Tensor
     mask: tf.Tensor
 
+    def newest_first(self) -> tf.Tensor:
+        """Returns float32[B, L, dim], the behaviours from the newest on; the padding stays at the end."""
+        return tf.reverse_sequence(self.values, tf.cast(tf.reduce_sum(self.mask, 1), tf.int32), 1)
+
 
 def histories(features: Features, params: HistoryParams, model: str) -> list[History]:
     """Reads the histories that a model's params choose.
@@ -61,6 +65,15 @@ def histories(features: Features, params: HistoryParams, model: str) -> list[His
         values, mask = features[f"sequence/{sequence.name}"], features[f"sequence_mask/{sequence.name}"]
         found.append(History(sequence.name, features[f"feature/{target.name}"], values, mask))
     return found
+
+
+def require_divisor(heads: int, history: History) -> None:
+    """Raises UserError if the number of attention heads does not divide the dim of a history."""
+    dim = history.values.shape.as_list()[2]
+    if dim % heads:
+        raise UserError(
+            f"heads={heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a divisor of it"
+        )
 
 
 def _sequences(spec: FeatureSpec, params: HistoryParams, model: str) -> list[SparseFeature]:

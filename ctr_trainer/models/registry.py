@@ -36,6 +36,8 @@ MODELS = (
     "din",
     "dien",
     "bst",
+    "hstu",
+    "sdim",
     "shared_bottom",
     "mmoe",
     "ple",

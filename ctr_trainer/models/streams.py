@@ -43,7 +43,7 @@ def tri_bce(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf
     Caveat: the weights have gradients, as in the authors' code.
 
     Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
-    2407.13349, 2024, section 4.4: the Tri-BCE loss.
+    2407.13349, 2024: the Tri-BCE loss.
     """
 
     def extra(loss_of: LossOf) -> tf.Tensor:

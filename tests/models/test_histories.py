@@ -1,4 +1,4 @@
-"""DIN, DIEN and BST: which histories and targets they take, and that padding takes part in nothing."""
+"""The models of histories: which histories and targets they take, and that padding takes part in nothing."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ import tensorflow as tf
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.attention_pooling import attention_pooling
-from ctr_trainer.models import bst, dien, din
+from ctr_trainer.models import bst, dien, din, hstu, sdim
 from ctr_trainer.models.histories import HistoryParams, histories
 from ctr_trainer.system.messages.errors import UserError
 from tests.layers.graph import run
 
 tf1 = tf.compat.v1
-MODELS = {"din": din, "dien": dien, "bst": bst}
+MODELS = {"din": din, "dien": dien, "bst": bst, "hstu": hstu, "sdim": sdim}
 RNG = np.random.default_rng(0)
 EMBEDDING, HISTORY = (RNG.normal(size=shape).astype(np.float32) for shape in ((3, 2, 4), (3, 5, 4)))
 MASK = np.float32([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
@@ -39,7 +39,14 @@ class FakeFeatures(dict):
     def __init__(self, embedding, history, mask, weight=None, spec=SPEC):
         super().__init__(weight=weight, linear=embedding[:, :, :1])
         self.spec = spec
-        self.update({"embedding": embedding, "sequence/liked": history, "sequence_mask/liked": mask})
+        self.update(
+            {
+                "embedding": embedding,
+                "embedding/dim4": embedding,
+                "sequence/liked": history,
+                "sequence_mask/liked": mask,
+            }
+        )
         self.update({"feature/user": embedding[:, 0], "feature/item": embedding[:, 1]})
 
 
@@ -61,6 +68,10 @@ VARIANTS = [
     ("din", {"wide": "fm"}),
     ("dien", {}),
     *(("bst", {"pooling": pooling, "blocks": 2}) for pooling in ("concat", "mean", "target")),
+    ("hstu", {"blocks": 1}),
+    ("hstu", {"blocks": 2}),
+    ("sdim", {"bits": 1}),
+    ("sdim", {"bits": 1, "normalize": False}),
 ]
 
 
@@ -96,7 +107,7 @@ def test_the_order_and_the_target_matter_as_the_model_says(name):
     whole = np.ones_like(MASK)
     logits = run(_logits(name), EMBEDDING, HISTORY, whole)[0]
     reordered = run(_logits(name), EMBEDDING, HISTORY[:, ::-1].copy(), whole)[0]
-    assert np.allclose(logits, reordered, atol=1e-5) == (name == "din")
+    assert np.allclose(logits, reordered, atol=1e-5) == (name in ("din", "sdim"))
 
 
 def _of(spec, **params):
@@ -137,9 +148,10 @@ class TestTarget:
             _of(spec, **params)
 
 
-def test_heads_that_do_not_divide_the_dim_are_refused():
+@pytest.mark.parametrize("name", ["bst", "hstu"])
+def test_heads_that_do_not_divide_the_dim_are_refused(name):
     with tf.Graph().as_default(), pytest.raises(UserError, match="heads=3: does not divide 4"):
-        _logits("bst", heads=3)(tf.zeros([1, 2, 4]), tf.zeros([1, 5, 4]), tf.zeros([1, 5]))
+        _logits(name, heads=3)(tf.zeros([1, 2, 4]), tf.zeros([1, 5, 4]), tf.zeros([1, 5]))
 
 
 def test_diens_auxiliary_loss_is_trained_by_its_weight_and_not_reported():

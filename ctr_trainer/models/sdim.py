@@ -1,0 +1,54 @@
+"""SDIM: long histories, pooled by random signatures that behaviours share with the target."""
+
+import dataclasses
+
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.sampled_attention import sampled_attention
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.histories import HistoryParams, histories
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(HistoryParams):
+    """The params of SDIM.
+
+    Attributes:
+      signatures: number of random signatures.
+      bits: random projections per signature; more of them let fewer behaviours through.
+      normalize: divide the sum of each signature's behaviours by its length.
+    """
+
+    signatures: int = 16
+    bits: int = 3
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least(1, "signatures", "bits")
+
+
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
+    """`p = sigmoid(mlp([e_1, ..., e_F, x, v_1, ..., v_S]))`, with v_s the `sampled_attention` of history s.
+
+    Advice: for histories of hundreds to thousands; for tens of behaviours take `din`.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(target="item", bits=2))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
+    Source: Cao et al., Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR Prediction, CIKM 2022,
+    as in FuxiCTR's SDIM. Its attention over the newest behaviours is left out.
+    """
+    interests = [
+        sampled_attention(
+            history.target, history.values, history.mask, params.signatures, params.bits, params.normalize
+        )
+        for history in histories(features, params, "sdim")
+    ]
+    logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits", bias=params.base_logit())
+    return binary_head(features, labels, mode, params, logits)
