@@ -1,5 +1,7 @@
 """Pools a long history: behaviours count by how often random hyperplanes put them on the target's side."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -45,12 +47,9 @@ def sampled_attention(
     planes = np.random.default_rng(_SEED).normal(size=(bits, dim, signatures)).astype(np.float32)
     behaviours = history * mask[..., None]
     # A behaviour is on the target's side of a plane if its projection on the normal that points there is above 0.
-    nearest = None
-    for plane in planes:
-        towards = plane * tf.sign(tf.matmul(tf.stop_gradient(target), plane))[:, None]
-        sides = tf.matmul(tf.stop_gradient(behaviours), towards)
-        nearest = sides if nearest is None else tf.minimum(nearest, sides)
-    shared = tf.cast(nearest > 0, tf.float32)  # float32[B, L, m]; the projections of padding are 0.
+    asked, given = tf.stop_gradient(target), tf.stop_gradient(behaviours)
+    sides = [tf.matmul(given, plane * tf.sign(tf.matmul(asked, plane))[:, None]) for plane in planes]
+    shared = tf.cast(functools.reduce(tf.minimum, sides) > 0, tf.float32)  # [B, L, m]; padding is on no side.
     if not normalize:
         return tf.matmul(tf.reduce_mean(shared, 2)[:, None], behaviours)[:, 0]
     sums = tf.matmul(shared, behaviours, transpose_a=True)
