@@ -32,6 +32,8 @@ MODELS = (
     "final_net",
     "qnn",
     "fcn",
+    "wukong",
+    "rank_mixer",
     "pepnet",
     "din",
     "dien",
