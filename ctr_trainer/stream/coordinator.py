@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.stream.figures import Figures
+from ctr_trainer.stream.messages import rows_in
 from ctr_trainer.stream.plan import Directive, Report, StreamPosition, Window
 from ctr_trainer.stream.planner import Plan, Planner
 from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavailable
@@ -66,6 +67,7 @@ class Coordinator:
         self._start: StreamPosition | None = None
         self._hints: dict[int, int] = {}
         self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
+        self._first_rows = 0.0  # Of the first message.
         self._bad_rows = position.bad_rows if position else 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
@@ -241,7 +243,10 @@ class Coordinator:
                 if self._is_closed:
                     return
                 hints, rows_per_message = dict(self._hints), self._rows_per_message()
-            plan = planner.next(hints, rows_per_message)
+            if not rows_per_message:
+                first = planner.first(hints)
+                rows_per_message = self._first_rows = self._rows_of(first) if first else 0.0
+            plan = planner.next(hints, rows_per_message or 1.0)
             if plan is not None:
                 self._add(plan)
             elif not planner.is_over:
@@ -259,9 +264,21 @@ class Coordinator:
             self._changed.notify_all()
 
     def _rows_per_message(self) -> float:
-        """Returns the rows of a message, as the windows before the last one had them."""
+        """Returns the rows of a message, as the windows before the last one, or the first message, had them.
+
+        It is 0 before there is a message.
+        """
         messages, rows = self._rates.get(self._planned - 2, (0, 0))
-        return max(rows / messages, 1.0) if messages else 1.0
+        return max(rows / messages, 1.0) if messages else self._first_rows
+
+    def _rows_of(self, record: Range) -> float:
+        """Returns the rows of a message: without them, a first window of long messages would have millions of rows."""
+        with contextlib.closing(self._open_source()) as source:
+            for messages in source.read([record]):
+                if messages:
+                    return rows_in(messages[0].value)
+                self._sleep(0.0)
+        return 1.0
 
     def _sleep(self, seconds: float) -> None:
         with self._changed:

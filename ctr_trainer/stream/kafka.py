@@ -136,7 +136,8 @@ class KafkaSource:
             consumer.assign([confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in places.items()])
             deadline = time.monotonic() + _ASK_SECONDS
             while len(ends) < len(places) and time.monotonic() < deadline:
-                for message in consumer.consume(_MOST, _READ_SECONDS):
+                # `consume` waits for as many messages as it is asked for: one end of each partition.
+                for message in consumer.consume(len(places) - len(ends), _READ_SECONDS):
                     error = message.error()
                     if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                         ends[message.partition()] = message.offset()
@@ -148,7 +149,7 @@ class KafkaSource:
         """Returns the records of the ranges among the next ones that come; keeps those of later ranges."""
         taken = []
         with uncollected():
-            # `consume` waits until it has as many messages as it is asked for: first for one, then for no other.
+            # First it waits for one message, then for no other.
             messages = self._consumer.consume(1, _READ_SECONDS)
             for message in [*messages, *(self._consumer.consume(_MOST, 0) if messages else [])]:
                 partition, offset, error = message.partition(), message.offset(), message.error()

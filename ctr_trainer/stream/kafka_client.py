@@ -24,7 +24,7 @@ _REFUSALS = (
 _OF_CONSUMERS = (
     *("group.id", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset", "isolation.level"),
     *("queued.min.messages", "queued.max.messages.kbytes", "fetch.wait.max.ms", "fetch.message.max.bytes"),
-    *("fetch.max.bytes",),
+    *("fetch.max.bytes", "fetch.queue.backoff.ms"),
 )
 
 
@@ -49,6 +49,7 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
         "queued.min.messages": 50_000,
         "queued.max.messages.kbytes": 64 << 10,
         "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 20,  # By default a full queue is not filled for a second, and runs empty.
     }
     try:
         lines = open(path, encoding="utf-8").read().splitlines() if path else []

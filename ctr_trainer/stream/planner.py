@@ -10,7 +10,7 @@ from typing import TypeVar
 from ctr_trainer.settings.stream_config import StreamConfig, seconds_of
 from ctr_trainer.stream.figures import Figures
 from ctr_trainer.stream.plan import StreamPosition, Window, next_window, resumed, share_out
-from ctr_trainer.stream.source import StreamSource, Unavailable
+from ctr_trainer.stream.source import Range, StreamSource, Unavailable
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -126,6 +126,15 @@ class Planner:
             self._next, self._waiting_since = dict(window.next), None
             return Plan(window, total)
         self.is_over = is_last and not there
+        return None
+
+    def first(self, hints: dict[int, int]) -> Range | None:
+        """Returns the range of one record that comes next; None if none is there yet. `hints`: see `next`."""
+        ends = self._ends(hints)
+        for partition, count in self._counts(ends, 1).items():
+            if count:
+                start = self._next[partition]
+                return Range(partition, start, self._source.after(partition, start, ends[partition], 1))
         return None
 
     def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:

@@ -137,6 +137,13 @@ def test_each_record_is_in_one_batch_of_one_worker(cluster, spec, topic, size, p
     assert sum(workers.position.next.values()) == workers.position.records == 403
 
 
+def test_the_first_windows_of_long_messages_are_as_long_as_later_ones(cluster, spec):
+    values = [arrow(*records(first, first + 50)) for first in range(0, 20_000, 50)]
+    brokers.produce(cluster, "long", values, 2)
+    workers = Workers(f"kafka://{cluster}/long", spec, batches=1).finish()
+    assert workers.figures.records <= 4 * 8 * 50  # Four windows ahead of eight messages: a message fills a batch.
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
 def test_other_numbers_of_workers_resume_within_a_window(cluster, spec, before, after):
     topic = f"resumed-{before}-{after}"
