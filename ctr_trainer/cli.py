@@ -24,6 +24,7 @@ COMMANDS = {
     "launch": "train under horovodrun, and resume automatically after a loss",
     "evaluate": "compute a trained model's metrics on a data set",
     "predict": "write a trained model's predictions for a data set",
+    "search": "search for better settings on converted data",
     "report": "compare training runs: a table and curves",
     "export": "write a trained model as a SavedModel",
     "publish": "give a checkpoint's rows and dense tower to servers, or deliver what a training publishes",
@@ -36,7 +37,7 @@ COMMANDS = {
 # The commands that may run under horovodrun.
 _WORKERS = ("train", "evaluate", "predict", "export")
 # The commands that end in order on SIGTERM; the others end their own jobs or services.
-_ENDING_IN_ORDER = (*_WORKERS, "convert")
+_ENDING_IN_ORDER = (*_WORKERS, "convert", "search")
 
 # The commands that use a model that `train` has trained, and accept the flags of `train`.
 _OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")

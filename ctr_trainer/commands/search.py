@@ -1,0 +1,122 @@
+"""Searches for better settings: trials train on the same converted data, and are compared on --eval_data.
+
+The first trial trains the settings as they are given. The others vary the flags of --space, a TOML file, or of the
+default space. Trials are compared by --best_metric, or by log loss if it is not given; bad ones are stopped early. Test
+data is never read. In --output there are best.flags, which `train --flagfile` takes, trials.csv and search.html.
+
+The same command continues the search. Several hosts search together with one --storage.
+"""
+
+import dataclasses
+import json
+import signal
+import typing
+
+from ctr_trainer.experiment.checks import check_training
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.models.registry import require_known
+from ctr_trainer.ranks.stop_signals import Terminated
+from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.system.files import outputs
+from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchFlags(Settings, title="Search"):
+    """Search."""
+
+    output: str = setting(
+        "search", "directory of best.flags, trials.csv, search.html, and of the trials' files", "path"
+    )
+    minutes: float = setting(
+        60.0,
+        "time of the search, from the start of this process; 0 for no limit, until --budget_rows",
+        "minutes",
+        minimum=0.0,
+    )
+    budget_rows: int = setting(
+        0,
+        "training examples of all trials, of all starts and hosts; 0 for no limit, until --minutes",
+        "examples",
+        minimum=0,
+    )
+    storage: str = setting(
+        "",
+        "database of the trials, which hosts may share: a URL, as postgresql://host/name, or an SQLite file; "
+        "OUTPUT/search.db if not given",
+        "path",
+    )
+    space: str = setting(
+        "", "TOML file of the flags to vary, with their ranges or choices; a default space if not given", "path"
+    )
+
+
+GROUPS = (SearchFlags, Experiment, EvaluationConfig, MetricsConfig)
+MAIN = (
+    *("output", "minutes", "budget_rows", "storage", "space"),
+    *("train_data", "eval_data", "model", "model_params", "recipe", "best_metric", "eval_steps", "eval_epochs"),
+    *("early_stopping_patience", "seed", "threads", "log_format"),
+)
+GIVEN = True
+EXAMPLES = (
+    "python -m ctr_trainer search --flagfile=my.flags --minutes=60",
+    "python -m ctr_trainer search --flagfile=my.flags --space=space.toml --budget_rows=50000000 --output=search_2",
+    "python -m ctr_trainer search --flagfile=my.flags --storage=postgresql://db/searches    # on each host",
+    "python -m ctr_trainer train --flagfile=search/best.flags",
+)
+
+if typing.TYPE_CHECKING:
+    from ctr_trainer.search.plan import Plans
+
+
+def run(
+    given: frozenset[str],
+    flags: SearchFlags,
+    experiment: Experiment,
+    evaluation: EvaluationConfig,
+    metrics: MetricsConfig,
+) -> None:
+    """Searches, prints the best trials, and as the last line a JSON object of what was found."""
+    from ctr_trainer.data.dataset import open_dataset
+    from ctr_trainer.search import space
+    from ctr_trainer.search.plan import Plan, Plans
+    from ctr_trainer.stream.source import is_stream
+
+    data = experiment.data
+    require(data, "train_data", "eval_data")
+    require_known(experiment.model.model)
+    if not flags.minutes and not flags.budget_rows:
+        raise UserError("--minutes=0 never ends by itself: give --budget_rows")
+    for name, path in (("train_data", data.train_data), ("eval_data", data.eval_data)):
+        if is_stream(path):
+            raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
+        open_dataset(path)  # Data without a conversion would be converted by each trial anew.
+    own = Plan(experiment, evaluation, metrics, given)
+    texts = own.texts()
+    found = space.load(flags.space)
+    parameters = (each.widened(texts[each.flag]) if each.flag in given else each for each in found.parameters)
+    plans = Plans(own, dataclasses.replace(found, parameters=tuple(parameters)), open_dataset(data.train_data).rows)
+    check_training(plans.of(None).experiment, plans.of(None).evaluation)
+    plans.of({each.flag: str(each.start) for each in found.parameters if each.start is not None})
+    _search(plans, flags)
+
+
+def _search(plans: "Plans", flags: SearchFlags) -> None:
+    from ctr_trainer.search import results
+    from ctr_trainer.search.study import Budget, Search
+
+    outputs.refuse_foreign_files(flags.output, results.FILES)
+    search = Search(plans, flags.output, flags.storage, Budget(flags.minutes, flags.budget_rows))
+    try:
+        found = search.run()
+    except KeyboardInterrupt as error:
+        so_far = search.so_far()
+        text = "interrupted: no trial was evaluated yet"
+        if so_far:
+            text = f"interrupted: the best {so_far.metric} so far is {so_far.value:.6g}, see {so_far.flagfile}"
+        number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+        raise StoppedInOrder(f"{text}. The same command continues the search", number) from None
+    print("\n".join(search.table()), flush=True)
+    print(json.dumps(dataclasses.asdict(found)), flush=True)

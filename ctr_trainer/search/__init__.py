@@ -1,0 +1,1 @@
+"""Search: trials of other settings on the same converted data, with Optuna."""

@@ -1,0 +1,162 @@
+"""What a trial trains: the user's settings with some flags changed, as the flags of a `train`."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from absl import flags as absl_flags
+
+from ctr_trainer.experiment import flags
+from ctr_trainer.experiment.checks import check_training
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.search.space import Space
+from ctr_trainer.settings.by_flag import alike, by_flag, changed, replaced
+from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.system.messages.errors import UserError
+
+GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
+# The objective if the user names no --best_metric: unlike AUC, it also counts whether probabilities are right.
+OBJECTIVE = "logloss"
+# What a trial has of its own. Nothing but its best evaluation is wanted of it, so it saves no other checkpoints.
+_OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps")
+_PERIODS = ("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs")
+# Evaluations in an epoch if the user says nothing about evaluations.
+_EVALUATIONS = 4
+_PARAMS = ("model_params", "optimizer_params", "embedding_optimizer_params")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The settings of a training.
+
+    Attributes:
+      experiment, evaluation, metrics: as `train` takes them.
+      given: names of the flags that the user gave.
+    """
+
+    experiment: Experiment
+    evaluation: EvaluationConfig
+    metrics: MetricsConfig
+    given: frozenset[str] = frozenset()
+
+    @property
+    def step_rows(self) -> int:
+        """The examples of an optimizer step."""
+        return self.experiment.data.batch_size * self.experiment.train.accumulation_steps
+
+    @property
+    def metric(self) -> str:
+        """The metric by which trials are compared."""
+        return self.evaluation.best_metric or OBJECTIVE
+
+    def texts(self) -> dict[str, str]:
+        """Returns all flags that the user gave, and all that differ from their defaults, as texts."""
+        values: dict[str, Any] = {}
+        for group in (self.experiment, self.evaluation, self.metrics):
+            own = by_flag(group)
+            values |= {name: own[name] for name in self.given & set(own)} | changed(group)
+        return {name: _text(value) for name, value in values.items() if value is not None}
+
+    def with_flags(self, texts: Mapping[str, str]) -> "Plan":
+        """Returns the plan with other flags, as the command line would read them.
+
+        Another optimizer has none of the settings of the optimizer that it replaces; so it is with a schedule.
+
+        Args:
+          texts: by flag; `model_params=NAME` sets one of a model's own params.
+
+        Raises:
+          UserError: there is no such flag, or a value is refused.
+        """
+        values = flags.define(GROUPS)
+        named = [(flag.partition("="), text) for flag, text in texts.items()]
+        try:
+            flags.parse(values, ["search", *(f"--{n}={p}={t}" if p else f"--{n}={t}" for (n, _, p), t in named)])
+            read = {name: value for name, value in flags.parsed(GROUPS, values).items() if values[name].present}
+        except absl_flags.Error as error:
+            raise UserError(str(error)) from None
+        if unknown := sorted(name for name in read if name in _OF_A_TRIAL):
+            raise UserError(f"--{unknown[0]} cannot differ between trials")
+        if "model_params" in read:
+            replaced_params = {text.partition("=")[0] for text in read["model_params"]}
+            kept = (
+                each for each in self.experiment.model.model_params if each.partition("=")[0] not in replaced_params
+            )
+            read["model_params"] = (*kept, *read["model_params"])
+        experiment = self.experiment
+        if read.get("lr_schedule", experiment.train.schedule.name) != experiment.train.schedule.name:
+            experiment = dataclasses.replace(
+                experiment, train=dataclasses.replace(experiment.train, schedule=Schedule())
+            )
+        return dataclasses.replace(
+            self, experiment=replaced(experiment, read), evaluation=replaced(self.evaluation, read)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Plans:
+    """The plans of all trials of a search.
+
+    Attributes:
+      own: the user's settings, which the first trial trains.
+      space: what the other trials vary.
+      epoch_rows: examples of the training data.
+    """
+
+    own: Plan
+    space: Space
+    epoch_rows: int
+
+    def of(self, texts: Mapping[str, str] | None) -> Plan:
+        """Returns the plan of a trial: its evaluations are equally many examples apart in all trials.
+
+        Args:
+          texts: by flag, the values of the parameters; None for the user's own settings.
+
+        Raises:
+          UserError: the settings are refused.
+        """
+        plan = self.own if texts is None else self.own.with_flags({**self.space.fixed(self.own.given), **texts})
+        evaluation = dataclasses.replace(plan.evaluation, best_metric=self.own.metric)
+        if not evaluation.every_n_epochs:
+            steps = self.own.evaluation.every_n_steps
+            rows = steps * self.own.step_rows if steps else self.epoch_rows / _EVALUATIONS
+            evaluation = dataclasses.replace(evaluation, every_n_steps=max(round(rows / plan.step_rows), 1))
+        check_training(plan.experiment, evaluation)
+        return dataclasses.replace(plan, evaluation=evaluation)
+
+    def fingerprint(self) -> str:
+        """Returns a name for the study: equal for equal settings and spaces, on whichever host."""
+        own = alike(self.own.experiment) | alike(self.own.evaluation) | alike(self.own.metrics)
+        known = {name: value for name, value in own.items() if name not in (*_OF_A_TRIAL, *_PERIODS)}
+        given = sorted(self.own.given & set(known))
+        text = json.dumps([known, given, self.space.to_dict(), self.epoch_rows], sort_keys=True)
+        return f"{self.own.experiment.model.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def trial_flags(plan: Plan, model_dir: str) -> list[str]:
+    """Returns the lines of the flagfile of a trial, which keeps nothing but its best checkpoint and its last one."""
+    texts = _without(plan.texts(), (*_OF_A_TRIAL, *_PERIODS))
+    return _lines({**texts, "save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir})
+
+
+def found_flags(plan: Plan, model_dir: str) -> list[str]:
+    """Returns the lines of the flagfile that trains what a trial has trained."""
+    return _lines({**_without(plan.texts(), ("model_dir", "resume_from")), "model_dir": model_dir})
+
+
+def _without(texts: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name not in names}
+
+
+def _lines(texts: Mapping[str, str]) -> list[str]:
+    return [f"--{name}={text}" for name, text in texts.items()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,197 @@
+"""What a search leaves: a flagfile of the best trial, a table of all trials, and a page."""
+
+import csv
+import dataclasses
+import io
+import pathlib
+from typing import Any
+
+import optuna
+
+from ctr_trainer.bench.report import format_table
+from ctr_trainer.search import page
+from ctr_trainer.search.plan import Plans, found_flags
+from ctr_trainer.system.files import durable_file, outputs
+from ctr_trainer.system.messages.errors import UserError
+
+FLAGS, TABLE, PAGE = "best.flags", "trials.csv", "search.html"
+FILES = (FLAGS, TABLE, PAGE)
+# Names of what a trial records in the storage.
+OWN, TEXTS, FAILURE, STOPPED = "own", "texts", "failure", "stopped"
+METRICS, EVALUATIONS, ROWS, SECONDS = "metrics", "evaluations", "rows", "seconds"
+_LEAST_TRIALS, _SHOWN = 6, 10
+_State = optuna.trial.TrialState
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a search has found.
+
+    Attributes:
+      metric: by which trials were compared.
+      value: of the best trial.
+      own_value: of the user's own settings; None if they were not evaluated.
+      best_trial: number of the best trial.
+      trials, stopped, failed: how many trials have ended, were stopped early, and failed.
+      rows: training examples of all trials.
+      flagfile: path of the flagfile that trains what the best trial trained.
+    """
+
+    metric: str
+    value: float
+    own_value: float | None
+    best_trial: int
+    trials: int
+    stopped: int
+    failed: int
+    rows: int
+    flagfile: str
+
+
+def best_of(study: optuna.Study) -> Any:
+    """Returns the best trial that counts; None if there is none yet."""
+    complete = [each for each in ranked(study) if each.state == _State.COMPLETE]
+    return complete[0] if complete else None
+
+
+def value_of(trial: Any) -> float | None:
+    """Returns the value of a trial, or the best one so far of a trial that was stopped; None without evaluations."""
+    if trial.value is not None or not trial.intermediate_values:
+        return trial.value
+    return trial.intermediate_values[max(trial.intermediate_values)]
+
+
+def state(trial: Any) -> str:
+    """Returns in a word how a trial ended."""
+    if trial.state == _State.PRUNED or (trial.state == _State.COMPLETE and trial.user_attrs.get(STOPPED)):
+        return "stopped"
+    return {_State.COMPLETE: "complete", _State.FAIL: "failed"}.get(trial.state, trial.state.name.lower())
+
+
+def failure(trial: Any) -> str:
+    """Returns why a trial failed; "" if it did not."""
+    return trial.user_attrs.get(FAILURE, "" if trial.state != _State.FAIL else "its process ended without a word")
+
+
+def line(study: optuna.Study, trial: Any, metric: str) -> str:
+    """Returns the log's line about a trial that has ended."""
+    settings = "the given settings" if trial.user_attrs.get(OWN) else _settings(trial)
+    if trial.state == _State.FAIL:
+        return f"trial {trial.number} failed: {failure(trial)}; {settings}"
+    value, found = value_of(trial), best_of(study)
+    text = "no evaluation" if value is None else f"{metric} = {value:.6g}"
+    rank = "" if found is None else ", the best so far"
+    if found is not None and found.number != trial.number:
+        rank = f", best so far {found.value:.6g} in trial {found.number}"
+    spent = f"{trial.user_attrs.get(EVALUATIONS, 0)} evaluations, {trial.user_attrs.get(SECONDS, 0):.0f} s"
+    return f"trial {trial.number} {state(trial)}: {text}{rank}; {spent}; {settings}"
+
+
+def _settings(trial: Any) -> str:
+    return ", ".join(f"{name}={value}" for name, value in (trial.user_attrs.get(TEXTS) or {}).items())
+
+
+def ranked(study: optuna.Study) -> list[Any]:
+    """Returns the trials that have ended, the best one first."""
+    sign = 1 if study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
+    trials = [each for each in study.get_trials(deepcopy=False) if each.state.is_finished()]
+
+    def order(trial: Any) -> tuple[bool, bool, float, int]:
+        value = value_of(trial)
+        return trial.state != _State.COMPLETE, value is None, -sign * (value or 0.0), trial.number
+
+    return sorted(trials, key=order)
+
+
+def importances(study: optuna.Study) -> dict[str, float]:
+    """Returns by flag its share of the differences between good trials and all others; {} of too few trials.
+
+    Trials that were stopped count with the value that they had. The first trial has other fixed settings, so it does
+    not count.
+
+    Source: Watanabe et al., PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces, IJCAI
+    2023.
+    """
+    known = [each for each in study.get_trials(deepcopy=False) if not each.user_attrs.get(OWN) and each.params]
+    valued = [(each, value) for each in known if each.state.is_finished() and (value := value_of(each)) is not None]
+    if len(valued) < _LEAST_TRIALS:
+        return {}
+    copy = optuna.create_study(direction=study.direction)
+    for trial, value in valued:
+        copy.add_trial(optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=value))
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
+    return dict(optuna.importance.get_param_importances(copy, evaluator=evaluator))
+
+
+def write(study: optuna.Study, plans: Plans, output: pathlib.Path, model_dir: str) -> Found:
+    """Writes the files anew, and returns what was found.
+
+    Raises:
+      UserError: no trial was evaluated.
+    """
+    found = best_of(study)
+    if found is None:
+        raise UserError("no trial was evaluated within the budget: give more minutes or rows, or a smaller eval_steps")
+    plan, metric = plans.of(found.user_attrs.get(TEXTS)), plans.own.metric
+    trials = ranked(study)
+    paths = outputs.claim(str(output), FILES)
+    title = f"# Trial {found.number} of `search`: {metric} {found.value:.6g} on the validation data."
+    durable_file.write_text(paths[FLAGS], "\n".join([title, *found_flags(plan, model_dir)]) + "\n")
+    own = next((each for each in trials if each.user_attrs.get(OWN) and each.value is not None), None)
+    states = [state(each) for each in trials]
+    result = Found(
+        metric=metric,
+        value=found.value,
+        own_value=own and own.value,
+        best_trial=found.number,
+        trials=len(trials),
+        stopped=states.count("stopped"),
+        failed=states.count("failed"),
+        rows=sum(each.user_attrs.get(ROWS, 0) for each in trials),
+        flagfile=paths[FLAGS],
+    )
+    names = [each.flag for each in plans.space.parameters]
+    rows = [_row(trial, names, metric) for trial in trials]
+    durable_file.write_text(paths[TABLE], _csv(rows))
+    points = [
+        page.Point(trial.number, value, trial.user_attrs.get(TEXTS) or {}, trial.state == _State.COMPLETE)
+        for trial in trials
+        if (value := value_of(trial)) is not None
+    ]
+    is_max = study.direction == optuna.study.StudyDirection.MAXIMIZE
+    text = page.html(dataclasses.asdict(result), rows, importances(study), points, is_max)
+    durable_file.write_text(paths[PAGE], text)
+    return result
+
+
+def table(study: optuna.Study, plans: Plans) -> list[str]:
+    """Returns the lines of a table of the best trials."""
+    names, metric = [each.flag for each in plans.space.parameters], plans.own.metric
+    rows = [_row(trial, names, metric) for trial in ranked(study)[:_SHOWN]]
+    shown = [name for name in rows[0] if name not in ("rows", "failure") and any(row[name] for row in rows)]
+    return format_table(shown, [[row[name] for name in shown] for row in rows])
+
+
+def _row(trial: Any, names: list[str], metric: str) -> dict[str, str]:
+    """Returns a trial as a row of the table; its first trial shows the user's own settings as empty cells."""
+    attributes, value = trial.user_attrs, value_of(trial)
+    metrics = {name: f"{figure:.6g}" for name, figure in attributes.get(METRICS, {}).items() if name != metric}
+    return {
+        "trial": str(trial.number),
+        "state": state(trial),
+        metric: "" if value is None else f"{value:.6g}",
+        **{name: metrics.get(name, "") for name in ("auc", "logloss", "copc") if name != metric},
+        "evaluations": str(attributes.get(EVALUATIONS, "")),
+        "rows": str(attributes.get(ROWS, "")),
+        "seconds": str(attributes.get(SECONDS, "")),
+        **{name: (attributes.get(TEXTS) or {}).get(name, "") for name in names},
+        "failure": failure(trial),
+    }
+
+
+def _csv(rows: list[dict[str, str]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

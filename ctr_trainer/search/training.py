@@ -1,0 +1,116 @@
+"""The training of a trial: a `train` in a child process, whose evaluations are read while it runs."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ctr_trainer.bench.jobs import environment
+from ctr_trainer.report.training_run import EVALUATIONS_FILE, Curve, Run, read_runs
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.child import ended_with_parent
+
+_POLL_SECONDS = 0.2
+_LOG_BYTES = 4000
+
+
+class TrainingFailed(UserError):
+    """The training of a trial has ended with an error."""
+
+
+class TrialTraining:
+    """The files of a trial's training, `PLACE/NUMBER.flags`, `.log` and the model directory, and its process.
+
+    The process has a session of its own, so that a Ctrl-C at the terminal reaches the search alone, and ends with it.
+
+    Args:
+      place: directory of all trials.
+      number: of the trial.
+    """
+
+    def __init__(self, place: pathlib.Path, number: int) -> None:
+        self.model_dir, self._log = place / str(number), place / f"{number}.log"
+        self._flagfile = place / f"{number}.flags"
+
+    def run(self, flags: Sequence[str], metric: str, watch: Callable[[Curve], bool]) -> bool:
+        """Trains to the end, or until `watch` says that it is enough.
+
+        Args:
+          flags: lines of the flagfile.
+          metric: name of the metric to watch.
+          watch: f(curve) -> whether to stop; called every 0.2 s with the evaluations so far.
+
+        Returns:
+          whether the training ended by itself.
+
+        Raises:
+          TrainingFailed: it ended with an error; says which.
+        """
+        self.remove()
+        self._flagfile.parent.mkdir(parents=True, exist_ok=True)
+        durable_file.write_text(str(self._flagfile), "\n".join(flags) + "\n")
+        with self._process() as process:
+            while process.poll() is None:
+                if watch(self.curve(metric)):
+                    return False
+                time.sleep(_POLL_SECONDS)
+        if process.returncode:
+            raise TrainingFailed(self._failure(process.returncode))
+        watch(self.curve(metric))
+        if not self.curve(metric):
+            raise TrainingFailed(f"no evaluation has a number for {metric}; see {self._log}")
+        return True
+
+    def curve(self, metric: str) -> Curve:
+        """Returns the (step, value) of the evaluations so far; values that are not defined are left out."""
+        run = self._run()
+        return run.curve(metric, evaluated=True) if run else []
+
+    def evaluation(self, step: int) -> dict[str, float]:
+        """Returns the metrics of the evaluation at a step."""
+        run = self._run()
+        return next((each for each in (run.evaluations if run else []) if each["step"] == step), {})
+
+    def remove(self) -> None:
+        """Removes the model directory, if there is one; the flags and the log stay."""
+        shutil.rmtree(self.model_dir, ignore_errors=True)
+
+    def _run(self) -> Run | None:
+        if not (self.model_dir / EVALUATIONS_FILE).exists():
+            return None
+        return read_runs([str(self.model_dir)])[0]
+
+    @contextlib.contextmanager
+    def _process(self) -> Iterator[subprocess.Popen[bytes]]:
+        with open(self._log, "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ctr_trainer", "train", f"--flagfile={self._flagfile}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment(1),
+                start_new_session=True,
+                preexec_fn=ended_with_parent(),
+            )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:  # Nothing of it is kept that a sudden end could spoil.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _failure(self, status: int) -> str:
+        if status < 0:
+            name = signal.Signals(-status).name
+            why = ", as by a system without free memory" if name == "SIGKILL" else ""
+            return f"the training was ended by {name}{why}; see {self._log}"
+        with open(self._log, "rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"{lines[-1] if lines else 'the training wrote no log'} (status {status}; {self._log})"
