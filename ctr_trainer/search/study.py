@@ -142,7 +142,7 @@ class Search:
                 reported = number
                 if trial.should_prune() and not is_own:
                     return True
-            return self._is_over()
+            return self._spent() > 1
 
         try:
             trial.set_user_attr(results.TEXTS, None if is_own else texts)

@@ -1,0 +1,160 @@
+"""`search`: its trials, what ends them, what continues them, and what it leaves."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ctr_trainer import cli
+from tests import small
+
+pytest.importorskip("optuna", reason="search needs optuna")
+SPACE = """
+[[unless_given]]
+epochs = 2
+
+[learning_rate]
+choices = ["0.02", "{start}"]
+start = "{start}"
+
+[dropout]
+low = 0.0
+high = 0.5
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("search"), rows=300)
+
+
+def _arguments(tmp_path, data, *others, start="0.04"):
+    """Returns the arguments of a search whose first trial has 5 steps, each of them evaluated."""
+    (tmp_path / "space.toml").write_text(SPACE.format(start=start))
+    flagfile = tmp_path / "own.flags"
+    lines = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'never'}", "--threads=1"]
+    lines += ["--batch_size=64", "--hidden_units=8", "--learning_rate=0.02", "--embedding_initial_accumulator=1e-3"]
+    flagfile.write_text("\n".join(lines))
+    places = [f"--space={tmp_path / 'space.toml'}", f"--output={tmp_path / 'out'}"]
+    return ["search", f"--flagfile={flagfile}", *places, *others]
+
+
+def _trials(tmp_path):
+    """Returns the rows of the table by the number of the trial."""
+    with open(tmp_path / "out" / "trials.csv") as file:
+        return {int(row["trial"]): row for row in csv.DictReader(file)}
+
+
+def _flags(path):
+    return [line for line in path.read_text().splitlines() if not line.startswith("#")]
+
+
+def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_trains(tmp_path, data, capsys):
+    arguments = _arguments(tmp_path, data, "--minutes=0")
+    assert cli.main([*arguments, "--budget_rows=320"]) == 0
+    (first,) = _trials(tmp_path).values()
+    assert (first["state"], first["rows"], first["learning_rate"], first["evaluations"]) == ("complete", "320", "", "5")
+    given = {"--learning_rate=0.02", "--hidden_units=8", "--batch_size=64", "--embedding_initial_accumulator=0.001"}
+    flags = _flags(tmp_path / "out" / "trials" / "0.flags")
+    assert given <= set(flags) and not [flag for flag in flags if flag.startswith(("--epochs", "--dropout"))]
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["value"] == found["own_value"] == pytest.approx(float(first["logloss"]), abs=1e-5)
+    assert (found["trials"], found["best_trial"], found["failed"], found["rows"]) == (1, 0, 0, 320)
+
+    assert cli.main([*arguments, "--budget_rows=400"]) == 0
+    trials = _trials(tmp_path)
+    assert sorted(trials) == [0, 1] and trials[0] == first
+    assert trials[1]["learning_rate"] == "0.04"
+    assert "--epochs=2" in _flags(tmp_path / "out" / "trials" / "1.flags")
+    capsys.readouterr()
+    assert cli.main([*arguments, "--budget_rows=400"]) == 0  # The budget is spent.
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["trials"] == 2
+
+    assert cli.main(["train", f"--flagfile={tmp_path / 'out' / 'best.flags'}"]) == 0
+    trained = json.loads((tmp_path / "out" / "model" / "evaluations.json").read_text())["best"]
+    best = min(trials.values(), key=lambda trial: float(trial["logloss"]))
+    assert trained["value"] == pytest.approx(float(best["logloss"]), abs=1e-5)
+    assert not (tmp_path / "never").exists()
+    page = (tmp_path / "out" / "search.html").read_text()
+    assert "trial 0" in page and "http" not in page and "<script" not in page
+
+
+def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data, capsys):
+    arguments = _arguments(tmp_path, data, "--minutes=0", "--budget_rows=400", "--best_metric=auc", start="1e30")
+    assert cli.main(arguments) == 0
+    trials = _trials(tmp_path)
+    assert trials[1]["state"] == "failed" and "loss" in trials[1]["failure"]
+    assert str(tmp_path / "out" / "trials" / "1.log") in trials[1]["failure"]
+    assert len(trials) > 2 and trials[0]["state"] == "complete"
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["failed"] >= 1 and found["metric"] == "auc"
+    assert found["value"] == pytest.approx(max(float(each["auc"] or 0) for each in trials.values()), abs=1e-5)
+    kept = [path.name for path in (tmp_path / "out" / "trials").iterdir() if path.is_dir()]
+    assert kept == [str(found["best_trial"])]  # The best trial alone keeps its model.
+
+
+def test_a_bad_trial_is_stopped_early_and_the_given_settings_are_not(tmp_path, data):
+    arguments = _arguments(tmp_path, data, "--minutes=0", "--budget_rows=600", start="1e-9")
+    space = tmp_path / "space.toml"
+    rates = "\n[embedding_learning_rate]\nlow = 1e-9\nhigh = 0.1\nlog = true\nstart = 1e-9\n"
+    space.write_text(space.read_text().replace("epochs = 2", "epochs = 400") + rates)
+    assert cli.main(arguments) == 0
+    trials = _trials(tmp_path)
+    assert (trials[0]["state"], trials[0]["evaluations"]) == ("complete", "5")
+    assert trials[1]["state"] == "stopped" and 2 <= int(trials[1]["evaluations"]) < 2000
+    assert float(trials[1]["logloss"]) > float(trials[0]["logloss"])
+
+
+def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, capsys):
+    arguments = _arguments(tmp_path, data, "--minutes=1", "--best_metric=gauc")
+    assert cli.main(arguments) == 1
+    assert "the first 3 trials failed" in (error := capsys.readouterr().err)
+    assert "the model has no such metric" in error
+
+
+def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupted(tmp_path, data, capsys):
+    arguments = _arguments(tmp_path, data, "--minutes=10")
+    command = [sys.executable, "-m", "ctr_trainer", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    second = tmp_path / "out" / "trials" / "1"
+    while not second.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: the best logloss so far is" in errors.splitlines()[-1]
+    assert (tmp_path / "out" / "best.flags").exists() and not second.exists()
+    interrupted = _trials(tmp_path)[1]
+    assert interrupted["state"] == "failed" and interrupted["failure"].startswith("interrupted")
+    assert cli.main([*arguments[:-1], "--minutes=0", "--budget_rows=400"]) == 0
+    again = _trials(tmp_path)[2]
+    assert (again["learning_rate"], again["dropout"]) == (interrupted["learning_rate"], interrupted["dropout"])
+
+
+def test_without_optuna_the_message_says_how_to_install_it(tmp_path, data, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    for name in ("results", "study"):
+        monkeypatch.delitem(sys.modules, f"ctr_trainer.search.{name}", raising=False)
+    assert cli.main(_arguments(tmp_path, data)) == 1
+    assert "search needs the package optuna: pip install 'ctr_trainer[search]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        (["--eval_data="], "--eval_data is missing"),
+        (["--minutes=0"], "--minutes=0 never ends by itself: give --budget_rows"),
+        (["--train_data=nowhere"], "data set nowhere: no such directory"),
+        (["--storage=no_such://host/name"], "storage=no_such://host/name: cannot be opened"),
+        (["--best_metric=prob_mean"], "best_metric=prob_mean: search compares trials by one of auc,"),
+    ],
+)
+def test_what_no_trial_could_train_is_refused_at_once(tmp_path, data, capsys, others, text):
+    assert cli.main(_arguments(tmp_path, data, *others)) == 1
+    assert text in capsys.readouterr().err

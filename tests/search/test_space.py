@@ -1,0 +1,154 @@
+"""The space of a search, the settings of its trials, and the importance of each setting."""
+
+import dataclasses
+
+import pytest
+
+from ctr_trainer.experiment import flags
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.search import space
+from ctr_trainer.search.plan import GROUPS, Plan, Plans, found_flags
+from ctr_trainer.settings.by_flag import replaced
+from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
+from ctr_trainer.system.messages.errors import UserError
+
+NOTHING = space.Space(())
+
+
+def _plans(given, spaces=NOTHING):
+    """Returns the plans of a search with flags that are given."""
+    values = flags.define(GROUPS)
+    flags.parse(values, ["search", *given])
+    parsed = flags.parsed(GROUPS, values)
+    own = Plan(
+        replaced(Experiment(), parsed),
+        replaced(EvaluationConfig(), parsed),
+        MetricsConfig(),
+        frozenset(name for name in values if values[name].present),
+    )
+    return Plans(own, spaces, epoch_rows=8192)
+
+
+def _loaded(tmp_path, text):
+    (tmp_path / "space.toml").write_text(text)
+    return space.load(str(tmp_path / "space.toml"))
+
+
+def test_each_flag_of_the_default_space_is_taken_at_both_ends_of_its_range():
+    default = space.load("")
+    for end in ("low", "high"):
+        texts = {
+            p.flag: p.choices[0 if end == "low" else -1] if p.choices else str(getattr(p, end))
+            for p in default.parameters
+        }
+        plan = _plans([], default).of(texts)
+        assert plan.experiment.train.schedule.name == "plateau"
+        assert plan.experiment.data.batch_size == {"low": 256, "high": 4096}[end]
+
+
+def test_given_flags_replace_whole_groups_and_their_values_are_in_the_range():
+    default = space.load("")
+    assert set(default.fixed({"early_stopping_patience", "optimizer"})) == {"epochs", "embedding_optimizer"}
+    rate = next(each for each in default.parameters if each.flag == "learning_rate")
+    assert not rate.holds("0.5") and rate.widened("0.5").holds("0.5")
+    units = next(each for each in default.parameters if each.flag == "hidden_units")
+    assert units.widened("7").choices[0] == "7"
+    dropout = next(each for each in default.parameters if each.flag == "dropout")
+    assert dropout.holds("0.3") and not dropout.holds("0.33")
+
+
+def test_another_optimizer_or_schedule_has_no_settings_of_the_former_one():
+    plans = _plans(
+        ["--embedding_initial_accumulator=0.1", "--lr_schedule=cosine", "--decay_steps=7"],
+        space.Space((), ({"embedding_optimizer": "adam"},)),
+    )
+    texts = plans.of({"lr_schedule": "constant"}).texts()
+    assert texts["embedding_optimizer"] == "adam" and texts["lr_schedule"] == "constant"
+    assert not {"embedding_initial_accumulator", "decay_steps"} & set(texts) or texts.get("decay_steps") in ("0", "0.0")
+    assert plans.of(None).texts()["embedding_initial_accumulator"] == "0.1"
+
+
+def test_a_param_of_the_model_replaces_the_given_one_of_its_name_alone():
+    plans = _plans(["--model=dcn_v2", "--model_params=cross_layers=2,cross_rank=8"])
+    assert plans.of({"model_params=cross_layers": "4"}).experiment.model.model_params == (
+        "cross_rank=8",
+        "cross_layers=4",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "batch_size", "steps"),
+    [
+        ([], "1024", 2),
+        ([], "256", 8),
+        (["--eval_steps=100", "--batch_size=512"], "2048", 25),
+        (["--eval_steps=1"], "4096", 1),
+    ],
+)
+def test_evaluations_are_equally_many_examples_apart(given, batch_size, steps):
+    plan = _plans(given).of({"batch_size": batch_size})
+    assert plan.evaluation.every_n_steps == steps
+
+
+def test_a_study_is_of_settings_a_space_and_data_but_not_of_places_and_threads():
+    name = _plans(["--learning_rate=0.1"]).fingerprint()
+    assert _plans(["--learning_rate=0.1", "--model_dir=other", "--threads=1"]).fingerprint() == name
+    plans = _plans(["--learning_rate=0.1"])
+    others = [_plans(["--learning_rate=0.2"]), dataclasses.replace(plans, space=space.load(""))]
+    others += [dataclasses.replace(plans, epoch_rows=1)]
+    assert name not in [other.fingerprint() for other in others]
+
+
+def test_the_flagfile_has_all_that_was_given_and_no_other_directory():
+    plans = _plans(["--batch_size=1024", "--nobatch_norm", "--model_dir=own", "--dropout=0.25"])
+    lines = found_flags(plans.of({"learning_rate": "0.125"}), "found")
+    assert {"--batch_size=1024", "--batch_norm=false", "--dropout=0.25", "--learning_rate=0.125"} <= set(lines)
+    assert [line for line in lines if line.startswith("--model_dir")] == ["--model_dir=found"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no flag is varied"),
+        ("learning_rate = 3", "3 is not a table"),
+        ("[dropout]\nlow = 0.1", "'high' is None: give low and high as numbers, or choices"),
+        ("[dropout]\nlow = 0.3\nhigh = 0.1", "low must be below high"),
+        ("[dropout]\nlow = 0.0\nhigh = 0.1\nlog = true", "low must be above 0, below high"),
+        ("[dropout]\nlow = 0.0\nhigh = 0.1\nstart = 2", "start=2 is not one of the values"),
+        ("[dropout]\nlow = 0.0\nhi = 0.1", "unknown key 'hi'"),
+        ('[model]\nchoices = ["lr"]', "choices are lr: give two different ones or more"),
+        ("[model]\nchoices = [[1], [2]]", "[1] is neither a text nor a number"),
+        ('[model]\nchoices = ["lr", "fm"]\nlog = true', "choices exclude log"),
+        ("[dropout", "not TOML"),
+    ],
+)
+def test_a_wrong_space_is_refused_with_its_place(tmp_path, text, problem):
+    with pytest.raises(UserError) as error:
+        _loaded(tmp_path, text)
+    assert problem in str(error.value) and "space.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        ({"no_such_flag": "1"}, "no_such_flag"),
+        ({"dropout": "2"}, "--dropout=2 must be"),
+        ({"model_dir": "x"}, "--model_dir cannot differ between trials"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(texts, problem):
+    with pytest.raises(UserError, match=problem):
+        _plans([]).of(texts)
+
+
+def test_the_setting_that_decides_is_the_important_one():
+    optuna = pytest.importorskip("optuna", reason="search needs optuna")
+    from ctr_trainer.search import results
+
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    study.optimize(lambda trial: trial.suggest_float("rate", 0, 1) ** 2 + 0.01 * trial.suggest_int("dim", 1, 8), 40)
+    shares = results.importances(study)
+    assert shares["rate"] > 0.8 and sum(shares.values()) == pytest.approx(1)
+    few = optuna.create_study()
+    few.optimize(lambda trial: trial.suggest_float("rate", 0, 1), 3)
+    assert results.importances(few) == {}
