@@ -99,7 +99,7 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
 
 
 def test_a_bad_trial_is_stopped_early_and_the_given_settings_are_not(tmp_path, data):
-    arguments = _arguments(tmp_path, data, "--minutes=0", "--budget_rows=600", start="1e-9")
+    arguments = _arguments(tmp_path, data, "--minutes=0", "--budget_rows=448", start="1e-9")
     space = tmp_path / "space.toml"
     rates = "\n[embedding_learning_rate]\nlow = 1e-9\nhigh = 0.1\nlog = true\nstart = 1e-9\n"
     space.write_text(space.read_text().replace("epochs = 2", "epochs = 400") + rates)
