@@ -68,7 +68,7 @@ EXAMPLES = (
 )
 
 if typing.TYPE_CHECKING:
-    from ctr_trainer.search.plan import Plans
+    from ctr_trainer.search.plan import TrialPlans
 
 
 def run(
@@ -81,7 +81,7 @@ def run(
     """Searches, prints the best trials, and as the last line a JSON object of what was found."""
     from ctr_trainer.data.dataset import open_dataset
     from ctr_trainer.search import space
-    from ctr_trainer.search.plan import Plan, Plans
+    from ctr_trainer.search.plan import TrialPlan, TrialPlans
     from ctr_trainer.stream.source import is_stream
 
     data = experiment.data
@@ -93,17 +93,19 @@ def run(
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
         open_dataset(path)  # Data without a conversion would be converted by each trial anew.
-    own = Plan(experiment, evaluation, metrics, given)
+    own = TrialPlan(experiment, evaluation, metrics, given)
     texts = own.texts()
     found = space.load(flags.space)
     parameters = (each.widened(texts[each.flag]) if each.flag in given else each for each in found.parameters)
-    plans = Plans(own, dataclasses.replace(found, parameters=tuple(parameters)), open_dataset(data.train_data).rows)
+    plans = TrialPlans(
+        own, dataclasses.replace(found, parameters=tuple(parameters)), open_dataset(data.train_data).rows
+    )
     check_training(plans.of(None).experiment, plans.of(None).evaluation)
     plans.of({each.flag: str(each.start) for each in found.parameters if each.start is not None})
     _search(plans, flags)
 
 
-def _search(plans: "Plans", flags: SearchFlags) -> None:
+def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
     from ctr_trainer.search import results
     from ctr_trainer.search.study import Budget, Search
 

@@ -70,7 +70,7 @@ def html(
 <p>The best value on the validation data is <b>{found["value"]:.6g}</b>, in trial {found["best_trial"]}{own}.
 {found["trials"]} trials have ended: {found["stopped"]} were stopped early, {found["failed"]} failed. Together they
 trained on {found["rows"]:,} examples.
-<code>train --flagfile={_e(found["flagfile"])}</code> trains the best settings.</p>
+The flagfile <code>{_e(found["flagfile"])}</code> trains the best settings.</p>
 <h2>Importance of each setting</h2>
 <p>The share of a setting in what tells the best quarter of the trials from all trials (PED-ANOVA). A setting without
 importance may keep its value.</p>

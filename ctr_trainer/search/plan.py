@@ -18,7 +18,7 @@ from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
-# The objective if the user names no --best_metric: unlike AUC, it also counts whether probabilities are right.
+# The objective if the user names no best_metric: unlike AUC, it also counts whether probabilities are right.
 OBJECTIVE = "logloss"
 # What a trial has of its own. Nothing but its best evaluation is wanted of it, so it saves no other checkpoints.
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps")
@@ -29,7 +29,7 @@ _PARAMS = ("model_params", "optimizer_params", "embedding_optimizer_params")
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TrialPlan:
     """The settings of a training.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plan:
             values |= {name: own[name] for name in self.given & set(own)} | changed(group)
         return {name: _text(value) for name, value in values.items() if value is not None}
 
-    def with_flags(self, texts: Mapping[str, str]) -> "Plan":
+    def with_flags(self, texts: Mapping[str, str]) -> "TrialPlan":
         """Returns the plan with other flags, as the command line would read them.
 
         Another optimizer has none of the settings of the optimizer that it replaces; so it is with a schedule.
@@ -79,7 +79,7 @@ class Plan:
         except absl_flags.Error as error:
             raise UserError(str(error)) from None
         if unknown := sorted(name for name in read if name in _OF_A_TRIAL):
-            raise UserError(f"--{unknown[0]} cannot differ between trials")
+            raise UserError(f"{unknown[0]}: cannot differ between trials")
         if "model_params" in read:
             replaced_params = {text.partition("=")[0] for text in read["model_params"]}
             kept = (
@@ -97,7 +97,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plans:
+class TrialPlans:
     """The plans of all trials of a search.
 
     Attributes:
@@ -106,11 +106,11 @@ class Plans:
       epoch_rows: examples of the training data.
     """
 
-    own: Plan
+    own: TrialPlan
     space: Space
     epoch_rows: int
 
-    def of(self, texts: Mapping[str, str] | None) -> Plan:
+    def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
         """Returns the plan of a trial: its evaluations are equally many examples apart in all trials.
 
         Args:
@@ -137,13 +137,13 @@ class Plans:
         return f"{self.own.experiment.model.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def trial_flags(plan: Plan, model_dir: str) -> list[str]:
+def trial_flags(plan: TrialPlan, model_dir: str) -> list[str]:
     """Returns the lines of the flagfile of a trial, which keeps nothing but its best checkpoint and its last one."""
     texts = _without(plan.texts(), (*_OF_A_TRIAL, *_PERIODS))
     return _lines({**texts, "save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir})
 
 
-def found_flags(plan: Plan, model_dir: str) -> list[str]:
+def found_flags(plan: TrialPlan, model_dir: str) -> list[str]:
     """Returns the lines of the flagfile that trains what a trial has trained."""
     return _lines({**_without(plan.texts(), ("model_dir", "resume_from")), "model_dir": model_dir})
 

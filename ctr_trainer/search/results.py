@@ -10,7 +10,7 @@ import optuna
 
 from ctr_trainer.bench.report import format_table
 from ctr_trainer.search import page
-from ctr_trainer.search.plan import Plans, found_flags
+from ctr_trainer.search.plan import TrialPlans, found_flags
 from ctr_trainer.system.files import durable_file, outputs
 from ctr_trainer.system.messages.errors import UserError
 
@@ -123,7 +123,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
     return dict(optuna.importance.get_param_importances(copy, evaluator=evaluator))
 
 
-def write(study: optuna.Study, plans: Plans, output: pathlib.Path, model_dir: str) -> Found:
+def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
     """Writes the files anew, and returns what was found.
 
     Raises:
@@ -164,7 +164,7 @@ def write(study: optuna.Study, plans: Plans, output: pathlib.Path, model_dir: st
     return result
 
 
-def table(study: optuna.Study, plans: Plans) -> list[str]:
+def table(study: optuna.Study, plans: TrialPlans) -> list[str]:
     """Returns the lines of a table of the best trials."""
     names, metric = [each.flag for each in plans.space.parameters], plans.own.metric
     rows = [_row(trial, names, metric) for trial in ranked(study)[:_SHOWN]]

@@ -16,7 +16,7 @@ import tqdm
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.report.training_run import Curve, best
 from ctr_trainer.search import results
-from ctr_trainer.search.plan import Plans, trial_flags
+from ctr_trainer.search.plan import TrialPlans, trial_flags
 from ctr_trainer.search.training import TrialTraining
 from ctr_trainer.system.messages.errors import UserError, masked
 
@@ -57,7 +57,7 @@ class Search:
     a trial that, after as many evaluations, is not among the best third; Optuna's TPE suggests the next parameters.
 
     Args:
-      plans: `Plans`.
+      plans: `TrialPlans`.
       output: directory of the results and of the trials' files.
       storage: URL of a database that SQLAlchemy knows, or path of an SQLite file; "" for one in `output`.
       budget: `Budget`.
@@ -69,7 +69,7 @@ class Search:
     for Hyper-Parameter Optimization, NeurIPS 2011.
     """
 
-    def __init__(self, plans: Plans, output: str, storage: str, budget: Budget) -> None:
+    def __init__(self, plans: TrialPlans, output: str, storage: str, budget: Budget) -> None:
         self._plans, self._output, self._budget = plans, pathlib.Path(output), budget
         self._metric = plans.own.metric
         direction = DIRECTIONS.get(self._metric.split("/")[0])
@@ -238,7 +238,7 @@ def _is_own(trial: Any) -> bool:
     return bool(trial.user_attrs.get(results.OWN))
 
 
-def _open(plans: Plans, output: pathlib.Path, storage: str, direction: str) -> optuna.Study:
+def _open(plans: TrialPlans, output: pathlib.Path, storage: str, direction: str) -> optuna.Study:
     """Returns the study of these plans, which is made if the storage has none."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

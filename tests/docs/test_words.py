@@ -43,7 +43,7 @@ def test_a_word_that_has_a_plainer_one_is_rare(words):
 
 # What speaks of the command line: its own rooms, what runs other programs, and what makes flags and help texts of
 # settings.
-_SAYS_FLAGS = ("cli.py", "bench", "commands", "experiment", "installation", "launch", "models", "settings")
+_SAYS_FLAGS = ("cli.py", "bench", "commands", "experiment", "installation", "launch", "models", "search", "settings")
 _EXCEPT = {
     "estimator/advice.py",  # Its advice is a flag.
     "data/draft.py",  # A comment in a feature spec that it writes.

@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.search import space
-from ctr_trainer.search.plan import GROUPS, Plan, Plans, found_flags
+from ctr_trainer.search.plan import GROUPS, TrialPlan, TrialPlans, found_flags
 from ctr_trainer.settings.by_flag import replaced
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -20,13 +20,13 @@ def _plans(given, spaces=NOTHING):
     values = flags.define(GROUPS)
     flags.parse(values, ["search", *given])
     parsed = flags.parsed(GROUPS, values)
-    own = Plan(
+    own = TrialPlan(
         replaced(Experiment(), parsed),
         replaced(EvaluationConfig(), parsed),
         MetricsConfig(),
         frozenset(name for name in values if values[name].present),
     )
-    return Plans(own, spaces, epoch_rows=8192)
+    return TrialPlans(own, spaces, epoch_rows=8192)
 
 
 def _loaded(tmp_path, text):
@@ -133,7 +133,7 @@ def test_a_wrong_space_is_refused_with_its_place(tmp_path, text, problem):
     [
         ({"no_such_flag": "1"}, "no_such_flag"),
         ({"dropout": "2"}, "--dropout=2 must be"),
-        ({"model_dir": "x"}, "--model_dir cannot differ between trials"),
+        ({"model_dir": "x"}, "model_dir: cannot differ between trials"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(texts, problem):
