@@ -112,7 +112,7 @@ def measure_loop(args: argparse.Namespace) -> dict[str, Any]:
 
 def measure_kills(args: argparse.Namespace) -> dict[str, Any]:
     """Measures what kills do to the records of a stream."""
-    return importlib.import_module("stream_kills").measure(args.kills, args.kill_secs, args.rate)
+    return importlib.import_module("stream_kills").measure(args.kills, args.kill_secs)
 
 
 def measure_switches(args: argparse.Namespace) -> dict[str, Any]:
@@ -133,7 +133,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"parts to run, of {','.join(PARTS)}")
-    parser.add_argument("--rate", type=float, default=2000.0, help="records per second of the parts loop and kills")
+    parser.add_argument("--rate", type=float, default=2000.0, help="records per second of the part loop")
     parser.add_argument(
         "--seconds", type=float, default=120.0, help="time in which the part loop appends marked records"
     )

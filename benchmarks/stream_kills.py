@@ -47,7 +47,8 @@ from tests.stream import brokers
 
 KINDS = ("worker", "service", "publisher", "connection", "server")
 WORKERS, COLUMNS, VALUES, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 8, 1000, 4, 0.9, 100_000, 10
-OWN, REQUEST_SECONDS, CATCH_UP_SECONDS, MOST_RESTARTS = "own", 0.05, 900.0, 20
+OWN, REQUEST_SECONDS, CATCH_UP_SECONDS, MOST_RESTARTS, RATE = "own", 0.05, 600.0, 20, 1200.0
+LINGER_MS = 100  # A fetch takes the broker seconds once it holds hundreds of thousands of batches of a few records.
 SPEC = f"""
 name = "clicks"
 [label]
@@ -142,15 +143,15 @@ def kill_at_random(job: FaultyJob, proxy: CuttingProxy, servers: Servers, kills:
     for number in tqdm.trange(kills, desc="kills", disable=not sys.stderr.isatty()):
         due = max(due + draw.uniform(0.5, 1.5) * kill_secs, time.monotonic())
         time.sleep(max(due - time.monotonic(), 0.0))
-        kinds = kinds or draw.sample(KINDS, len(KINDS))
-        kind = kinds.pop()
+        kind = (kinds := kinds or draw.sample(KINDS, len(KINDS))).pop()
         if kind == "connection":
             proxy.cut()
         elif kind == "server":
             servers.kill()
         else:
             draw.choice(until(find[kind], f"a {kind} runs", job)).kill()
-        print(f"kill {number + 1} of {kills}: {kind}", flush=True)
+        trained = sum((trained_to(job.model_dir) or {}).values())
+        print(f"kill {number + 1} of {kills}: {kind}; {trained} records are trained", flush=True)
 
 
 def until(found: Callable[[], Any], what: str, job: FaultyJob, seconds: float = TIMEOUT_SECONDS) -> Any:
@@ -224,7 +225,7 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     instances = [{k: v for k, v in held_out.next().items() if k != "label"} for _ in range(EXAMPLES)]
     flags = [*training_flags(work, proxy.address, "killed"), f"--publish={publication}", "--publish_secs=2"]
     with contextlib.ExitStack() as stack:
-        appender = Appender(proxy.address, rate, Clicks("record", seed=1))
+        appender = Appender(proxy.address, rate, Clicks("record", seed=1), LINGER_MS)
         stack.callback(appender.close)
         appender.start()
         arguments = ["-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
@@ -275,7 +276,7 @@ def await_served(servers: Servers, step: int) -> None:
             now = Client(server.port).ask("/healthz")[1]
 
 
-def measure(kills: int, kill_secs: float, rate: float, held_out: int = HELD_OUT) -> dict[str, Any]:
+def measure(kills: int, kill_secs: float, rate: float = RATE, held_out: int = HELD_OUT) -> dict[str, Any]:
     """Returns the keys of the part `kills`."""
     with tempfile.TemporaryDirectory(prefix="kills-") as directory, contextlib.ExitStack() as stack:
         work, port = pathlib.Path(directory), brokers.free_port()

@@ -81,13 +81,19 @@ class Appender(threading.Thread):
     """Appends records to the topic at a fixed rate; with `marks_records`, every half second one has a key that is new.
 
     The producer is idempotent: without that, it appends records twice whose connection is cut before the answer.
+
+    Args:
+      address: of the broker.
+      rate: records per second.
+      rows: where the records come from.
+      linger_ms: time that a record waits for others, to be appended with them.
     """
 
-    def __init__(self, address: str, rate: float, rows: Source) -> None:
+    def __init__(self, address: str, rate: float, rows: Source, linger_ms: int = 5) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
 
-        settings = {"bootstrap.servers": address, "linger.ms": 5, "log_level": 0, "enable.idempotence": True}
+        settings = {"bootstrap.servers": address, "linger.ms": linger_ms, "log_level": 0, "enable.idempotence": True}
         self._producer = Producer(settings)
         self._rate, self._rows, self._ends = rate, rows, threading.Event()
         self.marks: list[Mark] = []
