@@ -1,6 +1,7 @@
 """The settings of the optimizers of dense variables and of embedding rows, one class per optimizer."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import typing
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.messages.errors import UserError
 
+_of_dense = functools.partial(setting, params_flag="optimizer_params")
+_of_rows = functools.partial(setting, params_flag="embedding_optimizer_params")
 _DECAY: dict[str, Any] = dict(unit="1/step", minimum=0.0)
 _DECAY_HELP = "share of the dense kernels that a step takes off, times the learning rate"
 
@@ -72,9 +75,7 @@ class Momentum(DenseOptimizer):
     """m = momentum m + g;  w -= lr m"""
 
     name: typing.ClassVar[str] = "momentum"
-    momentum: float = setting(
-        0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0, params_flag="optimizer_params"
-    )
+    momentum: float = _of_dense(0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,13 +86,8 @@ class Adagrad(DenseOptimizer):
     """
 
     name: typing.ClassVar[str] = "adagrad"
-    initial_accumulator: float = setting(
-        0.1,
-        "what the sum of squared gradients starts at",
-        "gradient^2",
-        above=0.0,
-        flag="dense_accumulator",
-        params_flag="optimizer_params",
+    initial_accumulator: float = _of_dense(
+        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
     )
 
 
@@ -104,31 +100,13 @@ class Adam(DenseOptimizer):
     """
 
     name: typing.ClassVar[str] = "adam"
-    beta1: float = setting(
-        0.9,
-        "share of the mean gradient that a step keeps",
-        "share",
-        minimum=0.0,
-        below=1.0,
-        flag="adam_beta1",
-        params_flag="optimizer_params",
+    beta1: float = _of_dense(
+        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta1"
     )
-    beta2: float = setting(
-        0.999,
-        "share of the mean square that a step keeps",
-        "share",
-        minimum=0.0,
-        below=1.0,
-        flag="adam_beta2",
-        params_flag="optimizer_params",
+    beta2: float = _of_dense(
+        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta2"
     )
-    epsilon: float = setting(
-        1e-8,
-        "number added to the root of the mean square",
-        minimum=0.0,
-        flag="adam_epsilon",
-        params_flag="optimizer_params",
-    )
+    epsilon: float = _of_dense(1e-8, "number added to the root of the mean square", minimum=0.0, flag="adam_epsilon")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,16 +145,11 @@ class Ftrl(DenseOptimizer):
     """
 
     name: typing.ClassVar[str] = "ftrl"
-    initial_accumulator: float = setting(
-        0.1,
-        "what the sum of squared gradients starts at",
-        "gradient^2",
-        above=0.0,
-        flag="dense_accumulator",
-        params_flag="optimizer_params",
+    initial_accumulator: float = _of_dense(
+        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
     )
-    ftrl_l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0, params_flag="optimizer_params")
-    ftrl_l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0, params_flag="optimizer_params")
+    ftrl_l1: float = _of_dense(0.0, "penalty l1 * |w| of each weight", minimum=0.0)
+    ftrl_l2: float = _of_dense(0.0, "penalty l2 * w * w of each weight", minimum=0.0)
 
 
 DENSE_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, Adam, AdamW, Lamb, Ftrl)}
@@ -205,14 +178,8 @@ class RowSgd(RowOptimizer):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowMomentum(RowOptimizer):
     name: typing.ClassVar[str] = "momentum"
-    momentum: float = setting(
-        0.9,
-        "share of the velocity that a step keeps",
-        "share",
-        minimum=0.0,
-        below=1.0,
-        flag="embedding_momentum",
-        params_flag="embedding_optimizer_params",
+    momentum: float = _of_rows(
+        0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_momentum"
     )
 
 
@@ -233,56 +200,31 @@ class RowwiseAdagrad(RowOptimizer):
     initial_accumulator: float = setting(
         1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
     )
-    epsilon: float = setting(
-        1e-8,
-        "number added to the root of the squares",
-        above=0.0,
-        flag="embedding_epsilon",
-        params_flag="embedding_optimizer_params",
-    )
+    epsilon: float = _of_rows(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdam(RowOptimizer):
     name: typing.ClassVar[str] = "adam"
     weight_decay: typing.ClassVar[float] = 0.0
-    beta1: float = setting(
-        0.9,
-        "share of the mean gradient that a step keeps",
-        "share",
-        minimum=0.0,
-        below=1.0,
-        flag="embedding_beta1",
-        params_flag="embedding_optimizer_params",
+    beta1: float = _of_rows(
+        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta1"
     )
-    beta2: float = setting(
-        0.999,
-        "share of the mean square that a step keeps",
-        "share",
-        minimum=0.0,
-        below=1.0,
-        flag="embedding_beta2",
-        params_flag="embedding_optimizer_params",
+    beta2: float = _of_rows(
+        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta2"
     )
-    epsilon: float = setting(
-        1e-8,
-        "number added to the root of the squares",
-        above=0.0,
-        flag="embedding_epsilon",
-        params_flag="embedding_optimizer_params",
-    )
+    epsilon: float = _of_rows(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdamW(RowAdam):
     name: typing.ClassVar[str] = "adamw"
-    weight_decay: float = setting(  # type: ignore[misc]  # Adam has a constant in its place.
+    weight_decay: float = _of_rows(  # type: ignore[misc]  # Adam has a constant in its place.
         0.01,
         "decoupled decay of the rows of a batch: share of a weight that a step takes off, times the learning rate",
         "1/step",
         minimum=0.0,
         flag="embedding_weight_decay",
-        params_flag="embedding_optimizer_params",
     )
 
 
@@ -292,20 +234,8 @@ class RowFtrl(RowOptimizer):
     initial_accumulator: float = setting(
         1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
     )
-    l1: float = setting(
-        0.0,
-        "penalty l1 * |w| of each weight",
-        minimum=0.0,
-        flag="embedding_ftrl_l1",
-        params_flag="embedding_optimizer_params",
-    )
-    l2: float = setting(
-        0.0,
-        "penalty l2 * w * w of each weight",
-        minimum=0.0,
-        flag="embedding_ftrl_l2",
-        params_flag="embedding_optimizer_params",
-    )
+    l1: float = _of_rows(0.0, "penalty l1 * |w| of each weight", minimum=0.0, flag="embedding_ftrl_l1")
+    l2: float = _of_rows(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
