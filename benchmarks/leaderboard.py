@@ -1,0 +1,247 @@
+"""One row of the BARS leaderboard: our models on its files, with its settings, next to the figures that it publishes.
+
+    python benchmarks/leaderboard.py --data=criteo_x4 --path=data/Criteo_x4 --models=deepfm,dcn_v2
+    python benchmarks/leaderboard.py --data=frappe_x1 --path=data/Frappe_x1 --seeds=1
+    python benchmarks/leaderboard.py --data=taobaoad_x1 --path=data/TaobaoAd_x1 --models=din,deepfm --choose_on_test
+    python benchmarks/leaderboard.py --data=movielens
+
+--path is the directory of BARS' train.csv, valid.csv and test.csv, whose MD5s are checked; nothing is downloaded. The
+files are brought into the leaderboard's form and converted once, below --work. Each model is trained for each seed by
+`train --flagfile=configs/leaderboard/DATA.flags`, in which `--recipe=bars` has FuxiCTR's equations; the epoch is chosen
+by the validation AUC, and the test part is read once. configs/leaderboard/figures.toml has BARS' figures, the settings
+of single models, and where each comes from.
+
+movielens, adult and criteo_sample are the real data of the tests, of which BARS has no figures: --path is then the
+directory that has movielens/, adult/ and criteo/.
+
+Each run is a line of --results and is not repeated while its flags are the same. The table has means over the seeds,
+with the spread, highest minus lowest; core seconds are the CPU time of the training with its evaluations. The last line
+is JSON.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import accuracy_data
+import leaderboard_data
+import leaderboard_samples
+import sides
+from accuracy import Results
+from leaderboard_data import load
+
+MODELS = ("deepfm", "dcn_v2")
+SEEDS = (1, 2, 3, 4, 5)
+_FIGURES = ("auc", "logloss", "gauc", "copc", "examples_per_sec", "core_seconds")
+_NOT_BARS = "These are not the leaderboard's files: the figures are not the leaderboard's."
+_ON_TEST = "The epoch was chosen by the test file, as BARS does: the figures are too good for what new data would show."
+_HELD_OUT = (
+    "The epoch was chosen by a tenth of the training file that was held out; BARS trains on all of it and chooses by "
+    "the test file (--choose_on_test)."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training and its test.
+
+    Attributes:
+      parts: the converted data.
+      model, seed: what is trained.
+      flags: all other flags of the training.
+      group: column within which gauc is taken; "" for no gauc.
+    """
+
+    parts: accuracy_data.Parts
+    model: str
+    seed: int
+    flags: tuple[str, ...]
+    group: str = ""
+
+    def result(self, work: pathlib.Path) -> dict[str, float]:
+        """Trains, tests the best epoch, and returns the figures by the names in `_FIGURES`, and `valid`."""
+        with tempfile.TemporaryDirectory(prefix=f"{self.model}_", dir=work) as model_dir:
+            data = f"--train_data={self.parts.train}", f"--eval_data={self.parts.valid}", f"--model_dir={model_dir}"
+            own = f"--model={self.model}", f"--seed={self.seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
+            _, core_seconds = _call("train", *self.flags, *data, *own)
+            summary = json.loads((pathlib.Path(model_dir) / "train_summary.json").read_text())
+            groups = [f"--group_by={self.group}"] if self.group else []
+            test = f"--model_dir={model_dir}", f"--eval_data={self.parts.test}", "--checkpoint=best", "--exact_auc"
+            printed, _ = _call("evaluate", *test, *groups)
+        tested = json.loads(printed.splitlines()[-1])
+        speed = {"examples_per_sec": summary["examples_per_sec"], "core_seconds": round(core_seconds, 1)}
+        return {name: value for name, value in (tested | speed).items() if name in _FIGURES}
+
+
+def _call(*arguments: str) -> tuple[str, float]:
+    """Runs a command of the package; returns what it printed and its seconds of CPU. Its log and bar are shown."""
+    command = [sys.executable, "-m", "ctr_trainer", *arguments]
+    before = os.times()
+    done = subprocess.run(command, env=sides.environment(), stdout=subprocess.PIPE, text=True)
+    after = os.times()
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}; its last lines above say why")
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return done.stdout, used
+
+
+def _runs(flags: argparse.Namespace) -> list[Run]:
+    """Checks and converts the data; returns the runs, of a model all seeds after one another."""
+    work, runs = flags.work / flags.data, []
+    if flags.data in leaderboard_samples.NAMES:
+        for model in flags.models:
+            parts, given = leaderboard_samples.prepare(flags.data, flags.path, work, model)
+            runs += [Run(parts, model, seed, (*given, *flags.more)) for seed in flags.seeds]
+        return runs
+    data = load(flags.data)
+    leaderboard_data.check(data, flags.path, work, flags.any_files)
+    for model in flags.models:
+        parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
+        given = f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more
+        runs += [Run(parts, model, seed, given, "group" if data.group else "") for seed in flags.seeds]
+    return runs
+
+
+def _measured(runs: list[Run], flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+    """Returns the results of each model, one per seed; runs what --results lacks."""
+    results, found = Results(flags.results), {}
+    for number, run in enumerate(runs, 1):
+        key = dict(data=flags.data, model=run.model, seed=run.seed, flags=_experiment(run))
+        if not results.has(**key):
+            print(
+                f"run {number} of {len(runs)}: {flags.data}, {run.model}, seed {run.seed}", file=sys.stderr, flush=True
+            )
+            results.add(**key, **run.result(flags.work / flags.data))
+        found.setdefault(run.model, []).append(
+            next(line for line in results.lines if all(line.get(name) == value for name, value in key.items()))
+        )
+    return found
+
+
+def _experiment(run: Run) -> list[str]:
+    """Returns what makes a run: the lines of its flagfile, its other flags, and its training data's directory."""
+    lines: list[str] = []
+    for flag in run.flags:
+        name, _, value = flag.partition("=")
+        own = pathlib.Path(value).read_text().splitlines() if name == "--flagfile" else [flag]
+        lines += [line for line in own if line and not line.startswith("#")]
+    return [*lines, f"--train_data={run.parts.train}", f"--eval_data={run.parts.valid}"]
+
+
+def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Returns the JSON object: by model means, spreads of AUC and log loss, and, of BARS' files, its figures."""
+    known = flags.data not in leaderboard_samples.NAMES
+    bars = load(flags.data) if known and not flags.any_files else None
+    models: dict[str, dict[str, Any]] = {}
+    for model, lines in found.items():
+        entry = {name: _mean([line[name] for line in lines]) for name in _FIGURES if name in lines[0]}
+        for name in ("auc", "logloss"):
+            values = [line[name] for line in lines]
+            entry[f"{name}_spread"] = round(max(values) - min(values), 6)
+        entry["seeds"] = len(lines)
+        if bars and model in bars.models:
+            entry |= {f"bars_{name}": value for name, value in zip(_FIGURES, bars.models[model], strict=False)}
+            mean_auc, mean_logloss = bars.means.get(model, bars.models[model])[:2]
+            entry["auc_minus_bars"] = round(entry["auc"] - mean_auc, 6)
+            entry["logloss_minus_bars"] = round(entry["logloss"] - mean_logloss, 6)
+            entry |= {"bars_mean_auc": mean_auc} if model in bars.means else {}
+        models[model] = entry
+    chosen_on_test = known and flags.choose_on_test and "valid" not in load(flags.data).md5
+    is_bars = bars is not None and not flags.more
+    return {"data": flags.data, "leaderboard": is_bars, "chosen_on_test": chosen_on_test, "models": models}
+
+
+def _mean(values: list[float]) -> float:
+    mean = statistics.mean(values)
+    return round(mean, 6) if mean < 100 else round(mean)
+
+
+_COLUMNS = (
+    *(("model", "", ""), ("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f")),
+    *(
+        ("BARS", "bars_auc", ".4f"),
+        ("mean of 5", "bars_mean_auc", ".4f"),
+        ("ours - BARS", "auc_minus_bars", "+.4f"),
+    ),
+    *(("log loss", "logloss", ".4f"), ("spread", "logloss_spread", ".4f"), ("BARS", "bars_logloss", ".4f")),
+    *(("ours - BARS", "logloss_minus_bars", "+.4f"), ("gauc", "gauc", ".4f"), ("BARS", "bars_gauc", ".4f")),
+    *(("COPC", "copc", ".3f"), ("examples/s", "examples_per_sec", ",.0f"), ("core s", "core_seconds", ",.0f")),
+)
+
+
+def table(models: dict[str, dict[str, Any]]) -> str:
+    """Returns a table in Markdown, without columns that are empty."""
+    columns = [c for c in _COLUMNS if not c[1] or any(c[1] in entry for entry in models.values())]
+    rows = [[title for title, _, _ in columns], ["---"] * len(columns)]
+    for model, entry in models.items():
+        rows.append(
+            [format(entry[key], form) if key in entry else model if not key else "" for _, key, form in columns]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def notes(flags: argparse.Namespace) -> list[str]:
+    """Returns what has to be said of the figures."""
+    if flags.data in leaderboard_samples.NAMES:
+        return ["BARS has no figures of these data. The settings were chosen by the validation part."]
+    data = load(flags.data)
+    said = [_NOT_BARS] if flags.any_files else []
+    if flags.more:
+        said.append(f"These are not the leaderboard's settings: trained with {' '.join(flags.more)}.")
+    if "valid" not in data.md5:
+        said.append(_ON_TEST if flags.choose_on_test else _HELD_OUT)
+    if without := [m for m in flags.models if m != "deepfm" and m in data.models and m not in data.flags]:
+        said.append(f"Without settings of their own, with those of BARS' DeepFM: {', '.join(without)}.")
+    if data.means and not flags.any_files:
+        said.append("Ours - BARS is to BARS' mean of five runs where it is published; its leaderboard shows the first.")
+    return [*said, *([data.note] if data.note else [])]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    flags = _flags(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    (flags.work / flags.data).mkdir(parents=True, exist_ok=True)
+    if flags.any_files:
+        print(_NOT_BARS, file=sys.stderr, flush=True)
+    shown = summary(flags, _measured(_runs(flags), flags))
+    print(table(shown["models"]))
+    print("\n".join(notes(flags)))
+    print(json.dumps(shown))
+
+
+def _flags(arguments: list[str] | None) -> argparse.Namespace:
+    names = (*leaderboard_data.figures(), *leaderboard_samples.NAMES)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--path", type=pathlib.Path, help="directory of train.csv, valid.csv and test.csv")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help=",".join(MODELS))
+    parser.add_argument("--seeds", type=_integers, default=list(SEEDS), help=",".join(map(str, SEEDS)))
+    parser.add_argument("--any_files", action="store_true", help="take files of other MD5s; the output says so")
+    parser.add_argument(
+        "--choose_on_test", action="store_true", help="choose the epoch by the test file where BARS has no valid.csv"
+    )
+    default = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_leaderboard"
+    parser.add_argument("--work", type=pathlib.Path, default=default, help="directory of converted data and results")
+    parser.add_argument("--results", type=pathlib.Path, help="JSON lines; default: results.jsonl below --work")
+    parser.add_argument("more", nargs="*", help="further flags of `train`, after a --: -- --epochs=1 --threads=8")
+    flags = parser.parse_args(arguments)
+    if flags.path is None and flags.data not in leaderboard_samples.NAMES:
+        parser.error(f"--data={flags.data} needs --path=DIR, the directory of {load(flags.data).download}, unpacked")
+    flags.path = flags.path or accuracy_data.default_directory()
+    flags.results = flags.results or flags.work / "results.jsonl"
+    return flags
+
+
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""The data sets of `leaderboard.py`: BARS' files are checked, brought into the leaderboard's form and converted once.
+
+The form is that of FuxiCTR's preprocessing. Values of fewer than `min_count` training rows, and values that training
+lacks, become the text `<OOV>`, one per feature, as a missing value does; features that share a slot share what they
+keep. A bucket of a number that is as rare, and 0, which FuxiCTR gives no row of its own either, become missing.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import tqdm
+from accuracy_data import ROOT, Parts
+
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.features.columns import SparseFeature
+from ctr_trainer.features.derived import LOG_SQUARED, derived
+from ctr_trainer.features.spec import FeatureSpec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CONFIGS = ROOT / "configs" / "leaderboard"
+HISTORY_MODELS = ("din", "dien", "bst")
+HELD_OUT = "random:0.9,0.1"
+_OOV, _GROUP = "<OOV>", "group"
+_BLOCK = 16 << 20
+_PREFIXES = {"isrc": 2}  # Columns of which FuxiCTR keeps the first letters.
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A data set of the leaderboard, as `configs/leaderboard/figures.toml` describes it.
+
+    Attributes:
+      name: its name there, and of its feature spec and flagfile.
+      title: BARS' name.
+      download: where its files are.
+      md5_source: where BARS publishes their MD5s.
+      figures: BARS' table.
+      md5, rows: of `train`, `valid` and `test`; without `valid` BARS chooses the epoch by the test file.
+      models: AUC, log loss and perhaps gauc by model.
+      means: AUC and log loss of five runs, where published.
+      flags: of a model, after the flagfile.
+      min_count: see the module.
+      group: column of the user within which gauc is taken; the column `group` of the feature spec is a copy.
+      note: a difference from BARS' runs that is left.
+    """
+
+    name: str
+    title: str
+    download: str
+    md5_source: str
+    figures: str
+    md5: dict[str, str]
+    rows: dict[str, int]
+    models: dict[str, list[float]]
+    means: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    flags: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    min_count: int = 1
+    group: str = ""
+    note: str = ""
+
+    @property
+    def flagfile(self) -> pathlib.Path:
+        return CONFIGS / f"{self.name}.flags"
+
+    def spec(self, model: str) -> FeatureSpec:
+        """Returns the feature spec of a model: one that reads no histories gets their means."""
+        spec = FeatureSpec.load(CONFIGS / f"{self.name}.toml")
+        if model in HISTORY_MODELS:
+            return spec
+        pooled = (
+            dataclasses.replace(f, combiner="mean", keep="last") if f.combiner == "none" else f for f in spec.sparse
+        )
+        return dataclasses.replace(spec, sparse=tuple(pooled))
+
+
+def figures() -> dict[str, dict[str, Any]]:
+    """Returns what figures.toml has, by data set."""
+    with (CONFIGS / "figures.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def load(name: str) -> Data:
+    """Returns a data set of figures.toml."""
+    return Data(name=name, **figures()[name])
+
+
+def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -> None:
+    """Ends the program if a file of BARS is missing, or is another one; `any_files` allows others.
+
+    A file that was right once is not read again while its size and time stay.
+    """
+    known_file = work / "md5.json"
+    known: dict[str, list[Any]] = json.loads(known_file.read_text()) if known_file.is_file() else {}
+    for part, wanted in data.md5.items():
+        file = path / f"{part}.csv"
+        if not file.is_file():
+            sys.exit(f"{file}: there is no such file; unpack {data.download} there, or name its directory: --path=DIR")
+        if any_files:
+            continue
+        state = [file.stat().st_size, file.stat().st_mtime_ns]
+        found = known[str(file)][2] if known.get(str(file), [])[:2] == state else _md5(file)
+        if found != wanted:
+            sys.exit(
+                f"{file}: has the MD5 {found}; the leaderboard's {data.title} has {wanted} ({data.md5_source}). "
+                f"Download {data.download} again, or give --any_files for figures that are not the leaderboard's"
+            )
+        known[str(file)] = [*state, found]
+        work.mkdir(parents=True, exist_ok=True)
+        known_file.write_text(json.dumps(known))
+
+
+def prepare(
+    data: Data, path: pathlib.Path, work: pathlib.Path, model: str, choose_on_test: bool, any_files: bool
+) -> Parts:
+    """Returns the converted parts for a model; the first call converts them below `work`.
+
+    If BARS has no validation file, a tenth of the training file at random is held out for it; `choose_on_test` takes
+    the test file, as BARS does.
+    """
+    spec, own_valid = data.spec(model), "valid" in data.md5
+    held_out = not own_valid and not choose_on_test
+    output = work / ("histories" if spec.sequences else "pooled")
+    learn = output / ("held_out" if held_out else "learn")
+    for part in data.md5:
+        target = learn if part == "train" else output / part
+        if not any((place / FILE).is_file() for place in (target, target / "train")):
+            source, form = _source(data, spec, path, work, part)
+            print(f"{data.name}: converting {part}", file=sys.stderr, flush=True)
+            done = convert(form, str(source), target, spec, split=HELD_OUT if held_out and part == "train" else None)
+            rows = sum(each.rows for each in done["parts"].values())
+            if rows != data.rows[part] and not any_files:
+                sys.exit(f"{source}: {rows:,} rows were converted, and the leaderboard's part has {data.rows[part]:,}")
+    valid = output / ("valid" if own_valid else "test")
+    parts = (
+        Parts(learn / "train", learn / "test", output / "test") if held_out else Parts(learn, valid, output / "test")
+    )
+    if open_dataset(parts.train).spec != spec:
+        sys.exit(f"{output} was converted with another {data.name}.toml: remove it, or give another --work")
+    return parts
+
+
+def _source(
+    data: Data, spec: FeatureSpec, path: pathlib.Path, work: pathlib.Path, part: str
+) -> tuple[pathlib.Path, str]:
+    """Returns the file that is converted and its format: BARS' own, or the same in the leaderboard's form."""
+    if data.min_count == 1 and not data.group and not any(f.weight_separator for f in spec.sparse):
+        return path / f"{part}.csv", "csv"
+    rewritten = work / "rewritten"
+    if not (rewritten / "done").is_file():
+        _rewrite(data, spec, path, rewritten)
+    return rewritten / f"{part}.parquet", "parquet"
+
+
+def _rewrite(data: Data, spec: FeatureSpec, path: pathlib.Path, output: pathlib.Path) -> None:
+    """Writes all parts in the leaderboard's form."""
+    output.mkdir(parents=True, exist_ok=True)
+    kept = _kept(data, spec, path / "train.csv") if data.min_count > 1 else {}
+    for part in data.md5:
+        writer = None
+        for table in _tables(data, spec, path / f"{part}.csv", f"writing {part}"):
+            table = _in_form(table, spec, kept)
+            writer = writer or pq.ParquetWriter(output / f"{part}.parquet", table.schema)
+            writer.write_table(table)
+        if writer is None:
+            sys.exit(f"{path / part}.csv: has no rows")
+        writer.close()
+    (output / "done").touch()
+
+
+def _tables(data: Data, spec: FeatureSpec, file: pathlib.Path, what: str) -> Iterator[pa.Table]:
+    """Yields the columns of the spec as texts, null for empty ones, block by block."""
+    columns = [spec.label.column, *(f.column for f in spec.sparse), *filter(None, [data.group])]
+    form = pa.csv.ConvertOptions(
+        column_types=dict.fromkeys(columns, pa.string()),
+        include_columns=list(dict.fromkeys(columns)),
+        strings_can_be_null=True,
+        null_values=[""],
+    )
+    with tqdm.tqdm(total=file.stat().st_size, unit="B", unit_scale=True, desc=what, disable=None) as bar:
+        try:
+            for batch in pa.csv.open_csv(file, pa.csv.ReadOptions(block_size=_BLOCK), convert_options=form):
+                table = pa.Table.from_batches([batch])
+                for name, length in _PREFIXES.items():
+                    if name in table.column_names:
+                        place = table.column_names.index(name)
+                        table = table.set_column(place, name, pc.utf8_slice_codeunits(table[name], 0, length))
+                yield table.append_column(_GROUP, table[data.group]) if data.group else table
+                bar.update(min(_BLOCK, bar.total - bar.n))
+        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+            sys.exit(f"{file}: is not a CSV file with the columns {', '.join(dict.fromkeys(columns))}: {error}")
+
+
+def _counted(feature: SparseFeature) -> bool:
+    """Whether rare values of a feature are replaced: not those of times, buckets and numbers."""
+    return feature.derive in (None, LOG_SQUARED) and not feature.is_bucketised and not feature.weight_separator
+
+
+def _values(table: pa.Table, feature: SparseFeature) -> pa.Array:
+    """Returns the values of a feature that are counted, null for a missing one: of a list all, one after another."""
+    texts = table[feature.column].combine_chunks()
+    if feature.combiner:
+        return pc.list_flatten(pc.split_pattern(texts, feature.separator))
+    return derived(texts, feature.derive)[0] if feature.derive else texts
+
+
+def _kept(data: Data, spec: FeatureSpec, train: pathlib.Path) -> dict[str, pa.Array]:
+    """Returns the values that are no rarer than `min_count` in the training file, by slot."""
+    features = [f for f in spec.sparse if _counted(f)]
+    counts: dict[str, list[pa.Table]] = {f.name: [] for f in features}
+    for table in _tables(data, spec, train, "counting"):
+        for feature in features:
+            found = counts[feature.name]
+            found.append(pa.Table.from_struct_array(pc.value_counts(_values(table, feature))))
+            if len(found) > 16:
+                counts[feature.name] = [_added(found)]
+    kept: dict[str, pa.Array] = {}
+    for feature in features:
+        all_of = _added(counts[feature.name])
+        enough = (
+            all_of.filter(pc.greater_equal(all_of["counts"], data.min_count))["values"].drop_null().combine_chunks()
+        )
+        before = [kept[feature.slot]] if feature.slot in kept else []
+        kept[feature.slot] = pc.unique(pa.concat_arrays([*before, enough]))
+    return kept
+
+
+def _added(tables: list[pa.Table]) -> pa.Table:
+    """Returns one table of the distinct `values` and their `counts`."""
+    sums = pa.concat_tables(tables).group_by("values").aggregate([("counts", "sum")])
+    return sums.rename_columns(["values", "counts"])
+
+
+def _in_form(table: pa.Table, spec: FeatureSpec, kept: dict[str, pa.Array]) -> pa.Table:
+    """Returns the table with rare values replaced, and numbers with a vector as `name:number`."""
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    for feature in spec.sparse:
+        texts = columns[feature.column]
+        if feature.weight_separator:
+            columns[feature.column] = pc.binary_join_element_wise(feature.name, texts, feature.weight_separator)
+        elif kept and _counted(feature):
+            values = _values(table, feature)
+            known = pc.is_in(values, kept[feature.slot].cast(values.type))
+            if feature.derive:
+                known = pc.and_(known, pc.fill_null(pc.not_equal(values, 0), False))
+                columns[feature.column] = pc.if_else(known, texts, None)
+            elif feature.combiner:
+                lists = pc.split_pattern(texts, feature.separator)
+                replaced = pc.if_else(pc.or_(known, pc.equal(values, "")), values, _OOV)
+                lists = pa.ListArray.from_arrays(lists.offsets, replaced, mask=lists.is_null())
+                columns[feature.column] = pc.binary_join(lists, feature.separator)
+            else:
+                columns[feature.column] = pc.if_else(known, texts, _OOV)
+    return pa.table(columns)
+
+
+def _md5(file: pathlib.Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with (
+        file.open("rb") as stream,
+        tqdm.tqdm(total=file.stat().st_size, unit="B", unit_scale=True, desc=f"MD5 {file.name}", disable=None) as bar,
+    ):
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+            bar.update(len(block))
+    return digest.hexdigest()
