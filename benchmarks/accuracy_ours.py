@@ -36,7 +36,7 @@ def run(data, parts, model, seed, more=(), is_flagfile=True):
       is_flagfile: whether the data and the model have a flagfile; else `more` are all flags.
 
     Returns:
-      dict of `auc` and `logloss` of the test part, the AUC `valid`, the `steps` until the best epoch, and `seconds`.
+      dict of `auc`, `logloss` and `copc` of the test part, the AUC `valid`, the `steps` until the best epoch, and `seconds`.
     """
     start, values = time.perf_counter(), flags.define(GROUPS)
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as model_dir:
@@ -64,6 +64,7 @@ def run(data, parts, model, seed, more=(), is_flagfile=True):
     return {
         "auc": tested["auc"],
         "logloss": tested["logloss"],
+        "copc": tested["copc"],
         "valid": at_best["auc"],
         "steps": best.step,
         "seconds": round(time.perf_counter() - start, 1),
