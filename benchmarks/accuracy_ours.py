@@ -36,7 +36,8 @@ def run(data, parts, model, seed, more=(), is_flagfile=True):
       is_flagfile: whether the data and the model have a flagfile; else `more` are all flags.
 
     Returns:
-      dict of `auc`, `logloss` and `copc` of the test part, the AUC `valid`, the `steps` until the best epoch, and `seconds`.
+      dict of `auc`, `logloss` and `copc` of the test part, the AUC `valid`, the `steps` until the best epoch, and
+      `seconds`.
     """
     start, values = time.perf_counter(), flags.define(GROUPS)
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as model_dir:

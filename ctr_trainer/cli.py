@@ -37,7 +37,7 @@ COMMANDS = {
 # The commands that may run under horovodrun.
 _WORKERS = ("train", "evaluate", "predict", "export")
 # The commands that end in order on SIGTERM; the others end their own jobs or services.
-_ENDING_IN_ORDER = (*_WORKERS, "convert", "search")
+_ENDING_IN_ORDER = (*_WORKERS, "convert")
 
 # The commands that use a model that `train` has trained, and accept the flags of `train`.
 _OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")

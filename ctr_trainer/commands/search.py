@@ -21,6 +21,7 @@ from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConf
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
+from ctr_trainer.system.processes.child import END_SIGNALS, handling_signals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,13 @@ def run(
     _search(plans, flags)
 
 
+def _interrupt(number: int, _: object) -> None:
+    """Ends the search in order; a second signal ends the process at once."""
+    for each in END_SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
 def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
     from ctr_trainer.search import results
     from ctr_trainer.search.study import Budget, Search
@@ -112,7 +120,8 @@ def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
     outputs.refuse_foreign_files(flags.output, results.FILES)
     search = Search(plans, flags.output, flags.storage, Budget(flags.minutes, flags.budget_rows))
     try:
-        found = search.run()
+        with handling_signals(_interrupt):
+            found = search.run()
     except KeyboardInterrupt as error:
         so_far = search.so_far()
         text = "interrupted: no trial was evaluated yet"

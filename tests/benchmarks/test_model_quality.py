@@ -22,6 +22,8 @@ def model_quality(monkeypatch, tmp_path):
 
     part = types.SimpleNamespace(run=lambda flags: {"bars_gap_max": 0.0001 * len(flags.seeds)})
     monkeypatch.setitem(sys.modules, "quality_bars", part)
+    for other in ("quality_best", "quality_search"):
+        monkeypatch.delitem(sys.modules, other, raising=False)
     monkeypatch.setattr(sys, "argv", ["model_quality.py"])
     return lambda *flags: model_quality.main([f"--work={tmp_path / 'work'}", *flags])
 

@@ -14,6 +14,7 @@ from ctr_trainer import cli
 from tests import small
 
 pytest.importorskip("optuna", reason="search needs optuna")
+pytestmark = pytest.mark.integration
 SPACE = """
 [[unless_given]]
 epochs = 2
@@ -96,18 +97,6 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
     assert found["value"] == pytest.approx(max(float(each["auc"] or 0) for each in trials.values()), abs=1e-5)
     kept = [path.name for path in (tmp_path / "out" / "trials").iterdir() if path.is_dir()]
     assert kept == [str(found["best_trial"])]  # The best trial alone keeps its model.
-
-
-def test_a_bad_trial_is_stopped_early_and_the_given_settings_are_not(tmp_path, data):
-    arguments = _arguments(tmp_path, data, "--minutes=0", "--budget_rows=448", start="1e-9")
-    space = tmp_path / "space.toml"
-    rates = "\n[embedding_learning_rate]\nlow = 1e-9\nhigh = 0.1\nlog = true\nstart = 1e-9\n"
-    space.write_text(space.read_text().replace("epochs = 2", "epochs = 400") + rates)
-    assert cli.main(arguments) == 0
-    trials = _trials(tmp_path)
-    assert (trials[0]["state"], trials[0]["evaluations"]) == ("complete", "5")
-    assert trials[1]["state"] == "stopped" and 2 <= int(trials[1]["evaluations"]) < 2000
-    assert float(trials[1]["logloss"]) > float(trials[0]["logloss"])
 
 
 def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, capsys):
