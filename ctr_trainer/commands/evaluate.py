@@ -84,10 +84,11 @@ def _of_checkpoint(
 ) -> dict[str, Any]:
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator, progress, reader
+    from ctr_trainer.experiment.data_recipe import find_checkpoint
 
     experiment = as_trained(given, experiment)
     estimator = make_estimator(experiment)
-    found = estimator.find_checkpoint(checkpoint.checkpoint)
+    found = find_checkpoint(estimator, checkpoint.checkpoint)
     batches = reader(experiment, experiment.data.eval_data, once=True)
     return estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics)
 

@@ -24,11 +24,12 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
+    from ctr_trainer.experiment.data_recipe import find_checkpoint
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
     estimator = make_estimator(as_trained(given, experiment))
-    found = estimator.find_checkpoint(checkpoint.checkpoint)
+    found = find_checkpoint(estimator, checkpoint.checkpoint)
     if distributed.is_chief():
         path = estimator.export_to(export.export_dir, checkpoint=found, rows=export.export_rows)
         print(json.dumps({"export_dir": path}), flush=True)

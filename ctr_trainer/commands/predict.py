@@ -40,6 +40,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator, progress, reader
+    from ctr_trainer.experiment.data_recipe import find_checkpoint
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))
@@ -49,7 +50,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     outputs.refuse_foreign_file(path, _is_ours, "predict")
     experiment = as_trained(given, experiment)
     estimator = make_estimator(experiment)
-    found = estimator.find_checkpoint(checkpoint.checkpoint)
+    found = find_checkpoint(estimator, checkpoint.checkpoint)
     batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions = estimator.predict(
         lambda: batches, hooks=progress("predicting", batches), checkpoint=found, yield_single_examples=False

@@ -79,6 +79,7 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     from ctr_trainer.estimator.publishing import write_publication
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
+    from ctr_trainer.experiment.data_recipe import find_checkpoint
     from ctr_trainer.ranks import distributed
     from ctr_trainer.serving.publication.delivery import Delivery
     from ctr_trainer.serving.publication.places import open_target
@@ -88,7 +89,7 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:
         target.tidy_all()
         estimator = make_estimator(as_trained(given, experiment))
-        found = estimator.find_checkpoint(checkpoint.checkpoint)
+        found = find_checkpoint(estimator, checkpoint.checkpoint)
         with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish.dtype)
             record = Delivery(spool, target).step()

@@ -18,11 +18,22 @@ from ctr_trainer.report.tables import format_phases
 from ctr_trainer.serving.export import directory
 from ctr_trainer.settings.by_flag import by_flag, require
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
-from ctr_trainer.settings.setting import Settings
+from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.processes import hardware
 
-GROUPS = TRAINING
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainFlags(Settings, title="Defaults"):
+    """Defaults."""
+
+    explain_defaults: bool = setting(
+        False, "print what --recipe=data chooses for --train_data, with the reasons, and train nothing"
+    )
+
+
+GROUPS = (*TRAINING, ExplainFlags)
 MAIN = (
     *("model_dir", "model", "model_params", "embedding_dim", "hidden_units", "dropout"),
     *("train_data", "eval_data", "feature_spec", "batch_size", "epochs", "max_steps"),
@@ -31,12 +42,14 @@ MAIN = (
     *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange", "autotune"),
     *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
     *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
+    *("recipe", "explain_defaults"),
 )
 GIVEN = True
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
     "horovodrun -np 2 ./run.sh --flagfile=configs/movielens_deepfm.flags --max_steps=5000",
     "./run.sh --flagfile=configs/demo.flags --eval_steps=500 --best_metric=auc --early_stopping_patience=3",
+    "./run.sh --train_data=data/train --eval_data=data/valid --model_dir=models/first --explain_defaults",
     "horovodrun -np 8 -H a:4,b:4 ./run.sh --flagfile=... --embedding_service=a:7700,b:7700 --token_file=token",
 )
 SUMMARY_FILE = "train_summary.json"
@@ -69,11 +82,13 @@ def run(
     evaluation: EvaluationConfig,
     metrics: MetricsConfig,
     export: ExportFlags,
+    explain: ExplainFlags,
 ) -> None:
     """Trains. In the model directory, rank 0 writes `flags.json` at the start and `train_summary.json` at the end.
 
     With --eval_data it evaluates at the end, and with --eval_steps or --eval_epochs also during the training. With
-    --export_dir it exports at the end: the best model if --best_metric is given, else the last one.
+    --export_dir it exports at the end: the best model if --best_metric is given, else the last one. --recipe=data,
+    the default, chooses settings that are not given by the data; with --explain_defaults it only prints them.
     """
     data, model = experiment.data, experiment.model
     require(data, "train_data")
@@ -85,10 +100,24 @@ def run(
     require_data(data.train_data, experiment)
     if data.eval_data:
         require_files(data.eval_data)
+    if explain.explain_defaults:
+        _explain(given, experiment, evaluation)
+        return
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Checked now, and not after the training.
     with services_ahead(experiment) as services:
         _train(given, experiment, evaluation, metrics, export, services)
+
+
+def _explain(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> None:
+    """Prints what the recipe chooses."""
+    from ctr_trainer.experiment import data_recipe
+    from ctr_trainer.ranks import distributed
+
+    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
+    lines = data_recipe.explanation(given, experiment, evaluation)
+    if distributed.is_chief():
+        print("\n".join(lines), flush=True)
 
 
 def _train(
@@ -102,6 +131,7 @@ def _train(
     """Trains with settings that have been checked."""
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.model_selection import without_nan
+    from ctr_trainer.experiment import data_recipe
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import (
         make_estimator,
@@ -116,14 +146,19 @@ def _train(
 
     data, model = experiment.data, experiment.model
     at_end = bool(data.eval_data)
-    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)
+    make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)  # Refuses now.
     tuning = start_workers(experiment)
+    chosen = data_recipe.decide(given, experiment)
+    experiment, evaluation = chosen.applied(experiment, evaluation)
     experiment = with_label_rates(as_trained(given, experiment))
+    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)
     estimator = make_estimator(experiment, services)
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
         eval_spec.input_fn()  # Unreadable data raises an error now, before the graph is built.
 
     if distributed.is_chief():
+        if chosen.line:
+            _log.info("%s", chosen.line)
         everything = by_flag(experiment) | by_flag(evaluation)
         for line in recipes.lines(model.recipe, everything):
             _log.info("%s", line)
@@ -132,7 +167,9 @@ def _train(
         batches = training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
             groups = (experiment, evaluation, metrics, export)
-            (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size()))
+            (path_of(model.model_dir) / FLAGS_FILE).write_json(
+                _describe(groups, distributed.size(), chosen.values)
+            )
         return batches
 
     result = estimator.train(
@@ -160,7 +197,8 @@ def _train(
             _log.info("exported step %d to %s", checkpoint.step, path)
 
 
-def _describe(groups: Iterable[Settings], workers: int) -> dict[str, Any]:
-    """Returns what `report` compares between two runs."""
+def _describe(groups: Iterable[Settings], workers: int, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `report` compares between two runs, and what `data_recipe` has chosen."""
     flags = {name: value for group in groups for name, value in by_flag(group).items()}
-    return {"command": "train", "version": __version__, "workers": workers, "flags": flags}
+    about = {"command": "train", "version": __version__, "workers": workers, "flags": flags}
+    return {**about, "chosen": chosen} if chosen else about

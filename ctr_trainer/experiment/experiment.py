@@ -30,8 +30,9 @@ class ModelSettings(Settings, title="Model"):
         example=("cross_layers=3", "cross_rank=64"),
     )
     recipe: str = setting(
-        "none",
-        "preset of flags, each of which a given flag overrides; bars: the optimizers, L2 of all rows, clipping, batch "
+        "data",
+        "preset of flags, each of which a given flag overrides; data: what suits the rows of --train_data, see "
+        "--explain_defaults; none: the fixed defaults; bars: the optimizers, L2 of all rows, clipping, batch "
         "normalization, plateau and early stopping of FuxiCTR, as the BARS leaderboards have them",
         choices=tuple(RECIPES),
     )

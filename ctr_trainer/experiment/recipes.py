@@ -7,6 +7,7 @@ from typing import Any
 # for it. FuxiCTR's values stand in its `fuxictr/pytorch/models/rank_model.py` and in its models' configurations.
 _Group = tuple[dict[str, str], tuple[str, ...]]
 RECIPES: dict[str, tuple[_Group, ...]] = {
+    "data": (),  # `data_recipe` decides when the data are known.
     "none": (),
     "bars": (
         ({"optimizer": "adam"}, ()),
@@ -49,7 +50,7 @@ def lines(recipe: str, values: Mapping[str, Any]) -> Iterator[str]:
       recipe: one of RECIPES.
       values: of the run, by flag.
     """
-    if recipe == "none":
+    if not RECIPES[recipe]:
         return
     all_of = {name: text for group, _ in RECIPES[recipe] for name, text in group.items()}
     own = {name for name, text in all_of.items() if _text(values.get(name)) != text}

@@ -9,7 +9,11 @@ from ctr_trainer.settings.setting import Settings, setting
 class CheckpointFlags(Settings, title="Checkpoint"):
     """Checkpoint."""
 
-    checkpoint: str = setting("latest", "checkpoint to use: latest, best (of --best_metric), or a step")
+    checkpoint: str = setting(
+        "auto",
+        "checkpoint to use: latest, best (of --best_metric), a step, or auto: best if --recipe=data has chosen to keep "
+        "it, else latest",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

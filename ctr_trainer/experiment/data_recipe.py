@@ -1,0 +1,161 @@
+"""The recipe `data`: defaults that suit the training data, by its rows and its positive examples.
+
+Each choice stands for flags that belong together, and a given flag replaces the whole choice: `--learning_rate=0.05`
+alone means a rate of Adagrad, as it always did. Large data, streams and data whose rows are not known keep the fixed
+defaults. A model that has checkpoints keeps what was chosen when its training began.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.estimator import Estimator
+from ctr_trainer.estimator.checkpoint import Checkpoint, list_checkpoints
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.open_source import open_source
+from ctr_trainer.experiment.size_rules import Facts, choices
+from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import distributed
+from ctr_trainer.report.training_run import FLAGS_FILE
+from ctr_trainer.settings.by_flag import by_flag, replaced
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
+from ctr_trainer.stream.source import is_stream
+from ctr_trainer.system.files.paths import path_of
+
+NAME = "data"
+AUTO = "auto"  # Of --checkpoint.
+CHOSEN = "chosen"  # The key in flags.json of what this recipe chose.
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What the recipe has decided for a training.
+
+    Attributes:
+      values: by flag, of the choices that no given flag replaces.
+      line: of the log; "" for none.
+    """
+
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    line: str = ""
+
+    def applied(self, experiment: Experiment, evaluation: EvaluationConfig) -> tuple[Experiment, EvaluationConfig]:
+        """Returns the settings with the values of the decision."""
+        return replaced(experiment, self.values), replaced(evaluation, self.values)
+
+
+def decide(given: frozenset[str], experiment: Experiment) -> Decision:
+    """Decides for a training. A collective: rank 0 looks at the model directory and the data, for all ranks.
+
+    Args:
+      given: names of the flags that the user gave.
+      experiment: `Experiment`.
+    """
+    if not is_chosen(experiment):
+        return Decision()
+    model_dir = experiment.model.model_dir
+    kept = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
+    if kept is not None:
+        values = {name: value for name, value in kept.items() if name not in given}
+        line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(values)}"
+        return Decision(values, line if values else "")
+    facts = facts_of(experiment)
+    chosen = [each for each in choices(facts) if not each.is_replaced(given)]
+    values = {name: value for each in chosen for name, value in each.values.items()}
+    if not values:
+        return Decision({}, f"recipe {NAME}: {facts.line()}: {facts.size} data keep the fixed defaults")
+    return Decision(values, f"recipe {NAME}: {facts.line()}: {facts.size} data, so {_shown(values)}")
+
+
+def is_chosen(experiment: Experiment) -> bool:
+    """Returns whether this recipe decides: it is the experiment's, and the data are no stream."""
+    return experiment.model.recipe == NAME and not is_stream(experiment.data.train_data)
+
+
+def explanation(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> list[str]:
+    """Returns the lines of a table: each setting of the recipe, its value, why, and the fact that decided. A collective.
+
+    Args:
+      given: names of the flags that the user gave.
+      experiment: `Experiment`.
+      evaluation: `EvaluationConfig`.
+    """
+    if not is_chosen(experiment):
+        what = "a stream keeps" if is_stream(experiment.data.train_data) else f"--recipe={experiment.model.recipe} has"
+        return [f"{what} its own defaults: there is nothing to choose by the data"]
+    facts = facts_of(experiment)
+    usual = {**by_flag(experiment), **by_flag(evaluation)}
+    rows = [("setting", "value", "why", "fact of the data")]
+    for each in choices(facts):
+        replaced_by = sorted(set(given) & set(each.flags))
+        for name, value in each.values.items():
+            if replaced_by:
+                why = "given" if name in given else f"the fixed default, since --{replaced_by[0]} is given"
+                rows.append((name, _text(usual[name]), why, ""))
+            else:
+                rows.append((name, _text(value), each.why, each.fact))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+        for row in rows
+    ]
+    return [f"{facts.line()}: {facts.size} data", "", *lines]
+
+
+def facts_of(experiment: Experiment) -> Facts:
+    """Returns the facts of the training data. A collective: rank 0 looks at them."""
+    data, model = experiment.data, experiment.model
+    source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
+
+    def look(advanced: Callable[[str], None]) -> dict[str, Any]:
+        is_converted = (path_of(source.name) / FILE).exists()
+        info = open_dataset(source.name) if is_converted else None
+        rows, positives = sum(source.group_rows), None
+        means = info.label_means or ({"": info.label_mean} if info.label_mean is not None else {}) if info else {}
+        if means:
+            share = means.get(experiment.params.label, next(iter(means.values())))
+            positives = round(rows * min(share, 1 - share))
+        return {
+            "rows": rows,
+            "rarer": positives,
+            "keys": sum(info.distinct.values()) if info else None,
+            "has_validation": bool(data.eval_data),
+            "has_sequences": any(feature.combiner == "none" for feature in source.spec.sparse),
+            "model": model.model,
+            "own_params": sorted(field.name for field in dataclasses.fields(find_model(model.model).params_class)),
+        }
+
+    return Facts(**distributed.from_chief(look, "facts_of_the_data"))
+
+
+def find_checkpoint(estimator: Estimator, which: str) -> Checkpoint:
+    """Returns the checkpoint that --checkpoint names. A collective.
+
+    Args:
+      estimator: the `Estimator` of the model.
+      which: of `Estimator.find_checkpoint`; or `auto`, the best one if this recipe chose to keep it, else the newest.
+    """
+    if which == AUTO:
+        kept = (_kept(estimator.model_dir) or {}) if distributed.is_chief() else {}
+        is_kept = distributed.broadcast_object("best_metric" in kept, "best_kept_by_choice")
+        which = "best" if is_kept else "latest"
+    return estimator.find_checkpoint(which)
+
+
+def _kept(model_dir: str) -> dict[str, Any] | None:
+    """Returns what was chosen when the training of a model with checkpoints began; None for a new training."""
+    if not list_checkpoints(model_dir):
+        return None
+    file = path_of(model_dir) / FLAGS_FILE
+    return file.read_json("remove it to continue with the given flags").get(CHOSEN, {}) if file.is_file() else {}
+
+
+def _shown(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={_text(value)}" for name, value in values.items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
