@@ -45,7 +45,7 @@ def run(data, parts, model, seed, more=(), is_flagfile=True):
         own += [f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--log_steps=1000000"]
         given = [f"--flagfile={flagfile(data, model)}"] if is_flagfile else []
         values(["accuracy", *given, *own, *more])
-        experiment, evaluation, _, _ = (flags.read(group, values) for group in GROUPS)
+        experiment, evaluation, *_ = (flags.read(group, values) for group in GROUPS)
         distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
         estimator = build.make_estimator(experiment)
 

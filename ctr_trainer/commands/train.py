@@ -39,10 +39,9 @@ MAIN = (
     *("train_data", "eval_data", "feature_spec", "batch_size", "epochs", "max_steps"),
     *("optimizer", "learning_rate", "embedding_optimizer", "embedding_learning_rate", "embedding_l2"),
     *("embedding_initial_accumulator", "scale_lr", "lr_schedule", "embedding_lr_schedule", "l2"),
-    *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange", "autotune"),
+    *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange"),
     *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
-    *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
-    *("recipe", "explain_defaults"),
+    *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish", "explain_defaults"),
 )
 GIVEN = True
 EXAMPLES = (

@@ -17,6 +17,7 @@ class Facts:
       keys: distinct keys of all features; None if they are not counted.
       has_validation: whether there is --eval_data.
       has_sequences: whether a feature is a sequence.
+      several_labels: whether the model predicts several labels.
       model: name of the model.
       own_params: names of the model's params.
     """
@@ -26,6 +27,7 @@ class Facts:
     keys: int | None = None
     has_validation: bool = False
     has_sequences: bool = False
+    several_labels: bool = False
     model: str = ""
     own_params: tuple[str, ...] = ()
 
@@ -92,11 +94,12 @@ def _length(facts: Facts) -> Choice:
         why = "several passes, since one is too few; the learning rates fall to 0"
         values = {"epochs": epochs, "lr_schedule": "linear", "embedding_lr_schedule": "same"}
         return Choice(values, why, f"{_rows(facts)}, no validation data", ("decay_steps", *others))
+    metric = "loss" if facts.several_labels else "auc"
     values = {
-        **{"epochs": 40, "eval_epochs": 1, "best_metric": "auc", "early_stopping_patience": 3},
+        **{"epochs": 40, "eval_epochs": 1, "best_metric": metric, "early_stopping_patience": 3},
         **{"lr_schedule": "plateau", "plateau_patience": 1, "decay_rate": 0.2, "embedding_lr_schedule": "same"},
     }
-    why = "passes until the validation AUC falls, with rates that fall first; the best one is kept"
+    why = "passes until the validation stops to improve, with rates that fall first; the best one is kept"
     return Choice(values, why, "validation data", others)
 
 

@@ -30,7 +30,10 @@ def flags(directory, model_dir, *more):
     data = [f"--{kind}_data={directory / 'clicks'}" for kind in ("train", "eval")]
     path = model_dir.with_suffix(".flags")
     path.write_text(
-        "\n".join([*data, f"--model_dir={model_dir}", "--hidden_units=8", "--batch_size=16", "--threads=1", *more])
+        "\n".join(
+            [*data, f"--model_dir={model_dir}", "--hidden_units=8", "--batch_size=16", "--threads=1", "--recipe=none"]
+            + list(more)
+        )
     )
     return f"--flagfile={path}"
 

@@ -58,7 +58,7 @@ def test_what_depends_on_an_overridden_flag_is_not_set_either(given, expected):
 
 def test_an_unknown_recipe_is_refused_with_those_that_there_are(capsys):
     assert cli.main(["train", "--recipe=bar"]) == 2
-    assert "--recipe=bar: choose one of none, bars" in capsys.readouterr().err
+    assert "--recipe=bar: choose one of data, none, bars" in capsys.readouterr().err
 
 
 def test_a_training_by_the_recipe_says_what_it_set_and_ends_by_the_plateau(tmp_path, data, caplog):
