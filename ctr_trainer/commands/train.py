@@ -23,7 +23,6 @@ from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.processes import hardware
 
 
-
 @dataclasses.dataclass(frozen=True)
 class ExplainFlags(Settings, title="Defaults"):
     """Defaults."""
@@ -166,9 +165,7 @@ def _train(
         batches = training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
             groups = (experiment, evaluation, metrics, export)
-            (path_of(model.model_dir) / FLAGS_FILE).write_json(
-                _describe(groups, distributed.size(), chosen.values)
-            )
+            (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size(), chosen.values))
         return batches
 
     result = estimator.train(

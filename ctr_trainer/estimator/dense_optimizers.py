@@ -54,7 +54,9 @@ class DenseUpdate(tf1.train.Optimizer):
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         with tf.name_scope(name or "dense_update"):
             if self._l2:
-                gradients = [g + self._l2 * v if is_kernel(v) else g for g, v in pairs]
+                # TensorFlow 2.21 takes an addition to the product that a kernel of one row has as its gradient for a
+                # bias, and then refuses its shape. It leaves a subtraction alone.
+                gradients = [g - -self._l2 * v if is_kernel(v) else g for g, v in pairs]
             if self._clip_norm:
                 gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
             factors = self._lr_groups.factors_of(variables)

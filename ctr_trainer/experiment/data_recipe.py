@@ -74,7 +74,7 @@ def is_chosen(experiment: Experiment) -> bool:
 
 
 def explanation(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> list[str]:
-    """Returns the lines of a table: each setting of the recipe, its value, why, and the fact that decided. A collective.
+    """Returns the lines of a table of the settings, with value, reason and the fact that decided. A collective.
 
     Args:
       given: names of the flags that the user gave.

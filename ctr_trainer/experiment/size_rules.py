@@ -36,9 +36,14 @@ class Facts:
         """`small`, `middle` or `large`."""
         return "large" if self.rows > LARGE_ROWS else "middle" if self.rows > MIDDLE_ROWS else "small"
 
+    @property
+    def counted(self) -> str:
+        """The number of rows as a text."""
+        return f"{self.rows:,} rows"
+
     def line(self) -> str:
         """Returns the facts as a text."""
-        known = [f"{self.rows:,} rows"]
+        known = [self.counted]
         known += [f"{self.rarer:,} of the rarer label"] if self.rarer is not None else []
         known += [f"{self.keys:,} distinct keys"] if self.keys is not None else []
         return ", ".join([*known, "validation data" if self.has_validation else "no validation data"])
@@ -74,49 +79,46 @@ def choices(facts: Facts) -> list[Choice]:
     """Returns what suits data with these facts; [] keeps the fixed defaults."""
     if facts.size == "large":
         return []
-    return [_batch(facts), _length(facts), _rates(facts), *_regularization(facts), *_of_the_model(facts)]
-
-
-def _rows(facts: Facts) -> str:
-    return f"{facts.rows:,} rows"
+    return [_batch(facts), _length(facts), _dense_rate(facts), _row_rate(facts), *_regularization(facts)]
 
 
 def _batch(facts: Facts) -> Choice:
     size = 128 if facts.size == "small" else 512
-    steps = -(-facts.rows // size)
-    return Choice({"batch_size": size}, f"{steps:,} steps an epoch, not {-(-facts.rows // 1024):,}", _rows(facts))
+    steps, before = (-(-facts.rows // each) for each in (size, 1024))
+    return Choice({"batch_size": size}, f"{steps:,} steps an epoch of one worker, not {before:,}", facts.counted)
 
 
 def _length(facts: Facts) -> Choice:
-    others = ("max_steps", "eval_steps", "lr_schedule", "embedding_lr_schedule", "decay_rate", "plateau_patience")
+    schedule = ("lr_schedule", "embedding_lr_schedule", "decay_rate", "decay_steps", "plateau_patience")
+    others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
     if not facts.has_validation:
-        epochs = 8 if facts.size == "small" else 4
-        why = "several passes, since one is too few; the learning rates fall to 0"
+        epochs = 6 if facts.size == "small" else 3
         values = {"epochs": epochs, "lr_schedule": "linear", "embedding_lr_schedule": "same"}
-        return Choice(values, why, f"{_rows(facts)}, no validation data", ("decay_steps", *others))
+        return Choice(values, "one pass is too short; the rates fall to 0", "no validation data", others)
     metric = "loss" if facts.several_labels else "auc"
     values = {
         **{"epochs": 40, "eval_epochs": 1, "best_metric": metric, "early_stopping_patience": 3},
         **{"lr_schedule": "plateau", "plateau_patience": 1, "decay_rate": 0.2, "embedding_lr_schedule": "same"},
     }
-    why = "passes until the validation stops to improve, with rates that fall first; the best one is kept"
-    return Choice(values, why, "validation data", others)
+    return Choice(values, "passes until validation stops to improve; the best is kept", "validation data", others)
 
 
-def _rates(facts: Facts) -> Choice:
+def _dense_rate(facts: Facts) -> Choice:
     values = {"optimizer": "adam", "learning_rate": 1e-3}
-    values |= {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 0.01}
-    others = ("optimizer_params", "embedding_optimizer_params", "embedding_initial_accumulator", "weight_decay")
-    why = "steps of full size from the first on: Adagrad's begin small and take millions of rows"
-    return Choice(values, why, _rows(facts), others)
+    return Choice(values, "full steps from the first on", facts.counted, ("optimizer_params", "weight_decay"))
+
+
+def _row_rate(facts: Facts) -> Choice:
+    others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
+    if facts.size == "small" and facts.keys is not None and facts.keys > facts.rows:
+        values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
+        return Choice(values, "small steps: most keys are seen once or twice", f"{facts.keys:,} keys", others)
+    values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_initial_accumulator": 1e-5}
+    why = "full steps from the first on, smaller ones for frequent keys"
+    return Choice({**values, "embedding_l2": 1e-3}, why, facts.counted, others)
 
 
 def _regularization(facts: Facts) -> list[Choice]:
     why = "a network of this size learns so few rows by heart"
-    dropout = 0.3 if facts.size == "small" else 0.1
-    l2 = 0.001 if facts.size == "small" else 0.0
-    return [Choice({"dropout": dropout}, why, _rows(facts)), Choice({"l2": l2}, why, _rows(facts))]
-
-
-def _of_the_model(facts: Facts) -> list[Choice]:
-    return []
+    dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
+    return [Choice({"dropout": dropout}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]

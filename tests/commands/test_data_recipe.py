@@ -1,0 +1,134 @@
+"""`--recipe=data`: defaults by the rows of the training data, what replaces them, and `--explain_defaults`."""
+
+import dataclasses
+import json
+import logging
+
+import pytest
+
+from ctr_trainer import cli
+from ctr_trainer.experiment import data_recipe, flags, size_rules
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.size_rules import Facts, choices
+from ctr_trainer.settings.by_flag import by_flag, replaced
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
+from tests import small
+from tests.parallel import launch
+
+SMALL = Facts(rows=8_000, rarer=80, keys=5_000, has_validation=True)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("data_recipe"), rows=300)
+
+
+def _values(facts):
+    return {name: value for each in choices(facts) for name, value in each.values.items()}
+
+
+def _train(data, model_dir, *more):
+    own = [f"--train_data={data}", f"--model_dir={model_dir}", "--hidden_units=4", "--threads=1"]
+    assert cli.main(["train", *own, *more]) == 0
+    return json.loads((model_dir / "flags.json").read_text())
+
+
+@pytest.mark.parametrize("validation", [True, False])
+@pytest.mark.parametrize("rows", [8_000, 30_001, 1_000_000])
+@pytest.mark.parametrize("keys", [None, 100, 10_000_000])
+def test_each_choice_is_a_flag_of_train_with_an_accepted_value(rows, keys, validation):
+    values = _values(Facts(rows=rows, keys=keys, has_validation=validation))
+    assert values.keys() <= set(flags.define(flags.TRAINING))
+    taken = by_flag(replaced(Experiment(), values)) | by_flag(replaced(EvaluationConfig(), values))
+    assert {name: taken[name] for name in values} == values
+
+
+def test_the_more_rows_the_larger_the_batch_and_large_data_keep_the_fixed_defaults():
+    assert choices(dataclasses.replace(SMALL, rows=size_rules.LARGE_ROWS + 1)) == []
+    middle = _values(dataclasses.replace(SMALL, rows=size_rules.LARGE_ROWS))
+    assert _values(SMALL)["batch_size"] < middle["batch_size"] < 1024
+    assert _values(SMALL)["dropout"] > middle["dropout"] > 0
+
+
+def test_without_validation_data_nothing_is_evaluated_and_of_several_labels_the_loss_decides():
+    assert {"eval_epochs", "best_metric"}.isdisjoint(_values(dataclasses.replace(SMALL, has_validation=False)))
+    assert _values(SMALL)["best_metric"] == "auc"
+    assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
+
+
+def test_a_small_training_takes_what_suits_its_rows_and_evaluate_takes_the_best_of_it(tmp_path, data, caplog, capsys):
+    caplog.set_level(logging.INFO)
+    said = _train(data, tmp_path / "model", f"--eval_data={data}", "--epochs=2", "--eval_epochs=1", "--best_metric=auc")
+    assert said["chosen"]["batch_size"] == said["flags"]["batch_size"] == 128
+    assert "epochs" not in said["chosen"] and said["flags"]["early_stopping_patience"] == 0
+    (line,) = [message for message in caplog.messages if message.startswith("recipe data: 300 rows")]
+    assert "small data, so batch_size=128, optimizer=adam" in line
+
+    _train(data, tmp_path / "whole", f"--eval_data={data}", "--seed=3")
+    history = json.loads((tmp_path / "whole" / "evaluations.json").read_text())
+    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'whole'}", f"--eval_data={data}"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["global_step"] == history["best"]["step"]
+    assert found["global_step"] < history["evaluations"][-1]["step"]
+
+
+@pytest.mark.parametrize("in_flagfile", [True, False])
+@pytest.mark.parametrize(
+    ("given", "stay", "change"),
+    [
+        ("--batch_size=64", {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.3}),
+        ("--learning_rate=0.05", {"learning_rate": 0.05, "optimizer": "adagrad"}, {"embedding_learning_rate": 0.02}),
+        ("--embedding_l2=0", {"embedding_learning_rate": 0.05, "embedding_l2": 0.0}, {"l2": 0.002}),
+        ("--max_steps=4", {"epochs": 1, "max_steps": 4, "lr_schedule": "cooldown"}, {"batch_size": 128}),
+        ("--recipe=none", {"batch_size": 1024, "epochs": 1, "optimizer": "adagrad", "dropout": 0.0}, {}),
+    ],
+)
+def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, stay, change, in_flagfile):
+    (tmp_path / "own.flags").write_text(given)
+    found = _train(data, tmp_path / "model", f"--flagfile={tmp_path / 'own.flags'}" if in_flagfile else given)
+    assert {name: found["flags"][name] for name in stay} == stay
+    assert {name: found["flags"][name] for name in change} == change
+    assert found.get("chosen", {}).keys().isdisjoint(stay)
+
+
+def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tmp_path, data, monkeypatch):
+    began = _train(data, tmp_path / "model")
+    monkeypatch.setattr(data_recipe, "choices", lambda facts: pytest.fail("decided anew"))
+    again = _train(data, tmp_path / "model", "--epochs=7", "--dropout=0.1")
+    assert again["flags"]["optimizer"] == "adam" and again["flags"]["batch_size"] == 128
+    assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 7)
+    assert again["chosen"].items() <= began["chosen"].items()
+
+    _train(data, tmp_path / "fixed", "--recipe=none", "--optimizer=adam")
+    fixed = _train(data, tmp_path / "fixed", "--epochs=2")
+    assert "chosen" not in fixed and fixed["flags"]["batch_size"] == 1024
+
+
+def test_explain_defaults_prints_a_table_and_trains_nothing(tmp_path, data, capsys):
+    own = [f"--train_data={data}", f"--model_dir={tmp_path / 'model'}", "--dropout=0.5", "--learning_rate=0.1"]
+    assert cli.main(["train", *own, "--explain_defaults"]) == 0
+    first, _, head, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith("300 rows, ") and first.endswith(": small data")
+    assert head.split() == ["setting", "value", "why", "fact", "of", "the", "data"]
+    table = {row.split()[0]: row.split()[1:] for row in rows}
+    assert table["batch_size"][0] == "128" and table["batch_size"][-2:] == ["300", "rows"]
+    assert table["dropout"] == ["0.5", "given"]
+    assert table["optimizer"][0] == "adagrad" and "--learning_rate" in table["optimizer"]
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_stream_and_another_recipe_have_nothing_to_explain(tmp_path, data):
+    experiment = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks"})
+    assert data_recipe.decide(frozenset(), experiment) == data_recipe.Decision()
+    (line,) = data_recipe.explanation(frozenset(), experiment, EvaluationConfig())
+    assert line.startswith("a stream keeps its own defaults")
+    experiment = replaced(Experiment(), {"train_data": str(data), "recipe": "bars"})
+    assert data_recipe.decide(frozenset(), experiment) == data_recipe.Decision()
+
+
+def test_two_workers_decide_alike(tmp_path, data):
+    own = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'model'}", "--hidden_units=4"]
+    done = launch.run(2, "-m", "ctr_trainer", "train", *own, "--threads=1")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "model" / "flags.json").read_text())
+    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["best_metric"] == "auc"
