@@ -110,7 +110,7 @@ def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pat
     (work / "spec.toml").write_text(SPEC)
     pq.write_table(records(train, method, seed), work / "train.parquet")
     pq.write_table(records(test, METHODS["oracle"], seed), work / "test.parquet")
-    flags = [f"--model_dir={work / 'model'}", "--batch_size=512"]
+    flags = [f"--model_dir={work / 'model'}", "--batch_size=512", "--recipe=none"]
     own = [f"--train_data={work / 'train.parquet'}", f"--feature_spec={work / 'spec.toml'}", "--label=click"]
     own += ["--noshuffle", f"--seed={seed}", "--embedding_initial_accumulator=1e-3", f"--delayed_labels={method.flag}"]
     command("train", *flags, *own)

@@ -162,6 +162,7 @@ def training_flags(data: pathlib.Path, *more: str) -> list[str]:
         f"--train_data={data / 'train'}",
         f"--eval_data={data / 'test'}",
         "--model=deepfm",
+        "--recipe=none",
         "--embedding_initial_accumulator=1e-3",
         "--log_steps=20",
         "--save_checkpoints_secs=10",

@@ -131,7 +131,8 @@ class Job:
         self.model_dir = pathlib.Path(tempfile.mkdtemp(prefix="model-", dir=directory))
         train = [sys.executable, "-m", "ctr_trainer", "train", f"--train_data={directory / 'data'}"]
         train += [f"--model_dir={self.model_dir}", "--model=fm", "--batch_size=64", "--epochs=0", "--max_steps=1000000"]
-        train += ["--save_checkpoints_steps=50", "--sync_steps=5", "--log_steps=10", "--stall_timeout=30", *flags]
+        train += ["--save_checkpoints_steps=50", "--sync_steps=5", "--log_steps=10", "--stall_timeout=30"]
+        train += ["--recipe=none", *flags]
         launcher = ["horovodrun", "-np", str(workers), "--gloo"] if workers > 1 else []
         variables = environment(CTR_TRAINER_THREADS="1", **self.trace.environment)
         with open(directory / "log", "wb") as log:

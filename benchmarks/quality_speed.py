@@ -59,7 +59,7 @@ def examples_per_sec(place: pathlib.Path, model: str, run: str) -> float:
     """Trains a model on core 0, and returns its examples per second."""
     model_dir = place / f"{model}-{run}"
     flags = [f"--train_data={place / 'data'}", f"--model_dir={model_dir}", f"--model={model}"]
-    flags += ["--threads=1", "--save_checkpoints_steps=0", "--eval_data=", "--epochs=1"]
+    flags += ["--threads=1", "--save_checkpoints_steps=0", "--eval_data=", "--epochs=1", "--recipe=none"]
     command = [sides.sys.executable, "-m", "ctr_trainer", "train", *flags]
     sides.call(["taskset", "-c", "0", *command], OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
     return json.loads((model_dir / "train_summary.json").read_text())["examples_per_sec"]

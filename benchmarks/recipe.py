@@ -120,7 +120,7 @@ class Jobs:
         model = self._directory / name
         shutil.rmtree(model, ignore_errors=True)
         given = [f"--train_data={self._data}", "--eval_data=", f"--model_dir={model}", f"--max_steps={self._steps}"]
-        given += ["--epochs=1000", "--save_checkpoints_steps=0"]
+        given += ["--epochs=1000", "--save_checkpoints_steps=0", "--recipe=none"]
         return call(["horovodrun", "-np", "2", "--gloo", *program, *flags, *given], root), model
 
 

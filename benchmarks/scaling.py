@@ -91,6 +91,7 @@ def seconds_to_first_step(directory: str) -> float:
             f"--train_data={data}/train",
             f"--model_dir={directory}/model{number}",
             "--max_steps=2",
+            "--recipe=none",
             "--log_steps=1",
         ]
         start = time.perf_counter()

@@ -22,7 +22,7 @@ NOBODY = "02:00:00:00:00:01"
 def train(hosts):
     """The flags of a training, but for its service."""
     data = small.make(hosts.shared / "small", rows=200)
-    return f"--train_data={data} --model_dir={hosts.shared / 'model'} --batch_size=16 --hidden_units=8"
+    return f"--train_data={data} --model_dir={hosts.shared / 'model'} --batch_size=16 --hidden_units=8 --recipe=none"
 
 
 @pytest.fixture(scope="module")

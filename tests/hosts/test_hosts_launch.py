@@ -56,7 +56,7 @@ def test_a_job_goes_on_without_a_host_and_takes_it_in_again(hosts, shard):
     )
     seen.mkdir()
     flags = f"--train_data={data} --model_dir={model} --hidden_units=8 --batch_size=16 --save_checkpoints_steps=10"
-    flags += f" --embedding_service={shard} --token_file={hosts.shared / 'token'}"
+    flags += f" --recipe=none --embedding_service={shard} --token_file={hosts.shared / 'token'}"
     options = "-np 2 --min-np 1 -H host-1:1,host-2:1 --network-interface eth0"
     variables = {"ROWS_SEEN": str(seen), "PYTHONPATH": f"{SITE}:{launch.ROOT}", "BATCH_SECONDS": "0.1"}
     job = hosts.start(f"exec python -m ctr_trainer launch {options} -- {flags}", **variables)

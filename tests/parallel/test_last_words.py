@@ -57,6 +57,7 @@ def _training(directory, *more):
         "ctr_trainer",
         "train",
         *flags,
+        "--recipe=none",
         "--hidden_units=8",
         "--batch_size=16",
         "--save_checkpoints_steps=1",

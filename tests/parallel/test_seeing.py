@@ -24,7 +24,9 @@ def data(tmp_path_factory):
 def test_two_workers_leave_profiles_of_both_and_one_summary(data, tmp_path):
     model = tmp_path / "model"
     flags = f"--train_data={data} --model_dir={model} --hidden_units=8 --batch_size=16 --epochs=0 --max_steps=120"
-    seeing = "--profile_steps=30,33 --dense_exchange=horovod --log_steps=50 --sync_steps=5 --log_format=json"
+    seeing = (
+        "--recipe=none --profile_steps=30,33 --dense_exchange=horovod --log_steps=50 --sync_steps=5 --log_format=json"
+    )
     done = launch.run(2, "-m", "ctr_trainer", "train", *flags.split(), *seeing.split())
     for rank in range(2):
         profile = model / "profile" / f"rank{rank}"
@@ -78,7 +80,16 @@ def test_the_samples_of_the_log_in_the_docs_are_lines_of_a_real_log(data, tmp_pa
     samples += [line.strip() for line in summary if not re.match(r" *(slowest phase|most likely)", line)]
     assert len(samples) >= 15
     flags = f"--train_data={data} --eval_data={data} --model_dir={tmp_path / 'model'} --hidden_units=8 --batch_size=16"
-    command = ["-m", "ctr_trainer", "train", *flags.split(), "--log_steps=10", "--eval_steps=16", "--sync_steps=5"]
+    command = [
+        "-m",
+        "ctr_trainer",
+        "train",
+        *flags.split(),
+        "--recipe=none",
+        "--log_steps=10",
+        "--eval_steps=16",
+        "--sync_steps=5",
+    ]
     logged = [_without_numbers(line) for line in launch.run(2, *command, is_warm=False).stderr.splitlines()]
     for sample in samples:
         shape = _without_numbers(sample.removesuffix(", ..."))

@@ -34,7 +34,7 @@ def temporary(tmp_path, monkeypatch):
 def _command(workers, name, *flags):
     data = f"s3://{object_store.BUCKET}/data"
     given = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={MODEL}", f"--batch_size={BATCH}"]
-    given = [*given, "--hidden_units=8", "--epochs=2"] if name == "train" else given[1:]
+    given = [*given, "--hidden_units=8", "--epochs=2", "--recipe=none"] if name == "train" else given[1:]
     return [workers, "-m", "ctr_trainer", name, *given, *flags]
 
 
@@ -100,7 +100,7 @@ def test_a_store_that_stands_still_for_longer_than_requests_are_tried_costs_rest
         store.put(f"data/{file.name}", file)
     model = f"s3://{object_store.BUCKET}/outage"
     given = [f"--train_data=s3://{object_store.BUCKET}/data", f"--model_dir={model}", f"--batch_size={BATCH}"]
-    command = [sys.executable, "-m", "ctr_trainer", "launch", "--", *given, "--hidden_units=8"]
+    command = [sys.executable, "-m", "ctr_trainer", "launch", "--", *given, "--hidden_units=8", "--recipe=none"]
     job = subprocess.Popen(
         [*command, "--epochs=3", "--save_checkpoints_steps=8"],
         env={**launch.environment(), "AWS_MAX_ATTEMPTS": "2"},
