@@ -161,7 +161,8 @@ def test_every_model_of_every_row_has_flags_that_the_training_takes(leaderboard,
             experiment = flags.read(GROUPS[0], values)
             assert "bars" == values["recipe"].value
             params = find_model(model).params_class
-            assert param_texts.parse(model, params, experiment.model.model_params, {"train_op_fn": None})
+            shared = {"train_op_fn": None, "hidden_units": experiment.params.hidden_units}
+            assert param_texts.parse(model, params, experiment.model.model_params, shared)
             assert entry.spec(model).tables[0].dim in (10, 16, 32, 64, 128)
 
 
@@ -199,13 +200,17 @@ def test_means_stand_next_to_bars_mean_of_five_or_its_table(leaderboard):
     header, _, row, _ = leaderboard.table(found["models"]).splitlines()
     assert "| model | seeds | AUC | spread | BARS | mean of 5 | ours - BARS |" in header and "gauc" not in header
     assert row.startswith("| deepfm | 2 | 0.9840 | 0.0020 | 0.9842 | 0.9839 | +0.0001 |")
-    assert notes[0] == "Without settings of their own, with those of BARS' DeepFM: lr."
+
+
+def test_the_notes_name_models_without_settings_of_their_own(leaderboard):
+    _, notes = shown(leaderboard, "frappe_x1", {"deepfm": [0.98], "lr": [0.93], "masknet": [0.98]})
+    assert notes[0] == "Without settings of their own, with those of BARS' DeepFM: masknet."
 
 
 def test_the_notes_say_by_which_part_the_epoch_was_chosen(leaderboard):
     _, notes = shown(leaderboard, "taobaoad_x1", {"din": [0.65]})
     assert "a tenth of the training file that was held out" in notes[0]
-    assert "without dropout" in notes[-1]
+    assert "read each history by itself" in notes[-1]
 
 
 @pytest.mark.parametrize(("name", "model"), [("criteo_x4", "deepfm"), ("amazonelectronics_x1", "din")])
