@@ -1,0 +1,55 @@
+"""The part `best` of `model_quality.py`: the best of our flagfiles on Adult and on MovieLens with histories.
+
+Each flagfile in configs/ of a data set trains with each seed. The validation AUC chooses one of them, and its mean test
+AUC is the figure. `--models` takes some of the models. Results stay in best.jsonl below --work.
+"""
+
+import argparse
+import json
+import statistics
+
+import accuracy
+import accuracy_data
+
+# The data sets and the keys of their figures.
+DATA = {"adult": "adult_best_auc", "movielens-history": "movielens_history_best_auc"}
+
+
+def run(flags: argparse.Namespace) -> dict[str, float]:
+    """Returns the figures by key; prints a line for each flagfile."""
+    results = accuracy.Results(flags.work / "best.jsonl")
+    found = {}
+    for data in flags.data or DATA:
+        parts = accuracy_data.prepare(data, flags.real_data, flags.work)
+        means = {model: _means(results, data, parts, model, flags.seeds) for model in flags.models or models_of(data)}
+        best = max(means, key=lambda model: means[model]["valid"])
+        found[DATA[data]] = round(means[best]["auc"], 6)
+        print(json.dumps({"data": data, "best": best, "means": means}), flush=True)
+    return found
+
+
+def models_of(data: str) -> list[str]:
+    """Returns the models that have a flagfile for a data set, such as `din` of configs/movielens_history_din.flags."""
+    import accuracy_ours  # It imports TensorFlow.
+
+    prefix = accuracy_ours.flagfile(data, "").stem
+    return sorted(path.stem.removeprefix(prefix) for path in accuracy_ours.CONFIGS.glob(f"{prefix}*.flags"))
+
+
+def _means(
+    results: accuracy.Results, data: str, parts: accuracy_data.Parts, model: str, seeds: list[int]
+) -> dict[str, float]:
+    """Returns the means of the metrics over the seeds, and the `spread` of the test AUC, highest less lowest."""
+    import accuracy_ours
+
+    runs = []
+    for seed in seeds:
+        key = dict(side="ours", data=data, model=model, seed=seed, config=accuracy_ours.fingerprint(data, model))
+        if not results.has(**key):
+            results.add(**key, **accuracy_ours.run(data, parts, model, seed))
+        runs.append(next(each for each in results.lines if {name: each.get(name) for name in key} == key))
+    means = {
+        name: round(statistics.mean(each[name] for each in runs), 6) for name in ("valid", "auc", "logloss", "copc")
+    }
+    aucs = [each["auc"] for each in runs]
+    return {**means, "spread": round(max(aucs) - min(aucs), 6)}
