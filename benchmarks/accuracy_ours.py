@@ -28,12 +28,13 @@ def fingerprint(data, model):
     return hashlib.sha256(flagfile(data, model).read_bytes() + spec.read_bytes()).hexdigest()[:16]
 
 
-def run(data, parts, model, seed, more=(), is_flagfile=True):
+def run(data, parts, model, seed, more=(), is_flagfile=True, hooks=()):
     """Trains to the best epoch by the AUC of the part `valid`, and tests it.
 
     Args:
       more: flags, after the flagfile.
       is_flagfile: whether the data and the model have a flagfile; else `more` are all flags.
+      hooks: of the training.
 
     Returns:
       dict of `auc`, `logloss` and `copc` of the test part, the AUC `valid`, the `steps` until the best epoch, and
@@ -58,7 +59,8 @@ def run(data, parts, model, seed, more=(), is_flagfile=True):
         spec = build.make_eval_spec(evaluation, EXACT, valid)
         if spec is None or spec.best_metric != "auc":
             raise UserError(f"{data}, {model}: the run is chosen by --eval_steps=N --best_metric=auc")
-        train_and_evaluate(estimator, TrainSpec(lambda position: build.training_reader(experiment, position)), spec)
+        training = TrainSpec(lambda position: build.training_reader(experiment, position), hooks=hooks)
+        train_and_evaluate(estimator, training, spec)
         best = estimator.find_checkpoint("best")
         at_best = estimator.evaluate(valid, checkpoint=best, metrics=EXACT)
         tested = estimator.evaluate(test, checkpoint=best, metrics=EXACT)

@@ -38,7 +38,13 @@ PARTS = {
         (
             *("din_over_deepfm_speed", "dien_over_deepfm_speed", "bst_over_deepfm_speed"),
             "din_over_deepfm_speed_50",
+            *("sdim_1000_over_din_50_speed", "sdim_1000_over_sdim_50_speed"),
         ),
+    ),
+    "zoo": Part(
+        "quality_zoo",
+        "all models of one label on MovieLens, and writes their table into docs/models.md",
+        ("zoo_best_auc", "zoo_best_history_auc"),
     ),
     "search": Part("quality_search", "`search` with the settings found by hand", ("search_minus_hand_tuned_min",)),
 }

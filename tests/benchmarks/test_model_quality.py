@@ -39,6 +39,10 @@ def test_parts_that_are_not_run_are_null_and_not_imported(model_quality, capsys)
         "dien_over_deepfm_speed": None,
         "bst_over_deepfm_speed": None,
         "din_over_deepfm_speed_50": None,
+        "sdim_1000_over_din_50_speed": None,
+        "sdim_1000_over_sdim_50_speed": None,
+        "zoo_best_auc": None,
+        "zoo_best_history_auc": None,
         "search_minus_hand_tuned_min": None,
     }
     assert "quality_search" not in sys.modules
@@ -47,7 +51,7 @@ def test_parts_that_are_not_run_are_null_and_not_imported(model_quality, capsys)
 def test_an_unknown_part_and_an_unknown_key_are_refused(model_quality, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         model_quality("--parts=leaderboard")
-    assert "'leaderboard' is not one of bars, defaults, best, speed, search" in capsys.readouterr().err
+    assert "'leaderboard' is not one of bars, defaults, best, speed, zoo, search" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "quality_bars", types.SimpleNamespace(run=lambda flags: {"auc": 1.0}))
     with pytest.raises(SystemExit, match="quality_bars.run returned auc: PARTS names bars_gap_max"):
         model_quality("--parts=bars")
@@ -66,3 +70,52 @@ def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist(
         assert experiment.run.embedding.optimizer.moves_all_rows and experiment.run.embedding.l2 == 1e-4
         params = find_model(model).params_class
         assert param_texts.parse(model, params, experiment.model.model_params, {"train_op_fn": None})
+
+
+@pytest.fixture
+def quality_zoo(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import quality_zoo
+
+    return quality_zoo
+
+
+def test_the_zoo_has_every_model_of_one_label_with_flags_that_exist(quality_zoo):
+    assert set(MODELS) - set(quality_zoo.models()) == {"shared_bottom", "mmoe", "ple", "esmm"}
+    for model in quality_zoo.models():
+        values = flags.define(GROUPS)
+        values(["test", *quality_zoo.chosen(model)])
+        experiment = flags.read(GROUPS[0], values)
+        params = param_texts.parse(model, find_model(model).params_class, experiment.model.model_params, {})
+        assert quality_zoo.reads_histories(model) == hasattr(params, "target")
+
+
+def test_the_zoos_table_stands_between_its_marks_in_the_page(quality_zoo, monkeypatch, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"Above\n{quality_zoo.BEGIN}old\n{quality_zoo.END}Below\n")
+    monkeypatch.setattr(quality_zoo, "PAGE", page)
+    lines = [
+        dict(model="lr", seed=1, auc=0.76, logloss=0.59, copc=1.01, valid=0.75, examples_per_sec=200_040, parameters=1),
+        dict(model="lr", seed=2, auc=0.78, logloss=0.57, copc=0.99, valid=0.75, examples_per_sec=200_060, parameters=1),
+        dict(model="fm", seed=1, auc=0.75, logloss=0.6, copc=1, valid=0.74, examples_per_sec=99_000, parameters=1),
+        dict(model="din", seed=1, auc=0.79, logloss=0.56, copc=1, valid=0.76, examples_per_sec=9_949, parameters=4321),
+    ]
+    work = tmp_path / "work"
+    work.mkdir()
+    known = (line | dict(flags=list(quality_zoo.chosen(line["model"]))) for line in lines)
+    known = [*known, lines[0] | dict(auc=1.0, flags=["--model=lr", "--epochs=1"])]  # Of another setting.
+    (work / "zoo.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in known))
+    found = quality_zoo.run(types.SimpleNamespace(work=work, seeds=[1], models=["lr", "fm", "din"]))
+    assert found == {"zoo_best_auc": 0.78, "zoo_best_history_auc": 0.79}
+    above, *table, below = page.read_text().splitlines()
+    assert (above, below) == ("Above", "Below")
+    assert table[3:-1] == [
+        "| `din` (histories) | 0.7900 | 0.5600 | 1.000 | 0.7600 | 9,900 | 4,321 | 1 | yes |",
+        "| `lr` | 0.7700 | 0.5800 | 1.000 | 0.7500 | 200,000 | 1 | 2 | yes |",
+        "| `fm` | 0.7500 | 0.6000 | 1.000 | 0.7400 | 99,000 | 1 | 1 |  |",
+    ]
+
+
+def test_the_page_has_the_marks_of_the_zoos_table(quality_zoo):
+    assert quality_zoo.PAGE.read_text().count(quality_zoo.BEGIN) == 1
+    assert quality_zoo.PAGE.read_text().count(quality_zoo.END) == 1
