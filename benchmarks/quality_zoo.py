@@ -4,8 +4,8 @@ The rows are MovieLens-1M's, split by time. The models of histories also read th
 20 ratings. All models have one setting, SETTING, which was found for DeepFM on the validation part; the epoch is chosen
 by its AUC, and the test part is read once. The speed is in examples per second of processor time, which other programs
 on the machine change little, of one worker with one thread. Results stay in zoo.jsonl below --work; a run whose result
-is there is not repeated. The table has the mean of the seeds that are there, and says of which models no faster one has a higher
-validation AUC.
+is there is not repeated. The table has the mean of the seeds that are there, and says of which models no faster one has
+a higher validation AUC.
 """
 
 import argparse
