@@ -14,11 +14,11 @@ def sampled_attention(
     mask: tf.Tensor,
     signatures: int = 16,
     bits: int = 3,
-    normalize: bool = True,
+    normalize: bool = False,
 ) -> tf.Tensor:
     """Averages over m signatures the sum of the behaviours that have the target's signature.
 
-        1 / m * sum_i l2(sum_t [s_i(h_t) = s_i(q)] h_t),   s_i(x) = the signs of `bits` random projections of x
+        1 / m * sum_i sum_t [s_i(h_t) = s_i(q)] h_t,   s_i(x) = the signs of `bits` random projections of x
 
     Two vectors at angle a share a signature with probability (1 - a / pi)^bits, which stands in the place of attention.
     There is nothing to learn but the rows, and the projections are the same in all runs.
@@ -29,7 +29,7 @@ def sampled_attention(
       mask: float32[B, L], 1 for a behaviour and 0 for padding.
       signatures: m.
       bits: projections per signature; more of them let fewer behaviours through.
-      normalize: whether each sum is divided by its length, as l2 says; else m sums are averaged as they are.
+      normalize: whether the sum of each signature is divided by its length.
 
     Returns:
       float32[B, dim]; zeros for an empty history.

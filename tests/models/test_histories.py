@@ -71,7 +71,7 @@ VARIANTS = [
     ("hstu", {"blocks": 1}),
     ("hstu", {"blocks": 2}),
     ("sdim", {"bits": 1}),
-    ("sdim", {"bits": 1, "normalize": False}),
+    ("sdim", {"bits": 1, "normalize": True}),
 ]
 
 
