@@ -3,7 +3,7 @@
     python benchmarks/click_to_score.py                        # all parts
     python benchmarks/click_to_score.py --parts=loop --seconds=60
     python benchmarks/click_to_score.py --parts=file --records=200000 --rounds=3
-    python benchmarks/click_to_score.py --parts=kills --kills=10 --kill_secs=8
+    python benchmarks/click_to_score.py --parts=kills --kills=10 --kill_records=100000
 
 | part | what it measures |
 |---|---|
@@ -112,7 +112,7 @@ def measure_loop(args: argparse.Namespace) -> dict[str, Any]:
 
 def measure_kills(args: argparse.Namespace) -> dict[str, Any]:
     """Measures what kills do to the records of a stream."""
-    return importlib.import_module("stream_kills").measure(args.kills, args.kill_secs)
+    return importlib.import_module("stream_kills").measure(args.kills, args.kill_secs, args.kill_records)
 
 
 def measure_switches(args: argparse.Namespace) -> dict[str, Any]:
@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100, help="towers and epochs of rows of the part switches")
     parser.add_argument("--kills", type=int, default=100, help="kills of the part kills")
     parser.add_argument("--kill_secs", type=float, default=8.0, help="mean time between two kills of the part kills")
+    parser.add_argument("--kill_records", type=int, default=1_000_000, help="records of the part kills")
     parser.add_argument("--keep_logs", default="", help="directory that keeps the logs of the part loop")
     args = parser.parse_args()
     chosen = args.parts.split(",")

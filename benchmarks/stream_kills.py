@@ -35,7 +35,7 @@ import sides
 import tqdm
 from faults import FaultyJob, evaluated
 from serving_load import Server, serving
-from stream_loop import NAME, PARTITIONS, TIMEOUT_SECONDS, TOPIC, Appender
+from stream_loop import COLUMNS, NAME, OWN, PARTITIONS, TOPIC, Appender, Clicks
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
@@ -46,8 +46,8 @@ from tests.service.proxy import CuttingProxy
 from tests.stream import brokers
 
 KINDS = ("worker", "service", "publisher", "connection", "server")
-WORKERS, COLUMNS, VALUES, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 8, 1000, 4, 0.9, 100_000, 10
-OWN, REQUEST_SECONDS, CATCH_UP_SECONDS, MOST_RESTARTS, RATE = "own", 0.05, 600.0, 20, 1200.0
+WORKERS, DIM, BETA1, HELD_OUT, EXAMPLES, REQUEST_SECONDS = 2, 4, 0.9, 100_000, 10, 0.05
+WAIT_SECONDS, MOST_RESTARTS = 900.0, 20
 LINGER_MS = 100  # A fetch takes the broker seconds once it holds hundreds of thousands of batches of a few records.
 SPEC = f"""
 name = "clicks"
@@ -60,48 +60,33 @@ columns = ["{OWN}", "C1..C{COLUMNS}"]
 """
 
 
-class Clicks:
-    """Rows with a key of their own each, and with labels that follow from the other columns, but for noise.
-
-    Args:
-      name: the keys are "NAME 0", "NAME 1" and so on.
-      seed: of the values and the noise; the log odds of a value are the same with each seed.
-    """
-
-    def __init__(self, name: str, seed: int) -> None:
-        self._log_odds = np.random.default_rng(0).normal(0.0, 0.4, (COLUMNS, VALUES))
-        self._draw, self._name, self._number = np.random.default_rng(seed), name, 0
-        self._block: list[list[int]] = []
-
-    def next(self) -> dict[str, Any]:
-        """Returns the next row."""
-        if not self._block:
-            values = self._draw.integers(0, VALUES, (4096, COLUMNS))
-            logits = self._log_odds[np.arange(COLUMNS), values].sum(axis=1) - 1.0
-            labels = self._draw.random(len(values)) < 1.0 / (1.0 + np.exp(-logits))
-            self._block = np.column_stack([labels, values]).tolist()
-        label, *values = self._block.pop()
-        row = {OWN: f"{self._name} {self._number}", "label": label}
-        self._number += 1
-        return row | {f"C{n + 1}": value for n, value in enumerate(values)}
-
-
 class Servers:
-    """Score servers of a publication; `kill` kills them in turn, and starts another one in its place."""
+    """Two score servers of a publication; `kill` kills them in turn, and has another one start in its place."""
 
     def __init__(self, publication: pathlib.Path, work: pathlib.Path, stack: contextlib.ExitStack) -> None:
         self._publication, self._work, self._stack, self._started = publication, work, stack, 0
-        self.running = [self._start(), self._start()]
+        self.running: list[Server] = []
+        self._starting: threading.Thread | None = None
+        for _ in range(2):
+            self._start()
 
     def kill(self) -> None:
-        """Kills the server that has run for longest, and returns once another one serves."""
+        """Kills the server that has run for longest, once the other one serves."""
+        self.wait()
         self.running[0].process.kill()
-        self.running = [*self.running[1:], self._start()]
+        self._starting = threading.Thread(target=self._start)
+        self._starting.start()
 
-    def _start(self) -> Server:
+    def wait(self) -> None:
+        """Waits until the last server serves that was started."""
+        if self._starting:
+            self._starting.join()
+
+    def _start(self) -> None:
         self._started += 1
         log = self._work / f"score-{self._started}.log"
-        return self._stack.enter_context(serving(self._publication, log, f"--name={NAME}"))
+        server = self._stack.enter_context(serving(self._publication, log, f"--name={NAME}"))
+        self.running = [*self.running[-1:], server]
 
 
 class Asker(threading.Thread):
@@ -124,7 +109,7 @@ class Asker(threading.Thread):
 
     def close(self) -> None:
         self._ends.set()
-        self.join(TIMEOUT_SECONDS)
+        self.join(WAIT_SECONDS)
 
     def _is_answered(self, port: int) -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(Client(port)) as client:
@@ -133,30 +118,38 @@ class Asker(threading.Thread):
 
 
 def kill_at_random(job: FaultyJob, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float) -> None:
-    """Kills so many times, every `kill_secs` seconds on average."""
-    draw, kinds, due = random.Random(0), list[str](), time.monotonic()
+    """Kills so many times, every `kill_secs` seconds on average.
+
+    A kill of a worker or the service waits for a checkpoint since the last such kill, but at most for `kill_secs`, so
+    that most of them meet a job that trains, and the others one that starts.
+    """
+    draw, kinds, step = random.Random(0), list[str](), -1
     find: dict[str, Callable[[], list[psutil.Process]]] = {
         "worker": lambda: [each for rank in range(WORKERS) if (each := job.worker(rank))],
         "service": lambda: job.processes("ctr_trainer", "serve"),
         "publisher": lambda: job.processes("ctr_trainer", "publish"),
     }
     for number in tqdm.trange(kills, desc="kills", disable=not sys.stderr.isatty()):
-        due = max(due + draw.uniform(0.5, 1.5) * kill_secs, time.monotonic())
-        time.sleep(max(due - time.monotonic(), 0.0))
         kind = (kinds := kinds or draw.sample(KINDS, len(KINDS))).pop()
+        if kind in ("worker", "service"):
+            deadline = time.monotonic() + kill_secs
+            while saved(job.model_dir)[0] <= step and time.monotonic() < deadline:
+                time.sleep(0.1)
+        time.sleep(draw.uniform(0.5, 1.5) * kill_secs)
         if kind == "connection":
             proxy.cut()
         elif kind == "server":
             servers.kill()
         else:
             draw.choice(until(find[kind], f"a {kind} runs", job)).kill()
-        trained = sum((trained_to(job.model_dir) or {}).values())
-        print(f"kill {number + 1} of {kills}: {kind}; {trained} records are trained", flush=True)
+        reached, offsets = saved(job.model_dir)
+        step = reached if kind in ("worker", "service") else step
+        print(f"kill {number + 1} of {kills}: {kind}; {sum(offsets.values())} records are trained", flush=True)
 
 
-def until(found: Callable[[], Any], what: str, job: FaultyJob, seconds: float = TIMEOUT_SECONDS) -> Any:
+def until(found: Callable[[], Any], what: str, job: FaultyJob) -> Any:
     """Returns what a function finds, once it is true; if the job ends or time is up, ends the program and says why."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + WAIT_SECONDS
     while not (it := found()):
         if job.process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit(f"waited in vain until {what}; the end of the job's output:\n{job.tail(60)}")
@@ -219,13 +212,14 @@ def training_flags(work: pathlib.Path, address: str, model: str) -> list[str]:
     ]
 
 
-def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_secs: float, rate: float) -> dict:
-    """Runs the job that is killed, and returns the keys that are about it and its records."""
+def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_secs: float, records: int) -> dict:
+    """Runs the job that is killed, and returns the keys that are about it and its records; see `measure`."""
     publication, held_out = work / "publication", Clicks("asked", seed=3)
     instances = [{k: v for k, v in held_out.next().items() if k != "label"} for _ in range(EXAMPLES)]
     flags = [*training_flags(work, proxy.address, "killed"), f"--publish={publication}", "--publish_secs=2"]
     with contextlib.ExitStack() as stack:
-        appender = Appender(proxy.address, rate, Clicks("record", seed=1), LINGER_MS)
+        rate = records / kills / kill_secs
+        appender = Appender(proxy.address, rate, Clicks("record", seed=1), LINGER_MS, records)
         stack.callback(appender.close)
         appender.start()
         arguments = ["-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
@@ -237,14 +231,15 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         asker.start()
         kill_at_random(job, proxy, servers, kills, kill_secs)
         asker.close()
-        appender.close()
-        names, ends = read_topic(proxy.address, appender.appended)
-        print(f"{appender.appended} records appended, {len(names)} in the topic, {len(set(names))} of them distinct")
-        until(lambda: trained_to(work / "killed") == ends, "all records are trained", job, CATCH_UP_SECONDS)
+        appender.join(WAIT_SECONDS)
+        names, ends = read_topic(proxy.address, records)
+        print(f"{records} records to append, {len(names)} in the topic, {len(set(names))} of them distinct", flush=True)
+        until(lambda: saved(work / "killed")[1] == ends, "all records are trained", job)
         job.process.terminate()
-        job.process.wait(TIMEOUT_SECONDS)
+        job.process.wait(WAIT_SECONDS)
         checkpoint = latest_checkpoint(work / "killed")
         restarts = job.count("training again after")
+        servers.wait()
         await_served(servers, checkpoint.step)
     not_trained, twice = count(names, *steps_by_key(checkpoint))
     return {
@@ -258,17 +253,17 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     }
 
 
-def trained_to(model_dir: pathlib.Path) -> dict[int, int] | None:
-    """Returns the offset by partition up to which the newest checkpoint is trained; None without one."""
+def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
+    """Returns the step of the newest checkpoint, 0 without one, and the offsets up to which it is trained."""
     found = latest_checkpoint(model_dir)
     position = StreamPosition.from_dict(found.position) if found else None
-    return position.trained() if position else None
+    return (found.step, position.trained()) if found and position else (0, {})
 
 
 def await_served(servers: Servers, step: int) -> None:
     """Waits until each server serves a step; ends the program if one does not."""
     for server in servers.running:
-        deadline, now = time.monotonic() + TIMEOUT_SECONDS, {}
+        deadline, now = time.monotonic() + WAIT_SECONDS, {}
         while now.get("global_step") != step:
             if time.monotonic() > deadline:
                 raise SystemExit(f"the training ended at step {step}, and a server is left with {now}")
@@ -276,14 +271,14 @@ def await_served(servers: Servers, step: int) -> None:
             now = Client(server.port).ask("/healthz")[1]
 
 
-def measure(kills: int, kill_secs: float, rate: float = RATE, held_out: int = HELD_OUT) -> dict[str, Any]:
-    """Returns the keys of the part `kills`."""
+def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT) -> dict[str, Any]:
+    """Returns the keys of the part `kills`; the records are appended in the time of the kills, at an even rate."""
     with tempfile.TemporaryDirectory(prefix="kills-") as directory, contextlib.ExitStack() as stack:
         work, port = pathlib.Path(directory), brokers.free_port()
         proxy = stack.enter_context(contextlib.closing(CuttingProxy(f"127.0.0.1:{port}")))
         stack.enter_context(brokers.tansu(port, proxy.address))
         brokers.make_topic(proxy.address, TOPIC, PARTITIONS)
-        found = run_with_kills(work, proxy, kills, kill_secs, rate)
+        found = run_with_kills(work, proxy, kills, kill_secs, records)
         start = ["horovodrun", "-np", WORKERS, "--gloo", sys.executable, "-m", "ctr_trainer", "train"]
         sides.call([*start, *training_flags(work, proxy.address, "undisturbed"), "--stream_until=latest"])
         trained = json.loads((work / "undisturbed" / "train_summary.json").read_text())["examples"]

@@ -1,6 +1,6 @@
 """From the append of a record to an answer that shows it, and what all parts of `click_to_score.py` share.
 
-`Rows`, `Appender`, `running`, `wait_until` and `training` also serve the parts `file` and `kills`.
+`Rows`, `Clicks`, `Appender` and `training` also serve the parts `file` and `kills`.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from tests.stream import brokers
 HERE = pathlib.Path(__file__).resolve().parent
 TOPIC, PARTITIONS, NAME, TIMEOUT_SECONDS = "clicks", 4, "clicks", 180.0
 SHOWN = 1e-4
+OWN, COLUMNS, VALUES = "own", 8, 1000
 SPEC = """
 name = "clicks"
 [label]
@@ -67,6 +68,32 @@ class Rows:
         return row | {f"C{n + 1}": texts[draw(4096)] for n, texts in enumerate(self._texts)}
 
 
+class Clicks:
+    """Rows with a key of their own each, and with labels that follow from the other columns, but for noise.
+
+    Args:
+      name: the keys are "NAME 0", "NAME 1" and so on.
+      seed: of the values and the noise; the log odds of a value are the same with each seed.
+    """
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._log_odds = np.random.default_rng(0).normal(0.0, 0.4, (COLUMNS, VALUES))
+        self._draw, self._name, self._number = np.random.default_rng(seed), name, 0
+        self._block: list[list[int]] = []
+
+    def next(self) -> dict[str, Any]:
+        """Returns the next row."""
+        if not self._block:
+            values = self._draw.integers(0, VALUES, (4096, COLUMNS))
+            logits = self._log_odds[np.arange(COLUMNS), values].sum(axis=1) - 1.0
+            labels = self._draw.random(len(values)) < 1.0 / (1.0 + np.exp(-logits))
+            self._block = np.column_stack([labels, values]).tolist()
+        label, *values = self._block.pop()
+        row = {OWN: f"{self._name} {self._number}", "label": label}
+        self._number += 1
+        return row | {f"C{n + 1}": value for n, value in enumerate(values)}
+
+
 @dataclasses.dataclass
 class Mark:
     """A marked record: its key, the time at which it was appended, and the seconds until an answer showed it."""
@@ -87,15 +114,16 @@ class Appender(threading.Thread):
       rate: records per second.
       rows: where the records come from.
       linger_ms: time that a record waits for others, to be appended with them.
+      most: how many records are appended; None for no end.
     """
 
-    def __init__(self, address: str, rate: float, rows: Source, linger_ms: int = 5) -> None:
+    def __init__(self, address: str, rate: float, rows: Source, linger_ms: int = 5, most: int | None = None) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
 
         settings = {"bootstrap.servers": address, "linger.ms": linger_ms, "log_level": 0, "enable.idempotence": True}
         self._producer = Producer(settings)
-        self._rate, self._rows, self._ends = rate, rows, threading.Event()
+        self._rate, self._rows, self._most, self._ends = rate, rows, most, threading.Event()
         self.marks: list[Mark] = []
         self.appended, self.marks_records = 0, False
 
@@ -106,9 +134,12 @@ class Appender(threading.Thread):
             if self.marks_records and now - marked >= 0.5:
                 marked = now
                 self._mark()
-            for _ in range(int((now - begin) * self._rate) - self.appended):
+            due = int((now - begin) * self._rate)
+            for _ in range((due if self._most is None else min(due, self._most)) - self.appended):
                 self._append(self._rows.next())
             self._producer.poll(0)
+            if self.appended == self._most:
+                break
         self._producer.flush(TIMEOUT_SECONDS)
 
     def close(self) -> None:
