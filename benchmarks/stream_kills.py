@@ -218,17 +218,16 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     instances = [{k: v for k, v in held_out.next().items() if k != "label"} for _ in range(EXAMPLES)]
     flags = [*training_flags(work, proxy.address, "killed"), f"--publish={publication}", "--publish_secs=2"]
     with contextlib.ExitStack() as stack:
-        rate = records / kills / kill_secs
-        appender = Appender(proxy.address, rate, Clicks("record", seed=1), LINGER_MS, records)
-        stack.callback(appender.close)
-        appender.start()
         arguments = ["-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
         job = stack.enter_context(FaultyJob(arguments, work / "killed"))
         until((publication / "publication.json").exists, "there is a publication", job)
         servers = Servers(publication, work, stack)
+        rate = records / kills / kill_secs
+        appender = Appender(proxy.address, rate, Clicks("record", seed=1), LINGER_MS, records)
         asker = Asker(servers, instances)
-        stack.callback(asker.close)
-        asker.start()
+        for thread in (appender, asker):
+            thread.start()
+            stack.callback(thread.close)
         kill_at_random(job, proxy, servers, kills, kill_secs)
         asker.close()
         appender.join(WAIT_SECONDS)
