@@ -16,7 +16,7 @@ from ctr_trainer.experiment.checks import check_training
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.stop_signals import Terminated
-from ctr_trainer.settings.by_flag import replaced, require
+from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.files import outputs
@@ -94,8 +94,6 @@ def run(
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
         open_dataset(path)  # Data without a conversion would be converted by each trial anew.
-    if experiment.model.recipe == "data":  # A trial trains with what its flagfile says, and with the fixed defaults.
-        experiment = replaced(experiment, {"recipe": "none"})
     own = TrialPlan(experiment, evaluation, metrics, given)
     texts = own.texts()
     found = space.load(flags.space)

@@ -11,6 +11,7 @@ from absl import flags as absl_flags
 from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.checks import check_training
 from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.size_rules import Facts, choices
 from ctr_trainer.search.space import Space
 from ctr_trainer.settings.by_flag import alike, by_flag, changed, replaced
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
@@ -25,7 +26,9 @@ _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", 
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs")
 # Evaluations in an epoch if the user says nothing about evaluations.
 _EVALUATIONS = 4
-_PARAMS = ("model_params", "optimizer_params", "embedding_optimizer_params")
+# The recipe by which `train` chooses for the data what is not given. The first trial leaves that to `train`; the others
+# have the fixed defaults in its place.
+_BY_THE_DATA = "data"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +114,7 @@ class TrialPlans:
     epoch_rows: int
 
     def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
-        """Returns the plan of a trial: its evaluations are equally many examples apart in all trials.
+        """Returns the plan of a trial: its evaluations are equally many examples apart in all but the first.
 
         Args:
           texts: by flag, the values of the parameters; None for the user's own settings.
@@ -119,14 +122,34 @@ class TrialPlans:
         Raises:
           UserError: the settings are refused.
         """
-        plan = self.own if texts is None else self.own.with_flags({**self.space.fixed(self.own.given), **texts})
-        evaluation = dataclasses.replace(plan.evaluation, best_metric=self.own.metric)
-        if not evaluation.every_n_epochs:
-            steps = self.own.evaluation.every_n_steps
-            rows = steps * self.own.step_rows if steps else self.epoch_rows / _EVALUATIONS
-            evaluation = dataclasses.replace(evaluation, every_n_steps=max(round(rows / plan.step_rows), 1))
-        check_training(plan.experiment, evaluation)
-        return dataclasses.replace(plan, evaluation=evaluation)
+        if texts is None:
+            plan = self._first()
+        else:
+            recipe = {"recipe": "none"} if self.own.experiment.model.recipe == _BY_THE_DATA else {}
+            plan = self.own.with_flags({**recipe, **self.space.fixed(self.own.given), **texts})
+            plan = dataclasses.replace(plan, evaluation=self._evaluation(plan.evaluation, plan.step_rows))
+        check_training(plan.experiment, plan.evaluation)
+        return plan
+
+    def _first(self) -> TrialPlan:
+        """Returns the plan of the first trial: as given, and with evaluations if `train` would have none."""
+        own = self.own
+        if own.experiment.model.recipe == _BY_THE_DATA:
+            chosen = choices(Facts(rows=self.epoch_rows, has_validation=True, model=own.experiment.model.model))
+            if any("best_metric" in each.values and not each.is_replaced(own.given) for each in chosen):
+                return own
+        evaluation = dataclasses.replace(own.evaluation, best_metric=own.metric)
+        if not evaluation.evaluates:
+            evaluation = dataclasses.replace(evaluation, every_n_epochs=1)
+        return dataclasses.replace(own, evaluation=evaluation)
+
+    def _evaluation(self, evaluation: EvaluationConfig, step_rows: int) -> EvaluationConfig:
+        evaluation = dataclasses.replace(evaluation, best_metric=self.own.metric)
+        if evaluation.every_n_epochs:
+            return evaluation
+        steps = self.own.evaluation.every_n_steps
+        rows = steps * self.own.step_rows if steps else self.epoch_rows / _EVALUATIONS
+        return dataclasses.replace(evaluation, every_n_steps=max(round(rows / step_rows), 1))
 
     def fingerprint(self) -> str:
         """Returns a name for the study: equal for equal settings and spaces, on whichever host."""

@@ -131,7 +131,11 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
     """
     found = best_of(study)
     if found is None:
-        raise UserError("no trial was evaluated within the budget: give more minutes or rows, or a smaller eval_steps")
+        failures = [failure(each) for each in study.get_trials(deepcopy=False) if each.state == _State.FAIL]
+        raise UserError(
+            "no trial was evaluated within the budget: give more minutes or rows, or a smaller eval_steps"
+            + (f". The last trial that failed: {failures[-1]}" if failures else "")
+        )
     plan, metric = plans.of(found.user_attrs.get(TEXTS)), plans.own.metric
     trials = ranked(study)
     paths = outputs.claim(str(output), FILES)

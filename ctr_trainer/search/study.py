@@ -136,7 +136,7 @@ class Search:
 
         def watch(curve: Curve) -> bool:
             nonlocal reported
-            self._rows = curve[-1][0] * plan.step_rows if curve else 0
+            self._rows = training.rows(curve)
             self._show()
             for number in range(reported + 1, 1 if is_own else len(curve) + 1):
                 trial.report(self._best(curve[:number]), number)

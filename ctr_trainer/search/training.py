@@ -72,6 +72,13 @@ class TrialTraining:
         run = self._run()
         return run.curve(metric, evaluated=True) if run else []
 
+    def rows(self, curve: Curve) -> int:
+        """Returns the training examples until the last evaluation, by the settings that the training chose."""
+        run = self._run()
+        if not run or not curve:
+            return 0
+        return curve[-1][0] * run.settings.get("batch_size", 0) * run.settings.get("accumulation_steps", 1)
+
     def evaluation(self, step: int) -> dict[str, float]:
         """Returns the metrics of the evaluation at a step."""
         run = self._run()

@@ -38,7 +38,13 @@ def _arguments(tmp_path, data, *others, start="0.04"):
     """Returns the arguments of a search whose first trial has 5 steps, each of them evaluated."""
     (tmp_path / "space.toml").write_text(SPACE.format(start=start))
     flagfile = tmp_path / "own.flags"
-    lines = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'never'}", "--threads=1"]
+    lines = [
+        f"--train_data={data}",
+        f"--eval_data={data}",
+        f"--model_dir={tmp_path / 'never'}",
+        "--threads=1",
+        "--eval_steps=1",
+    ]
     lines += ["--batch_size=64", "--hidden_units=8", "--learning_rate=0.02", "--embedding_initial_accumulator=1e-3"]
     flagfile.write_text("\n".join(lines))
     places = [f"--space={tmp_path / 'space.toml'}", f"--output={tmp_path / 'out'}"]
@@ -100,7 +106,7 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
 
 
 def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, capsys):
-    arguments = _arguments(tmp_path, data, "--minutes=1", "--best_metric=gauc")
+    arguments = _arguments(tmp_path, data, "--minutes=30", "--best_metric=gauc")
     assert cli.main(arguments) == 1
     assert "the first 3 trials failed" in (error := capsys.readouterr().err)
     assert "the model has no such metric" in error

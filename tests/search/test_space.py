@@ -152,3 +152,14 @@ def test_the_setting_that_decides_is_the_important_one():
     few = optuna.create_study()
     few.optimize(lambda trial: trial.suggest_float("rate", 0, 1), 3)
     assert results.importances(few) == {}
+
+
+def test_the_first_trial_leaves_to_train_what_the_recipe_by_the_data_chooses():
+    first = found_flags(_plans([]).of(None), "found")
+    assert not [line for line in first if line.startswith(("--best_metric", "--eval_", "--recipe", "--batch_size"))]
+    other = found_flags(_plans([]).of({"dropout": "0.25"}), "found")
+    assert {"--recipe=none", "--best_metric=logloss", "--eval_steps=2", "--dropout=0.25"} <= set(other)
+    evaluated = found_flags(_plans(["--best_metric=auc"]).of(None), "found")  # It replaces the recipe's choice.
+    assert {"--best_metric=auc", "--eval_epochs=1"} <= set(evaluated)
+    by_step = found_flags(_plans(["--eval_steps=3", "--recipe=none"]).of(None), "found")
+    assert {"--best_metric=logloss", "--eval_steps=3", "--recipe=none"} <= set(by_step)

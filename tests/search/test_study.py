@@ -34,6 +34,9 @@ class Pretended(TrialTraining):
     def curve(self, metric):
         return self._curve
 
+    def rows(self, curve):
+        return 10 * len(curve)
+
     def evaluation(self, step):
         return {"auc": dict(self._curve)[step]}
 
