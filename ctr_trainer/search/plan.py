@@ -25,7 +25,7 @@ OBJECTIVE = "logloss"
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps")
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs")
 # Evaluations in an epoch if the user says nothing about evaluations.
-_EVALUATIONS = 4
+_EVALUATIONS = 2
 # The recipe by which `train` chooses for the data what is not given. The first trial leaves that to `train`; the others
 # have the fixed defaults in its place.
 _BY_THE_DATA = "data"

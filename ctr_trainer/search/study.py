@@ -26,9 +26,9 @@ except ModuleNotFoundError as missing:
     raise UserError("search needs the package optuna: pip install 'ctr_trainer[search]'") from missing
 
 DATABASE, TRIALS, MODEL = "search.db", "trials", "model"
-# Of the trials with as many evaluations, the better half continues at 4, 8, 16 ... evaluations. Comparing earlier, or
+# Of the trials with as many evaluations, the better half continues at 2, 4, 8 ... evaluations. Comparing earlier, or
 # with the first trial, whose settings may be fast ones, would stop trials that learn slowly and end well.
-_FIRST_RUNG, _REDUCTION = 4, 2
+_FIRST_RUNG, _REDUCTION = 2, 2
 _RANDOM_TRIALS = 8
 # A process that was killed has its trial given up after the grace, and retried once.
 _HEARTBEAT_SECONDS, _GRACE_SECONDS, _LOCKED_SECONDS = 30, 90, 60

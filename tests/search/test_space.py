@@ -79,8 +79,8 @@ def test_a_param_of_the_model_replaces_the_given_one_of_its_name_alone():
 @pytest.mark.parametrize(
     ("given", "batch_size", "steps"),
     [
-        ([], "1024", 2),
-        ([], "256", 8),
+        ([], "1024", 4),
+        ([], "256", 16),
         (["--eval_steps=100", "--batch_size=512"], "2048", 25),
         (["--eval_steps=1"], "4096", 1),
     ],
@@ -158,7 +158,7 @@ def test_the_first_trial_leaves_to_train_what_the_recipe_by_the_data_chooses():
     first = found_flags(_plans([]).of(None), "found")
     assert not [line for line in first if line.startswith(("--best_metric", "--eval_", "--recipe", "--batch_size"))]
     other = found_flags(_plans([]).of({"dropout": "0.25"}), "found")
-    assert {"--recipe=none", "--best_metric=logloss", "--eval_steps=2", "--dropout=0.25"} <= set(other)
+    assert {"--recipe=none", "--best_metric=logloss", "--eval_steps=4", "--dropout=0.25"} <= set(other)
     evaluated = found_flags(_plans(["--best_metric=auc"]).of(None), "found")  # It replaces the recipe's choice.
     assert {"--best_metric=auc", "--eval_epochs=1"} <= set(evaluated)
     by_step = found_flags(_plans(["--eval_steps=3", "--recipe=none"]).of(None), "found")

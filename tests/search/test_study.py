@@ -59,10 +59,10 @@ def searched(tmp_path, monkeypatch):
 
 
 def test_a_trial_in_the_worse_half_is_stopped_and_the_first_trial_neither_stops_nor_counts(searched):
-    found, trials = searched([0.4, 0.3, 0.6], rows=10 * (20 + 20 + 4 + 20))
+    found, trials = searched([0.4, 0.3, 0.6], rows=10 * (20 + 20 + 2 + 20))
     states = [results.state(trial) for trial in trials]
     assert states == ["complete", "complete", "stopped", "complete"]
-    assert [trial.user_attrs[results.EVALUATIONS] for trial in trials] == [20, 20, 4, 20]
+    assert [trial.user_attrs[results.EVALUATIONS] for trial in trials] == [20, 20, 2, 20]
     assert (found.value, found.own_value, found.best_trial, found.stopped) == (0.6, 0.5, 3, 1)
 
 
