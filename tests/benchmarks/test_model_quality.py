@@ -119,3 +119,20 @@ def test_the_zoos_table_stands_between_its_marks_in_the_page(quality_zoo, monkey
 def test_the_page_has_the_marks_of_the_zoos_table(quality_zoo):
     assert quality_zoo.PAGE.read_text().count(quality_zoo.BEGIN) == 1
     assert quality_zoo.PAGE.read_text().count(quality_zoo.END) == 1
+
+
+def test_long_histories_are_compared_with_short_ones_in_each_round(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import quality_speed
+
+    made, rates = [], {("long_50", "din"): 40.0, ("long_50", "sdim"): 80.0}
+    long = iter([4.0, 10.0, 8.0])
+    monkeypatch.setattr(quality_speed, "data", lambda place, length, rows: made.append((place.name, length, rows)))
+    monkeypatch.setattr(
+        quality_speed,
+        "examples_per_sec",
+        lambda place, model, run: rates[place.name, model] if place.name == "long_50" else next(long),
+    )
+    keys = {"sdim_1000_over_din_50_speed": 0.2, "sdim_1000_over_sdim_50_speed": 0.1}
+    assert quality_speed._long(tmp_path) == keys
+    assert made == [("long_50", 50, quality_speed.LONG_ROWS), ("long_1000", 1000, quality_speed.LONG_ROWS)]
