@@ -87,12 +87,12 @@ def train(library, model, arrays, setting, seed):
 def _logistic_regression(arrays, c):
     from sklearn.linear_model import LogisticRegression
 
-    columns = {part: _one_hot(arrays, part) for part in ("train", "valid", "test")}
+    columns = {part: one_hot(arrays, part) for part in ("train", "valid", "test")}
     model = LogisticRegression(C=c, max_iter=300).fit(columns["train"], arrays["train/labels"])
     return _scores(arrays, *(model.predict_proba(columns[part])[:, 1] for part in ("valid", "test")))
 
 
-def _one_hot(arrays, part):
+def one_hot(arrays, part):
     """Returns sparse float32[n, columns]; id 0 has no column."""
     import scipy.sparse
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-MIDDLE_ROWS, LARGE_ROWS = 30_000, 1_000_000
+MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)

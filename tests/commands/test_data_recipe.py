@@ -34,7 +34,7 @@ def _train(data, model_dir, *more):
 
 
 @pytest.mark.parametrize("validation", [True, False])
-@pytest.mark.parametrize("rows", [8_000, 30_001, 1_000_000])
+@pytest.mark.parametrize("rows", [8_000, 50_001, 1_000_000])
 @pytest.mark.parametrize("keys", [None, 100, 10_000_000])
 def test_each_choice_is_a_flag_of_train_with_an_accepted_value(rows, keys, validation):
     values = _values(Facts(rows=rows, keys=keys, has_validation=validation))
