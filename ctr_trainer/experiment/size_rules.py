@@ -5,6 +5,10 @@ from collections.abc import Collection
 from typing import Any
 
 MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
+_TINY_ROWS = 2_000
+_RARE = 1_000  # Fewer examples of an outcome make a validation AUC that says little.
+_STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improvement.
+_BATCH = {"small": 128, "middle": 512}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +87,7 @@ def choices(facts: Facts) -> list[Choice]:
 
 
 def _batch(facts: Facts) -> Choice:
-    size = 128 if facts.size == "small" else 512
+    size = _BATCH[facts.size]
     steps, before = (-(-facts.rows // each) for each in (size, 1024))
     return Choice({"batch_size": size}, f"{steps:,} steps an epoch of one worker, not {before:,}", facts.counted)
 
@@ -91,16 +95,19 @@ def _batch(facts: Facts) -> Choice:
 def _length(facts: Facts) -> Choice:
     schedule = ("lr_schedule", "embedding_lr_schedule", "decay_rate", "decay_steps", "plateau_patience")
     others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
+    passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     if not facts.has_validation:
-        epochs = 6 if facts.size == "small" else 3
+        epochs = 6 * passes if facts.size == "small" else 3
         values = {"epochs": epochs, "lr_schedule": "linear", "embedding_lr_schedule": "same"}
         return Choice(values, "one pass is too short; the rates fall to 0", "no validation data", others)
-    metric = "loss" if facts.several_labels else "auc"
+    is_rare = facts.rarer is not None and facts.rarer < _RARE
+    metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
     values = {
-        **{"epochs": 40, "eval_epochs": 1, "best_metric": metric, "early_stopping_patience": 3},
+        **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric, "early_stopping_patience": 3},
         **{"lr_schedule": "plateau", "plateau_patience": 1, "decay_rate": 0.2, "embedding_lr_schedule": "same"},
     }
-    return Choice(values, "passes until validation stops to improve; the best is kept", "validation data", others)
+    fact = f"validation data, {facts.rarer:,} of the rarer label" if is_rare else "validation data"
+    return Choice(values, "passes until validation stops to improve; the best is kept", fact, others)
 
 
 def _dense_rate(facts: Facts) -> Choice:
@@ -110,9 +117,11 @@ def _dense_rate(facts: Facts) -> Choice:
 
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
-    if facts.size == "small" and facts.keys is not None and facts.keys > facts.rows:
+    has_many_keys = facts.size == "small" and facts.keys is not None and facts.keys > facts.rows
+    if has_many_keys or facts.rows <= _TINY_ROWS:
         values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
-        return Choice(values, "small steps: most keys are seen once or twice", f"{facts.keys:,} keys", others)
+        fact = f"{facts.keys:,} keys" if has_many_keys else facts.counted
+        return Choice(values, "small steps: keys are seen a few times only", fact, others)
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_initial_accumulator": 1e-5}
     why = "full steps from the first on, smaller ones for frequent keys"
     return Choice({**values, "embedding_l2": 1e-3}, why, facts.counted, others)

@@ -52,8 +52,20 @@ def test_the_more_rows_the_larger_the_batch_and_large_data_keep_the_fixed_defaul
 
 def test_without_validation_data_nothing_is_evaluated_and_of_several_labels_the_loss_decides():
     assert {"eval_epochs", "best_metric"}.isdisjoint(_values(dataclasses.replace(SMALL, has_validation=False)))
-    assert _values(SMALL)["best_metric"] == "auc"
     assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
+
+
+def test_if_an_outcome_is_rare_the_log_loss_decides_and_not_the_auc():
+    assert _values(SMALL)["best_metric"] == "logloss"
+    assert _values(dataclasses.replace(SMALL, rarer=4_000))["best_metric"] == "auc"
+    assert _values(dataclasses.replace(SMALL, rarer=None))["best_metric"] == "auc"
+
+
+def test_tiny_data_have_more_epochs_between_evaluations_and_rows_of_small_steps():
+    tiny, usual = _values(dataclasses.replace(SMALL, rows=300, keys=50)), _values(SMALL)
+    assert (tiny["eval_epochs"], usual["eval_epochs"]) == (7, 1)  # Three steps an epoch, and 63.
+    assert (tiny["embedding_optimizer"], usual["embedding_optimizer"]) == ("adam", "adagrad")
+    assert _values(dataclasses.replace(SMALL, keys=SMALL.rows + 1))["embedding_optimizer"] == "adam"
 
 
 def test_a_small_training_takes_what_suits_its_rows_and_evaluate_takes_the_best_of_it(tmp_path, data, caplog, capsys):
@@ -77,7 +89,7 @@ def test_a_small_training_takes_what_suits_its_rows_and_evaluate_takes_the_best_
     ("given", "stay", "change"),
     [
         ("--batch_size=64", {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.3}),
-        ("--learning_rate=0.05", {"learning_rate": 0.05, "optimizer": "adagrad"}, {"embedding_learning_rate": 0.02}),
+        ("--learning_rate=0.05", {"learning_rate": 0.05, "optimizer": "adagrad"}, {"embedding_learning_rate": 0.001}),
         ("--embedding_l2=0", {"embedding_learning_rate": 0.05, "embedding_l2": 0.0}, {"l2": 0.002}),
         ("--max_steps=4", {"epochs": 1, "max_steps": 4, "lr_schedule": "cooldown"}, {"batch_size": 128}),
         ("--recipe=none", {"batch_size": 1024, "epochs": 1, "optimizer": "adagrad", "dropout": 0.0}, {}),
@@ -131,4 +143,4 @@ def test_two_workers_decide_alike(tmp_path, data):
     done = launch.run(2, "-m", "ctr_trainer", "train", *own, "--threads=1")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "model" / "flags.json").read_text())
-    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["best_metric"] == "auc"
+    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["best_metric"] == "logloss"
