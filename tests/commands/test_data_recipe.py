@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.experiment import data_recipe, flags, size_rules
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.size_rules import Facts, choices
+from ctr_trainer.experiment.size_rules import Choice, Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from tests import small
@@ -68,7 +68,7 @@ def test_tiny_data_have_more_epochs_between_evaluations_and_rows_of_small_steps(
     assert _values(dataclasses.replace(SMALL, keys=SMALL.rows + 1))["embedding_optimizer"] == "adam"
 
 
-def test_a_small_training_takes_what_suits_its_rows_and_evaluate_takes_the_best_of_it(tmp_path, data, caplog, capsys):
+def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, caplog):
     caplog.set_level(logging.INFO)
     said = _train(data, tmp_path / "model", f"--eval_data={data}", "--epochs=2", "--eval_epochs=1", "--best_metric=auc")
     assert said["chosen"]["batch_size"] == said["flags"]["batch_size"] == 128
@@ -76,12 +76,16 @@ def test_a_small_training_takes_what_suits_its_rows_and_evaluate_takes_the_best_
     (line,) = [message for message in caplog.messages if message.startswith("recipe data: 300 rows")]
     assert "small data, so batch_size=128, optimizer=adam" in line
 
-    _train(data, tmp_path / "whole", f"--eval_data={data}", "--seed=3")
-    history = json.loads((tmp_path / "whole" / "evaluations.json").read_text())
-    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'whole'}", f"--eval_data={data}"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["global_step"] == history["best"]["step"]
-    assert found["global_step"] < history["evaluations"][-1]["step"]
+
+def test_evaluate_takes_the_best_checkpoint_if_the_recipe_chose_to_keep_it(tmp_path, data, capsys, monkeypatch):
+    length = Choice({"epochs": 3, "eval_epochs": 1, "best_metric": "auc"}, "", "")
+    monkeypatch.setattr(data_recipe, "choices", lambda facts: [length])
+    still = ("--learning_rate=0", "--embedding_learning_rate=0", "--batch_size=100")  # So the first stays the best.
+    for name, given, expected in (("chosen", (), 3), ("given", ("--epochs=3", "--eval_epochs=1"), 9)):
+        model_dir = tmp_path / name
+        _train(data, model_dir, f"--eval_data={data}", *still, *given, "--best_metric=auc" if given else "--seed=1")
+        assert cli.main(["evaluate", f"--model_dir={model_dir}", f"--eval_data={data}"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["global_step"] == expected
 
 
 @pytest.mark.parametrize("in_flagfile", [True, False])
@@ -106,9 +110,9 @@ def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, stay, 
 def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tmp_path, data, monkeypatch):
     began = _train(data, tmp_path / "model")
     monkeypatch.setattr(data_recipe, "choices", lambda facts: pytest.fail("decided anew"))
-    again = _train(data, tmp_path / "model", "--epochs=7", "--dropout=0.1")
+    again = _train(data, tmp_path / "model", "--epochs=45", "--dropout=0.1")
     assert again["flags"]["optimizer"] == "adam" and again["flags"]["batch_size"] == 128
-    assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 7)
+    assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 45)
     assert again["chosen"].items() <= began["chosen"].items()
 
     _train(data, tmp_path / "fixed", "--recipe=none", "--optimizer=adam")
@@ -139,8 +143,8 @@ def test_a_stream_and_another_recipe_have_nothing_to_explain(tmp_path, data):
 
 
 def test_two_workers_decide_alike(tmp_path, data):
-    own = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'model'}", "--hidden_units=4"]
+    own = [f"--train_data={data}", f"--model_dir={tmp_path / 'model'}", "--hidden_units=4"]
     done = launch.run(2, "-m", "ctr_trainer", "train", *own, "--threads=1")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "model" / "flags.json").read_text())
-    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["best_metric"] == "logloss"
+    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["epochs"] == 42
