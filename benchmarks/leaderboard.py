@@ -190,7 +190,7 @@ def table(models: dict[str, dict[str, Any]]) -> str:
 def notes(flags: argparse.Namespace) -> list[str]:
     """Returns what has to be said of the figures."""
     if flags.data in leaderboard_samples.NAMES:
-        return ["BARS has no figures of these data. The settings were chosen by the validation part."]
+        return ["BARS has no figures of these data. docs/accuracy.md says how their settings were chosen."]
     data = load(flags.data)
     said = [_NOT_BARS] if flags.any_files else []
     if flags.more:
