@@ -14,6 +14,7 @@ import dataclasses
 import json
 import pathlib
 import statistics
+import textwrap
 import time
 from typing import Any
 
@@ -137,7 +138,7 @@ class _Row:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Returns the table in Markdown, the highest AUC first."""
+    """Returns the table in Markdown, the highest AUC first, and a line that names the models without a result."""
     of_models = collections.defaultdict(list)
     for line in lines:
         of_models[line["model"]].append(line)
@@ -149,6 +150,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         costs = f"{round(row.examples_per_sec, -2):,.0f} | {row.parameters:,.0f} | {row.seeds}"
         ahead = all(row.valid > other.valid for other in rows if other.examples_per_sec > row.examples_per_sec)
         texts.append(f"| `{row.model}`{history} | {numbers} | {costs} | {'yes' if ahead else ''} |")
+    if missing := [f"`{model}`" for model in models() if model not in of_models]:
+        texts += ["", *textwrap.wrap(f"Without a result so far: {', '.join(missing)}.", 120)]
     return "\n".join(texts) + "\n"
 
 
