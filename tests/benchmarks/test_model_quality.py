@@ -138,3 +138,30 @@ def test_long_histories_are_compared_with_short_ones_in_each_round(monkeypatch, 
     keys = {"sdim_1000_over_din_50_speed": 0.2, "sdim_1000_over_sdim_50_speed": 0.1}
     assert quality_speed._long(tmp_path) == keys
     assert made == [("long_50", 50, quality_speed.LONG_ROWS), ("long_1000", 1000, quality_speed.LONG_ROWS)]
+
+
+@pytest.fixture
+def quality_defaults(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import quality_defaults
+
+    return quality_defaults
+
+
+def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(quality_defaults, capsys):
+    line = dict(data="wine", model="deepfm", logloss=0.5, copc=1.0, lr_auc=0.8, lr_logloss=0.4, lr_copc=1.0)
+    lines = [{**line, "seed": seed, "auc": auc} for seed, auc in ((1, 0.9), (2, 0.8), (3, 0.1))]
+    results = types.SimpleNamespace(lines=[*lines, {**lines[0], "data": "digits", "auc": 0.0}])
+    assert quality_defaults._difference(results, "wine", "deepfm", [1, 2]) == pytest.approx(0.05)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["aside"], said["auc"], said["auc_less_lr"]) == (True, 0.85, [0.1, 0.0])
+    assert set(quality_defaults.ASIDE) < set(quality_defaults.DATA)
+
+
+def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(quality_defaults):
+    lines = [str(number) for number in range(1000)]
+    positive = [number < 300 for number in range(1000)]
+    sample = quality_defaults._sample(lines, positive, 200, 1, 0.01)
+    assert len(set(sample)) == 200 and sum(int(line) < 300 for line in sample) == 2
+    assert sample != quality_defaults._sample(lines, positive, 200, 2, 0.01)
+    assert len(set(quality_defaults._sample(lines, positive, 200, 1, None))) == 200
