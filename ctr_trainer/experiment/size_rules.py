@@ -6,7 +6,7 @@ from typing import Any
 
 MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
 _TINY_ROWS = 2_000
-_RARE = 1_000  # Fewer examples of an outcome make a validation AUC that says little.
+_RARE = 1_500  # Fewer examples of an outcome make a validation AUC that says little.
 _STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improvement.
 _BATCH = {"small": 128, "middle": 512}
 
@@ -117,14 +117,15 @@ def _dense_rate(facts: Facts) -> Choice:
 
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
-    has_many_keys = facts.size == "small" and facts.keys is not None and facts.keys > facts.rows
-    if has_many_keys or facts.rows <= _TINY_ROWS:
+    if facts.rows <= _TINY_ROWS:
         values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
-        fact = f"{facts.keys:,} keys" if has_many_keys else facts.counted
-        return Choice(values, "small steps: keys are seen a few times only", fact, others)
-    values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_initial_accumulator": 1e-5}
+        return Choice(values, "small steps: each example is seen many times", facts.counted, others)
+    values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
+    if facts.size == "small" and facts.keys is not None and facts.keys > facts.rows:
+        why = "small first steps: most keys are seen a few times only"
+        return Choice({**values, "embedding_initial_accumulator": 1e-3}, why, f"{facts.keys:,} keys", others)
     why = "full steps from the first on, smaller ones for frequent keys"
-    return Choice({**values, "embedding_l2": 1e-3}, why, facts.counted, others)
+    return Choice({**values, "embedding_initial_accumulator": 1e-5}, why, facts.counted, others)
 
 
 def _regularization(facts: Facts) -> list[Choice]:
