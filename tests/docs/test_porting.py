@@ -31,7 +31,7 @@ def test_the_ported_horovod_model_trains(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data_of_small").rename(tmp_path / "data" / "train")
     (command,) = page.commands(HOROVOD)
-    assert cli.main([*command, "--threads=1"]) == 0
+    assert cli.main([*command, "--threads=1", "--recipe=none"]) == 0
     assert json.loads((tmp_path / "model" / "train_summary.json").read_text())["examples"] == 100
 
 
