@@ -80,7 +80,7 @@ def measure_file(args: argparse.Namespace) -> dict[str, Any]:
                     for place in ("stream", "file"):
                         model = work / f"{number}-{kind}-{place}"
                         line = training(work, broker.address, f"--model_dir={model}", "--batch_size=1024", workers=1)
-                        line += ["--stream_from=earliest", "--stream_until=latest"]
+                        line += ["--recipe=none", "--stream_from=earliest", "--stream_until=latest"]
                         if place == "file":
                             line = [each for each in line if not str(each).startswith("--stream")]
                             line += [f"--train_data={work / 'rows.parquet'}"]
