@@ -87,10 +87,11 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
       UserError: the client library is missing, or the file cannot be read.
     """
     if address.scheme == "kafka":
-        from ctr_trainer.stream.kafka import KafkaSource
-        from ctr_trainer.stream.kafka_client import configuration
+        from ctr_trainer.stream.kafka_client import configuration  # It says how to install a missing package.
 
         settings = configuration(address, kafka_config, group)
+        from ctr_trainer.stream.kafka import KafkaSource
+
         return lambda: KafkaSource(address, settings)
     from ctr_trainer.stream.redis_streams import RedisSource
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import ssl
+import sys
 import threading
 
 import pytest
@@ -108,6 +109,14 @@ def test_a_refused_certificate_or_user_ends_the_start_and_names_the_setting(tls,
 def _letters(address, tmp_path, topic):
     url = StreamAddress.parse(f"kafka://{address}/clicks?dead_letters={topic}")
     return dead_letters(url, "", RedisFiles(), str(tmp_path), "group")
+
+
+def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
+    for name in ("kafka", "kafka_client"):
+        monkeypatch.delitem(sys.modules, f"ctr_trainer.stream.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(UserError, match=r"pip install 'ctr_trainer\[stream\]'"):
+        opener(StreamAddress.parse("kafka://host:9092/clicks"), "", RedisFiles(), "group")
 
 
 def test_bad_records_reach_their_topic_before_a_position_is_saved(spec, tmp_path):  # noqa: F811
