@@ -12,7 +12,6 @@ import json
 import signal
 import typing
 
-from ctr_trainer.experiment.checks import check_training
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.stop_signals import Terminated
@@ -101,7 +100,7 @@ def run(
     plans = TrialPlans(
         own, dataclasses.replace(found, parameters=tuple(parameters)), open_dataset(data.train_data).rows
     )
-    check_training(plans.of(None).experiment, plans.of(None).evaluation)
+    plans.of(None)  # Refuses settings that cannot be trained.
     plans.of({each.flag: str(each.start) for each in found.parameters if each.start is not None})
     _search(plans, flags)
 
