@@ -50,9 +50,14 @@ class TrialTraining:
           whether the training ended by itself.
 
         Raises:
-          TrainingFailed: it ended with an error; says which.
+          TrainingFailed: it ended with an error, which the message has; or the directory is not one of a trial.
         """
         self.remove()
+        if self.model_dir.exists():
+            raise TrainingFailed(
+                f"{self.model_dir}: exists, and no search has made it, since {self._flagfile.name} is not next to it: "
+                "move it away, or name another output"
+            )
         self._flagfile.parent.mkdir(parents=True, exist_ok=True)
         durable_file.write_text(str(self._flagfile), "\n".join(flags) + "\n")
         with self._process() as process:
@@ -85,8 +90,12 @@ class TrialTraining:
         return next((each for each in (run.evaluations if run else []) if each["step"] == step), {})
 
     def remove(self) -> None:
-        """Removes the model directory, if there is one; the flags and the log stay."""
-        shutil.rmtree(self.model_dir, ignore_errors=True)
+        """Removes the model directory of a trial that has begun; the flags and the log stay.
+
+        A trial writes its flags first. A directory without them is the user's, and it stays.
+        """
+        if self._flagfile.exists():
+            shutil.rmtree(self.model_dir, ignore_errors=True)
 
     def _run(self) -> Run | None:
         if not (self.model_dir / EVALUATIONS_FILE).exists():

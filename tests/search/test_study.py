@@ -22,6 +22,7 @@ class Pretended(TrialTraining):
         self.started.append(rate)
         self.remove()
         self.model_dir.mkdir(parents=True)
+        self._flagfile.write_text("\n".join(flags))
         self._curve = []
         if rate == 0.25:
             raise TrainingFailed("no memory")
@@ -89,3 +90,13 @@ def test_the_end_of_the_budget_stops_a_trial_which_counts_if_it_is_the_best(sear
     again, trials = searched([0.1], rows=10 * (20 + 15 + 2))  # The same settings: it continues.
     assert len(trials) == 3 and Pretended.started == [0.1]
     assert again.value == found.value and results.state(trials[2]) == "stopped"
+
+
+def test_a_directory_of_the_user_in_the_place_of_a_trial_stays_and_fails_the_trial(tmp_path):
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "notes.txt").write_text("mine")
+    training = TrialTraining(tmp_path, 3)
+    with pytest.raises(TrainingFailed, match=r"no search has made it.*another output"):
+        training.run(["--model=lr"], "auc", lambda curve: False)
+    training.remove()
+    assert (tmp_path / "3" / "notes.txt").read_text() == "mine"
