@@ -33,8 +33,27 @@ def glorot(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Var
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
     """
     limit = math.sqrt(6.0 / (fan_in + fan_out))
-    seed = zlib.crc32(f"{tf1.get_variable_scope().name}/{name}".encode())
-    return tf1.get_variable(name, shape, initializer=tf1.random_uniform_initializer(-limit, limit, seed=seed))
+    return tf1.get_variable(name, shape, initializer=tf1.random_uniform_initializer(-limit, limit, seed=_seed(name)))
+
+
+def signs(name: str, shape: Sequence[int]) -> tf.Variable:
+    """Makes a variable of random signs, each -1 or 1, which are a function of the run's seed and its full name.
+
+    Args:
+      name: of the variable, within the current variable scope.
+      shape: list of int.
+
+    Returns:
+      variable, float32 of that shape.
+
+    Advice: for factors that set the members of an ensemble apart.
+
+    Example:
+      >>> signs("r", [3, 8]).shape
+      TensorShape([3, 8])
+    """
+    uniform = tf1.random_uniform_initializer(-1.0, 1.0, seed=_seed(name))
+    return tf1.get_variable(name, initializer=lambda: tf.where(uniform(shape) < 0, -1.0, 1.0))
 
 
 def zeros(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Variable:
@@ -55,3 +74,7 @@ def zeros(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Vari
       TensorShape([8, 1])
     """
     return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer())
+
+
+def _seed(name: str) -> int:
+    return zlib.crc32(f"{tf1.get_variable_scope().name}/{name}".encode())

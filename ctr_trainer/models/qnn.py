@@ -11,7 +11,7 @@ from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.qnn import quadratic
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.streams import self_distillation
+from ctr_trainer.models.streams import logit_of_mean, self_distillation
 from ctr_trainer.models.tower import dropped
 
 
@@ -61,11 +61,5 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     if not twice:
         return binary_head(features, labels, mode, params, logits)
     streams = tf.split(logits, 2, 0)
-    mean = logit_of_mean(*streams)
+    mean = logit_of_mean(streams)
     return binary_head(features, labels, mode, params, mean, self_distillation(features, mode, mean, streams))
-
-
-def logit_of_mean(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Computes the logit of `(sigmoid(a) + sigmoid(b)) / 2` for logits of one shape, without rounding to 0 or 1."""
-    positive = tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(a), tf.math.log_sigmoid(b)]), 0)
-    return positive - tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(-a), tf.math.log_sigmoid(-b)]), 0)

@@ -35,6 +35,7 @@ MODELS = (
     "wukong",
     "rank_mixer",
     "pepnet",
+    "tabm",
     "din",
     "dien",
     "bst",

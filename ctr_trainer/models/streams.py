@@ -51,3 +51,22 @@ def tri_bce(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf
         return tf.add_n([part * tf.nn.relu(part - whole) for part in parts])
 
     return extra
+
+
+def mean_of_losses(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf], tf.Tensor]:
+    """Makes `mean_k loss(z_k) - loss(z)`, with which the training loss is the mean of the streams' own losses.
+
+    Args:
+      logits: z, float32[B, 1], the model's logits.
+      streams: list of z_k, float32[B, 1].
+
+    Returns:
+      f(loss_of) -> scalar, for `binary_head`'s `extra_loss`.
+    """
+    return lambda loss_of: tf.add_n([loss_of(z) for z in streams]) / len(streams) - loss_of(logits)
+
+
+def logit_of_mean(streams: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Computes the logit of `mean_k sigmoid(z_k)` for logits of one shape, without rounding to 0 or 1."""
+    positive = tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(z) for z in streams]), 0)
+    return positive - tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(-z) for z in streams]), 0)

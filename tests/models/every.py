@@ -40,6 +40,7 @@ _OWN = {
     "fcn": {"fcn": dict(exponential_layers=2, linear_layers=3)},
     "wukong": {"wukong": dict(products=4, combinations=3, rank=2, product_units=(6,))},
     "rank_mixer": {"rank_mixer": dict(tokens=4, token_dim=8)},
+    "tabm": {"tabm": dict(members=3)},
     "pepnet": {"pepnet": dict(gate_units=6, domain=("user",), personal=("user", "item"))},
 }
 

@@ -45,6 +45,8 @@ def test_a_model_starts_at_the_shares_of_positive_examples(name, data, tmp_path)
         expected = [logit(mean) for mean in MEANS.values()]
     elif name in ("final_net", "fcn"):
         expected *= 2  # Of the two streams, whose mean is the prediction.
+    elif name == "tabm":
+        expected *= 3  # One for each member.
     started = sorted(float(value) for bias in biases for value in np.ravel(bias) if value)
     assert started == pytest.approx(sorted(expected), rel=1e-6)
 

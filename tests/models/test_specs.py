@@ -16,7 +16,7 @@ tf1 = tf.compat.v1
 MINE = [name for name in every.VARIANTS if name not in tasks.CASES]
 USER, ITEM = dict(name="user", column="user", dim=4), dict(name="item", column="item", dim=4)
 PRICE = dict(name="price", column="price")
-_ANY_DIM = ("lr", "wide_deep", "dcn_v2", "final_mlp", "gdcn", "final_net", "qnn", "fcn", "rank_mixer", "pepnet")
+_ANY_DIM = ("lr", "wide_deep", "dcn_v2", "final_mlp", "gdcn", "final_net", "qnn", "fcn", "rank_mixer", "pepnet", "tabm")
 # Those of them that compare the embeddings with each other.
 ONE_DIM = [name for name in MINE if name.partition("-")[0] not in _ANY_DIM]
 

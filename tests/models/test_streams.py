@@ -7,8 +7,7 @@ import tensorflow as tf
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.qnn import logit_of_mean
-from ctr_trainer.models.streams import self_distillation, tri_bce
+from ctr_trainer.models.streams import logit_of_mean, mean_of_losses, self_distillation, tri_bce
 from tests.layers.graph import run
 
 LOGITS = np.float32([[0.5], [-1.0], [0.2]])
@@ -64,6 +63,22 @@ def test_a_stream_whose_loss_is_above_the_models_learns_on_its_own(several):
 
 def test_the_logit_of_a_mean_holds_where_probabilities_round_to_zero_or_one():
     a, b = np.float32([[0.3], [80.0], [-200.0]]), np.float32([[-1.2], [90.0], [-200.0]])
-    found, _ = run(logit_of_mean, a, b)
+    found, _ = run(lambda *streams: logit_of_mean(streams), a, b)
     p = np.mean([1 / (1 + np.exp(-a[0, 0])), 1 / (1 + np.exp(-b[0, 0]))])
     np.testing.assert_allclose(found[:, 0], [np.log(p / (1 - p)), 80 + np.log(2), -200], rtol=1e-4)
+
+
+def test_an_ensemble_learns_from_the_mean_of_its_members_losses():
+    def make(z, first, second, labels, weight):
+        losses = []
+
+        def trained(loss, features):
+            losses.append(loss)
+            return tf.no_op()
+
+        params = ModelParams(train_op_fn=trained)
+        binary_head({"weight": weight}, labels, ModeKeys.TRAIN, params, z, mean_of_losses(z, [first, second]))
+        return losses[0]
+
+    found, _ = run(make, LOGITS, *STREAMS, LABELS, WEIGHT)
+    np.testing.assert_allclose(found, np.mean([_loss(LABELS, z) for z in STREAMS]), rtol=1e-5)
