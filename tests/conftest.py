@@ -33,6 +33,14 @@ def _eager_mode():
         tensorflow.compat.v1.enable_eager_execution()
 
 
+@pytest.fixture
+def warm_python(monkeypatch):
+    """Has this process start commands of this package in processes that have imported TensorFlow already."""
+    from tests.parallel import launch
+
+    monkeypatch.setattr(sys, "executable", launch.warm_python())
+
+
 @pytest.fixture(scope="session")
 def real_data():
     """The directory of the real data sets (movielens/, criteo/, adult/), which may not be redistributed."""

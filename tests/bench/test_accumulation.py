@@ -179,7 +179,7 @@ def test_other_benchmarks_take_one_number_of_accumulation_steps(monkeypatch):
 
 
 @pytest.mark.integration
-def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_path, capsys):
+def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_path, capsys, warm_python):
     sizes = ["--rows=3000", "--batch_size=32", "--hidden_units=8", "--steps=30", "--rounds=1"]
     asked = ["--workers=1", "--accumulation_steps=0,4", "--equal=examples,steps"]
     assert cli.main(["bench", "accumulation", f"--output={tmp_path}", *asked, *sizes]) == 0

@@ -147,7 +147,7 @@ def test_the_gain_of_a_row_is_over_the_row_above_it_in_the_same_round():
 
 
 @pytest.mark.integration
-def test_a_real_run_measures_every_method_on_equal_examples(tmp_path, capsys):
+def test_a_real_run_measures_every_method_on_equal_examples(tmp_path, capsys, warm_python):
     sizes = ["--rows=3000", "--batch_size=32", "--hidden_units=8", "--steps=60", "--rounds=1"]
     assert cli.main(["bench", "methods", f"--output={tmp_path}", *sizes]) == 0
     shown = capsys.readouterr().out

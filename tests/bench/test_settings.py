@@ -151,7 +151,7 @@ def test_what_no_setting_has_is_no_column():
 
 
 @pytest.mark.integration
-def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys, monkeypatch):
+def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys, monkeypatch, warm_python):
     monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
     small = ["--rows=3000", "--batch_size=64", "--hidden_units=8", "--steps=12", "--rounds=1"]
     asked = ["--workers=1", "--axes=fp16_allreduce,mixed_precision", f"--output={tmp_path}"]

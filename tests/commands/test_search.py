@@ -61,7 +61,9 @@ def _flags(path):
     return [line for line in path.read_text().splitlines() if not line.startswith("#")]
 
 
-def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_trains(tmp_path, data, capsys):
+def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_trains(
+    tmp_path, data, capsys, warm_python
+):
     arguments = _arguments(tmp_path, data, "--minutes=0")
     assert cli.main([*arguments, "--budget_rows=320"]) == 0
     (first,) = _trials(tmp_path).values()
@@ -91,7 +93,7 @@ def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_t
     assert "trial 0" in page and "http" not in page and "<script" not in page
 
 
-def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data, capsys):
+def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data, capsys, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=0", "--budget_rows=400", "--best_metric=auc", start="1e30")
     assert cli.main(arguments) == 0
     trials = _trials(tmp_path)
@@ -105,7 +107,7 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
     assert kept == [str(found["best_trial"])]  # The best trial alone keeps its model.
 
 
-def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, capsys):
+def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, capsys, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=30", "--best_metric=gauc")
     assert cli.main(arguments) == 1
     assert "the first 3 trials failed" in (error := capsys.readouterr().err)

@@ -1,8 +1,10 @@
 """Starts real jobs under horovodrun."""
 
+import atexit
 import functools
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,10 +63,11 @@ def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS, is_warm=True):
     """Runs a job to its end, for so many seconds at most. Returns a `subprocess.CompletedProcess`, its output as text.
 
     Args:
-      is_warm: as for `environment` and `command`; if not, the workers start as users start them.
+      is_warm: whether `warm_python` runs them; if not, the workers start as users start them.
     """
-    line = command(workers, *arguments, is_warm=is_warm)
-    done = subprocess.run(line, env=environment(is_warm), capture_output=True, text=True, timeout=seconds)
+    line = command(workers, *arguments)
+    line = warmed(line) if is_warm else line
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=seconds)
     if check and done.returncode:
         raise AssertionError(f"{done.args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
@@ -84,6 +87,32 @@ def _servers() -> tuple[str, list[object]]:
         wait_until(functools.partial(os.path.exists, command[-1]), "a server of warm processes")
         kept.append(warm.hold(command[-1]))
     return path, kept
+
+
+def warmed(line):
+    """Returns a command line, of `command`, by which `warm_python` runs the workers."""
+    return [warm_python() if part == sys.executable else part for part in line if part != str(START)]
+
+
+@functools.cache
+def warm_python() -> str:
+    """Returns a program to run in place of `sys.executable`: what it runs has imported TensorFlow already.
+
+    Programs and commands of this package are forks of the servers of `warm.py`, and so are the workers and services
+    that they start. The process that a test sees is `start.py`, which takes signals to the fork and ends as it ends;
+    it cannot take SIGSTOP there, and has cores and memory of its own. Tests of these things start the real Python.
+    """
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="ctr_trainer-python-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    if horovodrun := shutil.which("horovodrun", path=environment()["PATH"]):
+        (directory / "horovodrun").symlink_to(horovodrun)  # Launchers look for it next to Python.
+    program = directory / "python"
+    program.write_text(
+        f"#!{sys.executable} -IS\nimport sys\nsys.path.append({str(START.parent)!r})\nimport start\n"
+        f"start.as_python({sys.executable!r}, {_servers()[0]!r}, sys.argv[1:])\n"
+    )
+    program.chmod(0o755)
+    return str(program)
 
 
 def last_line(output):

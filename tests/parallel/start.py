@@ -6,6 +6,8 @@ python start.py -m MODULE ARGUMENT...
 The process is a fork of a server of `warm.py`; this one gives it its arguments, directory, environment and standard
 streams, waits for it, and ends as it ends; it takes the process with it when it is killed. Without a server, the
 program runs in this process, and imports TensorFlow as `train` does.
+
+`as_python` is for a program that stands in place of Python: see `launch.warm_python`.
 """
 
 import array
@@ -33,9 +35,34 @@ def run_program(arguments: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def _run_by(server: socket.socket, arguments: list[str]) -> int:
+def as_python(executable: str, path: str, arguments: list[str]) -> None:
+    """Runs `python ARGUMENTS...`: programs and this package by a server, and so what they start; all else by Python.
+
+    Args:
+      executable: this Python.
+      path: where the servers listen.
+      arguments: those of Python.
+    """
+    if not arguments[0].endswith(".py") and (arguments[0] != "-m" or not arguments[1].startswith("ctr_trainer")):
+        os.execv(executable, [executable, *arguments])
+    _end_as(path, arguments, sys.argv[0])
+
+
+def _end_as(path: str, arguments: list[str], executable: str) -> None:
+    """Runs a program by a server, and ends as the program ends."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(f"{path}{int(os.environ.get('HOROVOD_RANK', 0)) % SERVERS}")
+        status = _run_by(server, arguments, executable)
+    if status < 0:
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+def _run_by(server: socket.socket, arguments: list[str], executable: str) -> int:
     """Returns what the program ends with: a status, or -N after signal N."""
-    request = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode()
+    request = json.dumps([arguments, os.getcwd(), dict(os.environ), executable]).encode()
     streams = array.array("i", [0, 1, 2])
     server.sendmsg([len(request).to_bytes(4, "little")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
     server.sendall(request)
@@ -58,15 +85,9 @@ def main(arguments: list[str]) -> None:
         from ctr_trainer.system.processes import tensorflow_import
 
         tensorflow_import.install()
-        return run_program(arguments)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.connect(f"{path}{int(os.environ.get('HOROVOD_RANK', 0)) % SERVERS}")
-        status = _run_by(server, arguments)
-    if status < 0:
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    sys.exit(status)
+        run_program(arguments)
+    else:
+        _end_as(path, arguments, sys.executable)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,8 @@ def test_a_job_in_a_store(store, temporary, tmp_path):
     assert 0 < killed.step < 32
 
     # The launcher reads the checkpoints of the store, too.
-    done = launch.run(0, "-m", "ctr_trainer", "launch", "-np", 2, "--", *train[4:], seconds=_SECONDS)
+    launched = [0, "-m", "ctr_trainer", "launch", "-np", 2, "--", *train[4:]]
+    done = launch.run(*launched, seconds=_SECONDS, is_warm=False)
     assert f"resuming from {killed.path}: step {killed.step}" in done.stderr
     found = checkpoints.list_checkpoints(MODEL)
     assert found[-1].step == 32 and found[-1].examples == 2 * ROWS  # ceil(500 / 32) steps of each epoch.

@@ -48,8 +48,9 @@ def command(workers, directory, model, address, *more):
 
 
 def run(*arguments):
+    line = launch.warmed(command(*arguments))
     done = subprocess.run(
-        command(*arguments), env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
+        line, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -122,6 +123,7 @@ def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path, workers):
         noon = 1_767_268_800.0
         brokers.produce(broker.address, "clicks", records(0, 3200), 2, lambda number: noon + number)
         line = command(workers, tmp_path, "model", broker.address, "--stream_until=latest", "--log_steps=2")
+        line = launch.warmed(line)
         line = [each for each in line if not each.startswith(("--save_checkpoints", "--stream_wait_secs"))]
         line += [f"--batch_size={16 // max(workers, 1)}", "--save_checkpoints_event_secs=600"]
         line += ["--validation_window_secs=900", "--keep_checkpoint_max=0", f"--publish={tmp_path / 'published'}"]

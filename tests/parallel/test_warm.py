@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 
 import psutil
 import pytest
@@ -11,7 +12,8 @@ from tests.parallel import launch
 pytestmark = pytest.mark.integration
 
 PROGRAM = """
-import os, pathlib, signal, sys, time
+import atexit, os, pathlib, signal, sys, time
+atexit.register(print, "at exit")
 assert __name__ == "__main__" and "ctr_trainer.ranks" not in sys.modules
 assert {"tensorflow", "ctr_trainer.data.reader", "ctr_trainer.embedding.store.local_store"} <= sys.modules.keys()
 import beside_it
@@ -45,7 +47,7 @@ def started(tmp_path, monkeypatch):
 
 def test_a_program_has_its_arguments_its_surroundings_and_its_status(started, tmp_path):
     job = started("3")
-    assert job.communicate(timeout=120) == (f"['3'] set {tmp_path}\n", "to the log\n")
+    assert job.communicate(timeout=120) == (f"['3'] set {tmp_path}\nat exit\n", "to the log\n")
     assert job.returncode == 3
 
 
@@ -64,3 +66,17 @@ def test_a_signal_to_the_starter_ends_the_program(started, tmp_path, number):
     job.communicate(timeout=120)
     assert job.returncode == -number
     launch.wait_until(lambda: not program.is_running(), "the program to end")
+
+
+def test_in_place_of_python_it_runs_programs_and_what_they_start_and_leaves_all_else_to_python(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys; print('tensorflow' in sys.modules, sys.executable, *sys.argv[1:])")
+    python = launch.warm_python()
+    for arguments, said in (
+        ([program, "-x"], f"True {python} -x"),
+        (["-c", program.read_text(), "-x"], f"False {sys.executable} -x"),
+    ):
+        done = subprocess.run([python, *arguments], env=launch.environment(), capture_output=True, text=True)
+        assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
+    version = [python, "-m", "ctr_trainer", "--version"]
+    assert subprocess.run(version, env=launch.environment(), capture_output=True, text=True).stdout.strip()

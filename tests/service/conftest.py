@@ -1,6 +1,7 @@
 """Real services in processes of their own, on a real socket."""
 
 import concurrent.futures
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.table.table_config import TableConfig
+from tests.parallel import launch
 
 TIMEOUT = 60.0
 TOKEN = "the token of the tests"
@@ -23,12 +25,17 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.fixture
-def start(data_dir):
-    """start(n) -> n running services; they end with the test."""
+def start(data_dir, monkeypatch):
+    """start(n) -> n running services; they end with the test.
+
+    They start by `launch.warm_python`, which a test of the process itself switches off: start(n, is_warm=False).
+    """
     services = []
 
-    def start(count=1):
-        with concurrent.futures.ThreadPoolExecutor(count) as threads:
+    def start(count=1, is_warm=True):
+        with monkeypatch.context() as patched, concurrent.futures.ThreadPoolExecutor(count) as threads:
+            if is_warm:
+                patched.setattr(sys, "executable", launch.warm_python())
             services.extend(
                 threads.map(lambda _: LocalService(data_dir, data_dir / "log", TIMEOUT, None, TOKEN), range(count))
             )

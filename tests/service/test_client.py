@@ -250,7 +250,7 @@ def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_
 
 
 def test_a_service_that_is_killed_while_it_saves_is_lost_and_no_file_has_its_name_yet(start, connect, data_dir):
-    (service,) = start()
+    (service,) = start(is_warm=False)
     client = connect([service.address])
     client.create_table(CONFIG)
     client.push("t", np.arange(1, 500_001), ones(500_000), "w", 1)
@@ -286,7 +286,7 @@ def test_a_service_that_stands_still_is_named_while_it_does_and_its_silence_is_a
     start, connect, monkeypatch, caplog
 ):
     monkeypatch.setattr(failures, "LIMIT_SECONDS", 0.5)
-    (service,) = start()
+    (service,) = start(is_warm=False)
     client = connect([service.address])
     client.create_table(CONFIG)
     client.pull("t", np.array([1]))

@@ -28,7 +28,7 @@ class _Saving(LocalService):
 
 
 def test_the_second_service_of_a_place_on_one_directory_is_refused_until_the_first_has_ended(start, connect):
-    first, second = start(2)
+    first, second = start(2, is_warm=False)
     connect([first.address])
     with pytest.raises(
         UserError, match=rf"another service \(process {first.pid} on host .*\) saves in .* as shard 0 of 1"

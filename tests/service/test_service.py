@@ -264,7 +264,7 @@ def test_an_empty_or_missing_token_file_is_refused(tmp_path):
 
 
 def test_sigterm_ends_the_service_and_its_address(start):
-    (service,) = start()
+    (service,) = start(is_warm=False)
     service.stop()
     assert service._process.returncode == 0
     host, port = service.address.split(":")
