@@ -152,7 +152,7 @@ class Cost(tf.compat.v1.train.SessionRunHook):
     def begin(self) -> None:
         self.parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.compat.v1.trainable_variables())
 
-        self.flops = sum(_flops(op) for op in tf.compat.v1.get_default_graph().get_operations())
+        self.flops = sum(_flops(op) for op in tf.compat.v1.get_default_graph().get_operations()) // BATCH
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self._steps += 1
@@ -163,10 +163,10 @@ class Cost(tf.compat.v1.train.SessionRunHook):
 
 
 def _flops(op: tf.Operation) -> int:
-    """Returns the multiplications and additions of a matrix product for one example; 0 for gradients and all else."""
+    """Returns the multiplications and additions of a matrix product; 0 for gradients and all else."""
     if op.type not in ("MatMul", "BatchMatMulV2", "Einsum") or "gradients/" in op.name:
         return 0
-    left, right, out = ([size or 1 for size in tensor.shape.as_list()] for tensor in (*op.inputs, *op.outputs))
+    left, right, out = (tensor.shape.as_list() for tensor in (*op.inputs, *op.outputs))
     if op.type != "Einsum":
         return 2 * left[-1] * math.prod(out)  # No model transposes the left side.
     letters = op.get_attr("equation").decode().partition("->")[0].replace(",", "")
