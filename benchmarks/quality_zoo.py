@@ -163,8 +163,9 @@ class Cost(tf.compat.v1.train.SessionRunHook):
 
 
 def _flops(op: tf.Operation) -> int:
-    """Returns the multiplications and additions of a matrix product; 0 for gradients and all else."""
-    if op.type not in ("MatMul", "BatchMatMulV2", "Einsum") or "gradients/" in op.name:
+    """Returns the multiplications and additions of a matrix product of known sizes; 0 for gradients and all else."""
+    is_product = op.type in ("MatMul", "BatchMatMulV2", "Einsum") and "gradients/" not in op.name
+    if not is_product or any(not tensor.shape.is_fully_defined() for tensor in (*op.inputs, *op.outputs)):
         return 0
     left, right, out = (tensor.shape.as_list() for tensor in (*op.inputs, *op.outputs))
     if op.type != "Einsum":
