@@ -207,8 +207,9 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 def sizes_table(lines: list[dict[str, Any]]) -> str:
-    """Returns the table of the models in SIZES, in Markdown after an empty line; nothing without a result."""
-    texts = ["", "| size | model | kFLOPs | AUC | log loss | COPC | valid AUC | dense parameters | seeds |"]
+    """Returns the table of the models in SIZES, in Markdown, and a line above it; nothing without a result."""
+    texts = ["", "Models of several sizes, by the thousand operations of one prediction:", ""]
+    texts.append("| size | model | kFLOPs | AUC | log loss | COPC | valid AUC | dense parameters | seeds |")
     texts.append(f"|---|---|{'---:|' * 7}")
     for size, model in itertools.product(range(1, 6), SIZES):
         if of := [line for line in lines if line["flags"] == list(sized(model, size))]:
@@ -216,7 +217,7 @@ def sizes_table(lines: list[dict[str, Any]]) -> str:
             numbers = f"{row.auc:.4f} | {row.logloss:.4f} | {row.copc:.3f} | {row.valid:.4f}"
             costs = f"{of[0]['flops'] / 1000:,.0f} | {numbers} | {row.parameters:,.0f} | {row.seeds}"
             texts.append(f"| {size} | `{model}` | {costs} |")
-    return "\n".join(texts) + "\n" if len(texts) > 3 else ""
+    return "\n".join(texts) + "\n" if len(texts) > 5 else ""
 
 
 def _row(model: str, lines: list[dict[str, Any]]) -> _Row:
