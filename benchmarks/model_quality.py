@@ -77,6 +77,12 @@ def _flags(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--work", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
     )
+    parser.add_argument(
+        "--sizes",
+        type=lambda text: [int(size) for size in text.split(",")],
+        default=[],
+        help="of the part `zoo`: also measure its models of several sizes at these ones, 1 (the smallest) to 5",
+    )
     parser.add_argument("--search_minutes", type=float, default=60, help="of all searches of the part `search`")
     parser.add_argument("--peer_python", default=sys.executable, help="the Python interpreter that has FuxiCTR")
     return parser.parse_args(arguments)

@@ -5,13 +5,16 @@ The rows are MovieLens-1M's, split by time. The models of histories also read th
 by its AUC, and the test part is read once. The speed is in examples per second of processor time, which other programs
 on the machine change little, of one worker with one thread. Results stay in zoo.jsonl below --work; a run whose result
 is there is not repeated. The table has the mean of the seeds that are there, and says of which models no faster one has
-a higher validation AUC.
+a higher validation AUC. With --sizes a second table has the AUC of the models in SIZES against the floating-point
+operations of one prediction.
 """
 
 import argparse
 import collections
 import dataclasses
+import itertools
 import json
+import math
 import pathlib
 import statistics
 import textwrap
@@ -41,6 +44,30 @@ OWN = {
     "final_mlp": ("--model_params=first_context=user_id,second_context=movie_id",),
     "pepnet": ("--model_params=personal=user_id:movie_id",),
 }
+# Models at five sizes, each of about four times the operations of the one before.
+SIZES = {
+    "dcn_v2": (
+        ("cross_layers=1,cross_rank=16", "32"),
+        ("cross_layers=2,cross_rank=32", "64,64"),
+        ("cross_layers=3", "256,128,64"),
+        ("cross_layers=4", "1024,256,64"),
+        ("cross_layers=4", "2048,768,256"),
+    ),
+    "wukong": (
+        ("interaction_layers=1,products=4,combinations=4,rank=4,product_units=16", "32"),
+        ("interaction_layers=2,products=4,combinations=4,rank=8,product_units=64", "64,32"),
+        ("interaction_layers=3,products=8,combinations=8,rank=8,product_units=64", "192,64"),
+        ("interaction_layers=4,products=16,combinations=16,rank=16,product_units=128", "128,64"),
+        ("interaction_layers=5,products=24,combinations=24,rank=24,product_units=256", "256,64"),
+    ),
+    "rank_mixer": (
+        ("token_dim=16,blocks=1,expansion=1", "64"),
+        ("token_dim=32,blocks=1,expansion=1", "64,64"),
+        ("token_dim=40,blocks=2,expansion=2", "128,64"),
+        ("token_dim=80,blocks=2,expansion=2", "256,128,64"),
+        ("token_dim=160,blocks=2,expansion=2", "512,256,64"),
+    ),
+}
 COLUMNS = (
     "model",
     "AUC",
@@ -62,14 +89,16 @@ def models() -> list[str]:
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Trains the models, writes the table, and returns the best test AUC with histories and without."""
     results = accuracy.Results(flags.work / "zoo.jsonl")
+    wanted = [(model, chosen(model)) for model in flags.models or models()]
+    wanted += [(model, sized(model, size)) for size in flags.sizes for model in SIZES if model in dict(wanted)]
     for seed in flags.seeds:
-        for model in flags.models or models():
-            key = dict(model=model, seed=seed, flags=list(chosen(model)))
+        for model, of in wanted:
+            key = dict(model=model, seed=seed, flags=list(of))
             if not results.has(**key):
-                results.add(**key, **_measured(model, seed, flags))
+                results.add(**key, **_measured(model, seed, flags, of))
                 print(json.dumps(results.lines[-1]), flush=True)
     known = [line for line in results.lines if line["flags"] == list(chosen(line["model"]))]
-    rows = table(known)
+    rows = table(known) + sizes_table(results.lines)
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     PAGE.write_text(before + BEGIN + rows + END + rest.partition(END)[2])
@@ -91,29 +120,39 @@ def chosen(model: str) -> tuple[str, ...]:
     return (f"--model={model}", *SETTING, *OWN.get(model, target))
 
 
-def _measured(model: str, seed: int, flags: argparse.Namespace) -> dict[str, Any]:
+def sized(model: str, size: int) -> tuple[str, ...]:
+    """Returns the flags of a model of SIZES, but for its paths and its seed; sizes count from 1."""
+    params, units = SIZES[model][size - 1]
+    return (*chosen(model), f"--model_params={params}", f"--hidden_units={units}")
+
+
+def _measured(model: str, seed: int, flags: argparse.Namespace, of: tuple[str, ...]) -> dict[str, Any]:
     import accuracy_ours
 
     data = "movielens-history" if reads_histories(model) else "movielens-time"
     parts, cost = accuracy_data.prepare(data, flags.real_data, flags.work), Cost()
-    found = accuracy_ours.run(data, parts, model, seed, chosen(model), is_flagfile=False, hooks=[cost])
-    return found | {"examples_per_sec": round(cost.examples_per_sec), "parameters": cost.parameters}
+    found = accuracy_ours.run(data, parts, model, seed, of, is_flagfile=False, hooks=[cost])
+    costs = {"parameters": cost.parameters, "flops": cost.flops}
+    return found | {"examples_per_sec": round(cost.examples_per_sec), **costs}
 
 
 class Cost(tf.compat.v1.train.SessionRunHook):
-    """Counts the dense parameters of a training, and its examples per second of processor time.
+    """Counts the dense parameters of a training, its operations, and its examples per second of processor time.
 
     Attributes:
       parameters: numbers in the trainable variables; rows are not among them.
+      flops: multiplications and additions of the matrix products of one prediction.
       examples_per_sec: of the steps FROM to TO.
     """
 
     def __init__(self) -> None:
-        self.parameters, self.examples_per_sec = 0, 0.0
+        self.parameters, self.flops, self.examples_per_sec = 0, 0, 0.0
         self._steps, self._since = 0, 0.0
 
     def begin(self) -> None:
         self.parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.compat.v1.trainable_variables())
+
+        self.flops = sum(_flops(op) for op in tf.compat.v1.get_default_graph().get_operations()) // BATCH
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self._steps += 1
@@ -121,6 +160,18 @@ class Cost(tf.compat.v1.train.SessionRunHook):
             self._since = time.process_time()
         if self._steps == TO:
             self.examples_per_sec = (TO - FROM) * BATCH / (time.process_time() - self._since)
+
+
+def _flops(op: tf.Operation) -> int:
+    """Returns the multiplications and additions of a matrix product of known sizes; 0 for gradients and all else."""
+    is_product = op.type in ("MatMul", "BatchMatMulV2", "Einsum") and "gradients/" not in op.name
+    if not is_product or any(not tensor.shape.is_fully_defined() for tensor in (*op.inputs, *op.outputs)):
+        return 0
+    left, right, out = (tensor.shape.as_list() for tensor in (*op.inputs, *op.outputs))
+    if op.type != "Einsum":
+        return 2 * left[-1] * math.prod(out)  # No model transposes the left side.
+    letters = op.get_attr("equation").decode().partition("->")[0].replace(",", "")
+    return 2 * math.prod(dict(zip(letters, left + right, strict=True)).values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +204,20 @@ def table(lines: list[dict[str, Any]]) -> str:
     if missing := [f"`{model}`" for model in models() if model not in of_models]:
         texts += ["", *textwrap.wrap(f"Without a result so far: {', '.join(missing)}.", 120)]
     return "\n".join(texts) + "\n"
+
+
+def sizes_table(lines: list[dict[str, Any]]) -> str:
+    """Returns the table of the models in SIZES, in Markdown, and a line above it; nothing without a result."""
+    texts = ["", "Models of several sizes, by the thousand operations of one prediction:", ""]
+    texts.append("| size | model | kFLOPs | AUC | log loss | COPC | valid AUC | dense parameters | seeds |")
+    texts.append(f"|---|---|{'---:|' * 7}")
+    for size, model in itertools.product(range(1, 6), SIZES):
+        if of := [line for line in lines if line["flags"] == list(sized(model, size))]:
+            row = _row(model, of)
+            numbers = f"{row.auc:.4f} | {row.logloss:.4f} | {row.copc:.3f} | {row.valid:.4f}"
+            costs = f"{of[0]['flops'] / 1000:,.0f} | {numbers} | {row.parameters:,.0f} | {row.seeds}"
+            texts.append(f"| {size} | `{model}` | {costs} |")
+    return "\n".join(texts) + "\n" if len(texts) > 5 else ""
 
 
 def _row(model: str, lines: list[dict[str, Any]]) -> _Row:

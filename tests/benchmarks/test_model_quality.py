@@ -6,6 +6,7 @@ import sys
 import types
 
 import pytest
+import tensorflow as tf
 
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.experiment import flags
@@ -90,6 +91,31 @@ def test_the_zoo_has_every_model_of_one_label_with_flags_that_exist(quality_zoo)
         assert quality_zoo.reads_histories(model) == hasattr(params, "target")
 
 
+def test_the_models_of_several_sizes_have_about_equal_operations_at_each(quality_zoo):
+    for size in (0, 4):
+        found = {}
+        for model, sizes in quality_zoo.SIZES.items():
+            kind, (params, units) = find_model(model), sizes[size]
+            shared = {"hidden_units": tuple(map(int, units.split(",")))}
+            with tf.Graph().as_default() as graph:
+                features = {"embedding": tf.compat.v1.placeholder(tf.float32, [1, 8, 16])}
+                own = param_texts.parse(model, kind.params_class, params.split(","), shared)
+                kind.model_fn(features, None, "infer", own)
+            found[model] = sum(quality_zoo._flops(op) for op in graph.get_operations())
+        expected = 16_000 * 4**size
+        assert all(0.8 * expected < flops < 1.1 * expected for flops in found.values()), found
+
+
+def test_operations_are_counted_by_hand(quality_zoo):
+    with tf.Graph().as_default() as graph:
+        x, w = tf.ones([1, 3]), tf.ones([3, 5])
+        y = tf.matmul(x, w)  # 2 * 3 * 5
+        z = tf.einsum("bn,nk->bk", y, tf.ones([5, 2]))  # 2 * 5 * 2
+        pairs = tf.matmul(tf.reshape(y, [5, -1, 1]), tf.ones([5, 1, 4]))  # 2 * 5 * 4
+        tf.gradients([z, pairs], x)
+    assert sum(quality_zoo._flops(op) for op in graph.get_operations()) == 30 + 20 + 40
+
+
 def test_the_zoos_table_stands_between_its_marks_in_the_page(quality_zoo, monkeypatch, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"Above\n{quality_zoo.BEGIN}old\n{quality_zoo.END}Below\n")
@@ -105,7 +131,7 @@ def test_the_zoos_table_stands_between_its_marks_in_the_page(quality_zoo, monkey
     known = (line | dict(flags=list(quality_zoo.chosen(line["model"]))) for line in lines)
     known = [*known, lines[0] | dict(auc=1.0, flags=["--model=lr", "--epochs=1"])]  # Of another setting.
     (work / "zoo.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in known))
-    found = quality_zoo.run(types.SimpleNamespace(work=work, seeds=[1], models=["lr", "fm", "din"]))
+    found = quality_zoo.run(types.SimpleNamespace(work=work, seeds=[1], sizes=[], models=["lr", "fm", "din"]))
     assert found == {"zoo_best_auc": 0.78, "zoo_best_history_auc": 0.79}
     above, *table, below = page.read_text().splitlines()
     assert (above, below) == ("Above", "Below")
@@ -115,6 +141,16 @@ def test_the_zoos_table_stands_between_its_marks_in_the_page(quality_zoo, monkey
         "| `din` (histories) | 0.7900 | 0.5600 | 1.000 | 0.7600 | 9,900 | 4,321 | 1 | yes |",
         "| `lr` | 0.7700 | 0.5800 | 1.000 | 0.7500 | 200,000 | 1 | 2 | yes |",
         "| `fm` | 0.7500 | 0.6000 | 1.000 | 0.7400 | 99,000 | 1 | 1 |  |",
+    ]
+
+
+def test_the_zoos_table_of_sizes_has_a_row_for_each_size_of_a_model_with_a_result(quality_zoo):
+    line = dict(auc=0.7, logloss=0.6, copc=1.0, valid=0.72, examples_per_sec=9, parameters=5000, flops=60_700)
+    lines = [line | dict(model=model, flags=list(quality_zoo.sized(model, 2))) for model in ("wukong", "dcn_v2")]
+    assert quality_zoo.sizes_table(lines[:0]) == ""
+    assert quality_zoo.sizes_table(lines).splitlines()[5:] == [
+        "| 2 | `dcn_v2` | 61 | 0.7000 | 0.6000 | 1.000 | 0.7200 | 5,000 | 1 |",
+        "| 2 | `wukong` | 61 | 0.7000 | 0.6000 | 1.000 | 0.7200 | 5,000 | 1 |",
     ]
 
 
