@@ -29,7 +29,7 @@ class ConvertFlags(Settings, title="Convert"):
     infer: bool = setting(
         False, "write a first feature spec for a csv, parquet, libsvm or libffm input, and convert nothing"
     )
-    label: str = setting("", "label's column, with --infer; guessed where it is not given")
+    label: str = setting("", "column of the label, with --infer; guessed if not given")
     feature_spec: str = setting(
         "", "feature spec; criteo, libsvm, movielens and synthetic have one of their own", "path"
     )

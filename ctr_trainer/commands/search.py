@@ -38,7 +38,7 @@ class SearchFlags(Settings, title="Search"):
     )
     budget_rows: int = setting(
         0,
-        "training examples of all trials, of all starts and hosts; 0 for no limit, until --minutes",
+        "training examples of all trials, over all starts and hosts; 0 for no limit, until --minutes",
         "examples",
         minimum=0,
     )

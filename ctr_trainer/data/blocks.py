@@ -95,7 +95,7 @@ class BadRows:
             if self._error is None and self.count == self.budget:
                 already = f" ({self.count} bad rows before it were left out)" if self.count else ""
                 self._error = UserError(
-                    f"{message}{already}. Mend the row, or let the conversion leave out more bad rows with "
+                    f"{message}{already}. Correct the row, or let the conversion leave out more bad rows with "
                     f"max_bad_rows (now {self.budget})"
                 )
             if self._error is not None:

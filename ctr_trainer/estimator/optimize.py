@@ -45,9 +45,9 @@ class TrainOp(TrainSettings):
     the weights of their examples.
 
     Staleness: with `overlap_allreduce` a step's dense gradients are reduced while the next step runs, and applied at
-    its end. So they are of variables that lack the gradients of one step, the one before. Nothing is lost: checkpoints,
-    and so the end of training, first apply what is on its way; the step after them then applies nothing. Rows as in
-    local SGD, since the other workers' weights are not known in time.
+    its end. They are therefore computed on variables that lack the gradients of the previous step. Nothing is lost:
+    checkpoints, and so the end of training, first apply the gradients that are being reduced; the step after them then
+    applies nothing. Rows are updated as in local SGD, since the other workers' weights are not known in time.
 
     The gradients are clipped and regularized after the reduction: + l2 * w, then the clipping.
 
@@ -196,7 +196,7 @@ def _rate_lines(
         )
         return
     if run.begin and run.start == run.begin:
-        yield f"the run before came to its end at step {run.begin}: learning rates begin anew"
+        yield f"the previous run ended at step {run.begin}: learning rates begin anew"
     elif run.earlier_end not in (None, end):
         yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
     for what, of in (("dense variables", schedule), ("rows", rows)):

@@ -36,7 +36,7 @@ class Plateau:
         self._assign = self.factor.assign(self._fed).op
 
     def set(self, session: tf1.Session, falls: int) -> float:
-        """Sets the factor to its value after so many falls, and returns it."""
+        """Sets the factor to its value after this number of falls, and returns it."""
         factor = max(self._decay_rate**falls, self._end)
         session.run(self._assign, {self._fed: factor})
         return factor

@@ -172,7 +172,7 @@ class EvalSpec(EvaluationConfig):
       steps: batches of each rank; 0 or None for all.
       best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; "" or None keeps none.
       best_direction: `max` or `min`; "" or None for a metric of this package, which knows its own.
-      early_stopping_patience: training ends after so many evaluations without an improvement of `best_metric`; 0 never.
+      early_stopping_patience: evaluations without an improvement of `best_metric` that end the training; 0: never.
       early_stopping_min_delta: by how much it must be better to count as one.
 
     Raises:

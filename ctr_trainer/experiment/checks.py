@@ -79,7 +79,7 @@ def require_model(model: ModelSettings) -> None:
     directory = path_of(model.model_dir)
     if not directory.is_dir():
         raise UserError(
-            f"there is no checkpoint in {model.model_dir}: no such directory; train first, or mend --model_dir"
+            f"there is no checkpoint in {model.model_dir}: no such directory; train first, or correct --model_dir"
         )
     if not any((directory / name).is_dir() for name in _CHECKPOINTS):
         raise UserError(f"there is no checkpoint in {model.model_dir}; train first, with this --model_dir")

@@ -16,7 +16,7 @@ class ModelSettings(Settings, title="Model"):
     """Which model is trained, and where its checkpoints lie."""
 
     model_dir: str = setting(
-        "", "directory, or its URL, of the checkpoints, summaries and feature spec of one model", "path"
+        "", "directory or URL for the checkpoints, summaries and feature spec of one model", "path"
     )
     model: str = setting(
         "deepfm",
@@ -66,10 +66,10 @@ class DataSettings(Settings, title="Data"):
     batch_size: int = setting(1024, "examples of a batch of each worker", "examples", minimum=1)
     epochs: int = setting(1, "passes over the training data; 0 for no limit, until --max_steps", "epochs", minimum=0)
     max_steps: int = setting(0, "global step to stop at; 0 for no limit, until --epochs are over", "steps", minimum=0)
-    shuffle: bool = setting(True, "shuffle by row group and within a buffer, anew each epoch")
+    shuffle: bool = setting(True, "shuffle by row group and within a buffer, differently in each epoch")
     shuffle_buffer: int = setting(
         200_000,
-        "rows that are shuffled among each other; memory holds --num_readers + 2 times as many",
+        "rows that are shuffled together; memory holds --num_readers + 2 times as many",
         "rows",
         minimum=1,
     )
@@ -101,7 +101,7 @@ class WorkersSettings(Settings, title="Workers"):
     )
     dense_exchange: str = setting(
         "auto",
-        "way of the dense gradients between workers; shared_memory: through memory that the workers of one host share; "
+        "how workers exchange dense gradients; shared_memory: through memory that the workers of one host share; "
         "hosts: the same within each host, then hvd.DistributedOptimizer between one worker per host; horovod: "
         "hvd.DistributedOptimizer between all workers; auto: shared_memory on the processors of one host, hosts on "
         "the processors of several, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune, and "

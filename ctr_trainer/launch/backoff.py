@@ -42,13 +42,13 @@ class Patience:
           ending: `Ending` that is no `FINISHED`.
         """
         if ending.kind is Kind.REFUSED:
-            return "Not started again: the same flags and data would end the same way"
+            return "Not restarted: the same flags and data would end the same way"
         if ending.kind is Kind.FAILED and ending.reason == self._failure:
-            return "Not started again: the previous start ended with the same error, and no checkpoint was written"
+            return "Not restarted: the previous start ended with the same error, and no checkpoint was written"
         self._failure = ending.reason if ending.kind is Kind.FAILED else ""
         self._fruitless += 1
         if self._fruitless > self._most:
-            return f"Not started again: --max_restarts={self._most} restarts in a row have brought no new checkpoint"
+            return f"Not restarted: --max_restarts={self._most} restarts in a row have brought no new checkpoint"
         return ""
 
 

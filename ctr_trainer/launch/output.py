@@ -152,7 +152,7 @@ class Outlet:
             self._changed.notify()
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Writes what waits, for so many seconds at most."""
+        """Writes the waiting output, at most this many seconds."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()

@@ -17,7 +17,7 @@ class Communicator(Protocol):
     """Connects the ranks of a job. Every method with a `name` is a collective."""
 
     def check(self, workers: int) -> None:
-        """Raises UserError if this library cannot connect so many workers."""
+        """Raises UserError if this library cannot connect this number of workers."""
 
     def connect(self, first_ranks: Sequence[int]) -> None:
         """Connects the ranks. A collective.

@@ -10,7 +10,7 @@ from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.system.processes.watchdog import Watchdog
 
 _PERIOD_SECONDS, _SETTLE_SECONDS = 1.0, 0.7
-# At most so many ranks ask the server of the notices within a second.
+# At most this number of ranks ask the server of the notices within a second.
 _ASKED_A_SECOND = 200
 _CLOSE_SECONDS = 1.0
 _ASKED, _BEGUN = range(2)  # Rows of what the ranks tell each other.

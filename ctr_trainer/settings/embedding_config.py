@@ -75,11 +75,12 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     )
     clip_norm: float = setting(
         0.0,
-        "largest global norm of the dense gradients, and of the rows' gradients of a worker; 0 for any",
+        "largest global norm of the dense gradients, and of a worker's row gradients; 0 for no limit",
         minimum=0.0,
     )
     overlap_lookup: bool = setting(
-        False, "look rows up and train them while steps run, on a second core: a step's rows lack the previous step"
+        False,
+        "look rows up and update them while steps run, on a free core: rows lack the updates of the previous step",
     )
     row_copies: str = setting(
         "auto",
@@ -90,20 +91,23 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     )
     sync_steps: int = setting(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
     strict_sync: bool = setting(
-        False, "have all workers push, meet, then pull at a sync: every lookup sees every push of the window before"
+        False,
+        "at a sync, have all workers push, wait for each other, then pull: each lookup sees all earlier pushes",
     )
     sync_merge: str = setting(
         "adaptive",
-        "what becomes of several workers' changes of a row, see docs/staleness.md",
+        "how the changes that several copies made to a row are merged, see docs/staleness.md",
         choices=("sum", "mean", "adaptive"),
     )
-    sync_compression: str = setting("none", "how rows travel: as they are, or as float16", choices=("none", "fp16"))
-    service_timeout: float = setting(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
+    sync_compression: str = setting("none", "how rows are sent: unchanged, or as float16", choices=("none", "fp16"))
+    service_timeout: float = setting(
+        60.0, "longest time to retry a service that does not answer", "seconds", minimum=0.0
+    )
     service_shards: int = setting(
-        1, "services that `auto` starts for several workers, each with a share of the rows", "processes", minimum=1
+        1, "shards of the service that `auto` starts for several workers", "processes", minimum=1
     )
     service_restarts: int = setting(
-        0, "how often a lost service of `auto` is started again, from the last checkpoint", "times", minimum=0
+        0, "number of times that a lost service of `auto` is restarted, from the last checkpoint", "times", minimum=0
     )
     security: SecurityFiles = SecurityFiles()
 

@@ -23,7 +23,7 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
 
     every_n_steps: int | None = setting(
         None,
-        "steps between two evaluations on --eval_data; there is one at the end too, and with 0 only that one",
+        "steps between two evaluations on --eval_data; with 0 there is only the one at the end",
         "steps",
         minimum=0,
         flag="eval_steps",
@@ -36,7 +36,11 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         flag="eval_epochs",
     )
     steps: int | None = setting(
-        0, "batches of each worker in such an evaluation; 0 takes all", "batches", minimum=0, flag="eval_batches"
+        0,
+        "batches of each worker in an evaluation while training; 0 takes all",
+        "batches",
+        minimum=0,
+        flag="eval_batches",
     )
     best_metric: str | None = setting(
         "", "metric by which the best checkpoint is kept, as auc, logloss, gauc or auc/click; none if empty"

@@ -18,9 +18,9 @@ class LaunchFlags(Settings, title="Launch"):
     min_np: int = setting(0, "fewest workers to continue with; 0: --np", "workers", minimum=0)
     max_np: int = setting(0, "most workers, if more slots come; 0: --np", "workers", minimum=0)
     hosts: str = setting("", "hosts and their slots, as a:4,b:4; the first is this one; this host alone if not given")
-    hostfile: str = setting("", "file of the hosts, a line each: NAME slots=NUMBER", "path")
+    hostfile: str = setting("", "file of the hosts, one NAME slots=NUMBER per line", "path")
     host_discovery_script: str = setting(
-        "", "command that prints the hosts there are now, a line each: NAME or NAME:SLOTS; run every second"
+        "", "command that prints the available hosts, one NAME or NAME:SLOTS per line; it is run every second"
     )
     slots_per_host: int = setting(
         1, "slots of a host that --host_discovery_script prints without", "slots", minimum=1, flag=None

@@ -13,7 +13,7 @@ from ctr_trainer.system.messages.errors import UserError
 _of_dense = functools.partial(setting, params_flag="optimizer_params")
 _of_rows = functools.partial(setting, params_flag="embedding_optimizer_params")
 _DECAY: dict[str, Any] = dict(unit="1/step", minimum=0.0)
-_DECAY_HELP = "share of the dense kernels that a step takes off, times the learning rate"
+_DECAY_HELP = "decay of the dense kernels per step: a step multiplies them by 1 - learning rate * weight_decay"
 
 
 def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -132,7 +132,10 @@ class RunConfig(Settings, title="Run"):
         minimum=0.0,
     )
     keep_checkpoint_max: int = setting(
-        5, "newest checkpoints that stay, besides one of the chain before theirs; 0 keeps all", "checkpoints", minimum=0
+        5,
+        "number of newest checkpoints to keep, in addition to the previous chain; 0 keeps all",
+        "checkpoints",
+        minimum=0,
     )
     full_checkpoint_every: int = setting(
         10,
@@ -156,7 +159,7 @@ class RunConfig(Settings, title="Run"):
     )
     phase_steps: int = setting(
         0,
-        "steps from one traced step to the next, to tell at the end what a step's time goes to; 0 traces none",
+        "steps from one traced step to the next; the summary shows where the time of traced steps went; 0 traces none",
         "steps",
         minimum=0,
     )

@@ -65,7 +65,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     )
     decay_rate: float = setting(
         0.0,
-        "factor that the rate is multiplied by again and again, between 0 and 1",
+        "factor by which each decay multiplies the rate, between 0 and 1",
         "factor",
         minimum=0.0,
         below=1.0,
@@ -82,7 +82,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     )
     patience: int = setting(
         0,
-        "evaluations without an improvement of --best_metric that lower the rate once",
+        "evaluations without an improvement of --best_metric after which the rate is lowered",
         "times",
         minimum=0,
         of=("plateau",),

@@ -19,7 +19,9 @@ class ServeFlags(Settings, title="Serve"):
     tls_cert: str = setting("", "PEM of the service's certificate; turns on TLS", "path")
     tls_key: str = setting("", "PEM of its key", "path")
     tls_client_ca: str = setting("", "PEM of the authority whose certificates clients must show", "path")
-    metrics_port: int = setting(-1, "where Prometheus reads /metrics; 0 picks a port, -1 is none", "port", minimum=-1)
+    metrics_port: int = setting(
+        -1, "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves none", "port", minimum=-1
+    )
     port_file: str = setting("", "file that gets host:port once the service is ready", "path")
     save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM, for --restore")
     restore: str = setting("", "directory that such a save left, to start from", "path")

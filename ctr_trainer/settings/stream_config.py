@@ -21,13 +21,13 @@ class StreamConfig(Settings, title="Stream"):
     )
     until: str = setting(
         "",
-        'where to end in a stream: latest for the records that there are at the start, or a time; "" for no end',
+        'where to end in a stream: latest for the newest record at the start, or a time; "" for no end',
         "time",
         flag="stream_until",
     )
     wait_secs: float = setting(
         1.0,
-        "longest time that a record waits for others to fill a batch",
+        "longest time that a record waits for a batch to fill",
         "seconds",
         minimum=0.0,
         maximum=60.0,
@@ -36,13 +36,13 @@ class StreamConfig(Settings, title="Stream"):
     max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
     kafka_config: str = setting(
         "",
-        "file of librdkafka's settings, a line name=value each, as security.protocol=SASL_SSL; also group.id",
+        "file of librdkafka's settings, one name=value per line, as security.protocol=SASL_SSL; also group.id",
         "path",
         alike=False,
     )
     metrics_port: int = setting(
         -1,
-        "where Prometheus reads /metrics; 0 picks a port, -1 is none",
+        "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves none",
         "port",
         minimum=-1,
         maximum=65535,

@@ -88,7 +88,7 @@ class TrainSettings(Settings, title="Training"):
     )
     accumulation_steps: int = setting(
         1,
-        "batches of an optimizer step, which is what every other flag calls a step; 0 or 1 accumulates none",
+        "batches per optimizer step; every other flag means an optimizer step by step; 0 or 1 accumulates none",
         "batches",
         minimum=0,
     )
@@ -100,7 +100,7 @@ class TrainSettings(Settings, title="Training"):
         minimum=1,
     )
     overlap_allreduce: bool = setting(
-        False, "reduce a step's dense gradients while the next one runs, and apply them then"
+        False, "reduce a step's dense gradients while the next step runs, and apply them at its end (staleness 1)"
     )
     clip_norm: float = same_as(EmbeddingConfig, "clip_norm")
     l2: float = setting(0.0, "adds l2 / 2 * sum w^2 of the dense kernels to the loss", minimum=0.0)

@@ -26,7 +26,7 @@ _AHEAD = 3  # Windows that are planned and not begun by the training.
 # Time without a window after which workers make a batch without examples; a replay to a known end should need none.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
 _POLL_SECONDS = 0.05
-_KEPT_BATCHES = 1000  # Positions of so many batches before the last one asked for can still be asked for.
+_KEPT_BATCHES = 1000  # Positions up to this number of batches before the last one can still be asked for.
 
 
 class Coordinator:
@@ -110,7 +110,7 @@ class Coordinator:
             return directive
 
     def position_after(self, batches: int) -> StreamPosition | None:
-        """Returns the position when each worker has taken so many batches; None before the stream was opened.
+        """Returns the position when each worker has taken this number of batches; None before the stream was opened.
 
         The bad records before it are kept by then.
         """

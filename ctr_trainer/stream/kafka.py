@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.1, 15.0
 _MOST = 10_000  # Messages that one call takes.
 _MOST_KEPT = 50_000  # Messages of one partition that are kept for later ranges.
-_GAP = 20_000  # Up to so many records are read and dropped; over a longer gap the consumer jumps.
+_GAP = 20_000  # Up to this number of records are read and dropped; over a longer gap the consumer jumps.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
 
 
@@ -49,7 +49,7 @@ class KafkaSource:
         found = self._asked(ask, "the partitions")
         if found.error is not None:
             if found.error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise UserError(f"there is no topic {self._topic!r} at {self.address}; create it, or mend the URL")
+                raise UserError(f"there is no topic {self._topic!r} at {self.address}; create it, or correct the URL")
             raise Unavailable(f"{self.name} at {self.address}: {found.error.str()}")
         return sorted(found.partitions)
 

@@ -112,7 +112,7 @@ class Window:
         return max(-(-report.rows // batch_size) for report in self.reports.values())
 
     def left_after(self, batches: int) -> list[Range]:
-        """Returns what is left when each worker has taken so many batches."""
+        """Returns what is left when each worker has taken this number of batches."""
         left = []
         for rank, share in enumerate(self.shares):
             cuts = self.reports[rank].cuts

@@ -82,7 +82,7 @@ def test_lines_of_workers_are_not_those_of_horovodrun():
 
 def test_what_would_end_the_same_way_is_not_started_again():
     refused = Patience(5).why_not(Ending(Kind.REFUSED, "no such file"))
-    assert refused == "Not started again: the same flags and data would end the same way"
+    assert refused == "Not restarted: the same flags and data would end the same way"
     patience, bug = Patience(5), Ending(Kind.FAILED, "KeyError: 'x'")
     assert not patience.why_not(bug)
     assert "ended with the same error" in patience.why_not(bug)
@@ -98,7 +98,7 @@ def test_restarts_that_bring_no_checkpoint_are_counted():
     assert not patience.why_not(lost)
     assert not patience.why_not(lost)
     assert patience.why_not(lost) == (
-        "Not started again: --max_restarts=2 restarts in a row have brought no new checkpoint"
+        "Not restarted: --max_restarts=2 restarts in a row have brought no new checkpoint"
     )
 
 

@@ -174,7 +174,7 @@ def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_pa
     assert status == 1
     last = output.splitlines()[-1]
     assert last.startswith(f"error: data set {tmp_path / 'nowhere'}: no such directory; run `convert` first")
-    assert last.endswith(". Not started again: the same flags and data would end the same way")
+    assert last.endswith(". Not restarted: the same flags and data would end the same way")
     assert "restart 1" not in output
 
 

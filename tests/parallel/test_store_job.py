@@ -125,7 +125,7 @@ def test_a_store_that_stands_still_for_longer_than_requests_are_tried_costs_rest
         job.kill()
         reader.join(60)
     text = "".join(lines)
-    assert "Not started again" not in text
+    assert "Not restarted" not in text
     assert "waiting 5 s before the next one" in text
     restarts = path_of(f"{model}/train_summary.json").read_json("")["restarts"]
     assert len(restarts) >= 2 and "NETWORK_CONNECTION" in restarts[0]["reason"]

@@ -19,7 +19,7 @@ _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
 def signature(settings: int = 0) -> Signature:
-    """Returns the types of a kernel that takes so many settings."""
+    """Returns the types of a kernel that takes this number of settings."""
     own = (types.float32,) * settings
     return types.void(ROWS_OUT, SLOTS, ROWS, types.uint64, types.uint64, types.float32, *own)
 

@@ -51,7 +51,7 @@ class RowSpace:
         return self._rows.array
 
     def rows(self, slots: int) -> np.ndarray:
-        """Returns float32[n, width], the rows of a table with so many slots, up to the last row that is lent."""
+        """Returns float32[n, width], the rows of a table with this number of slots, up to the last row that is lent."""
         return self._rows.array[: max(slots, self._lent_stop)]
 
     def reserve(self, slots: int) -> None:

@@ -59,7 +59,7 @@ class EveryEpochs(EverySteps):
 
 
 class EverySeconds(EverySteps):
-    """After the first step that ends so many seconds after the previous time; for one worker.
+    """Fires after the first step that ends at least this many seconds after the previous time; for one worker.
 
     Args:
       seconds: above 0.
@@ -95,7 +95,7 @@ class EventClock:
 
 
 class EveryStepsOrSeconds(EverySteps):
-    """After every step whose number divides by n, and after a step that ends so many seconds after the previous time.
+    """Fires after every n-th step, and after a step that ends this many seconds after the previous time.
 
     For what each worker decides alone, because its clock decides.
 
@@ -227,7 +227,7 @@ class SecondsOfChief(EverySeconds):
         return min(_half(left * pace, most), self._sure(left)), 0
 
     def _sure(self, seconds: float) -> int:
-        """Returns how many steps fit into so many seconds at any pace, at least 1."""
+        """Returns how many steps fit into this many seconds at any pace, at least 1."""
         return max(int(seconds / self._longest_step_secs), 1) if self._longest_step_secs else sys.maxsize
 
 

@@ -73,7 +73,7 @@ class TowerPublisher(Protocol):
         """Takes the variables of a step, by name."""
 
     def finish(self, seconds: float) -> None:
-        """Waits until all is delivered, for so many seconds at most."""
+        """Waits until all is delivered, at most this many seconds."""
 
 
 class PublishHook(PeriodicHook):
@@ -197,7 +197,7 @@ class RateFactor(Protocol):
     """The factor on the learning rates, such as `Plateau`."""
 
     def set(self, session: tf1.Session, falls: int) -> float:
-        """Sets the factor after so many falls, and returns it."""
+        """Sets the factor after this number of falls, and returns it."""
 
 
 class PlateauHook(tf1.train.SessionRunHook):

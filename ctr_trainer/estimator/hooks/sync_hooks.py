@@ -53,7 +53,8 @@ class SyncedRows(Protocol):
 class RowSyncHook(PeriodicHook):
     """Starts a sync after every step for which `step + offset` is a multiple of `every_n_steps`; flushes at the end.
 
-    With `every_n_secs`, it also starts one after the first step that ends so many seconds after the previous sync.
+    With `every_n_secs`, it also starts a sync after the first step that ends at least this many seconds after the
+    previous one.
 
     Staleness: see `Embeddings`. The sync runs in the background; a step waits only if the next sync is due and the
     previous one has not ended.
