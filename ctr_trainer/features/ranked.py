@@ -33,16 +33,22 @@ class RankedBlock:
         return tf.ensure_shape(found, [None, self.count, self.dim])
 
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
-        """Returns float32[n, units], the product of float32[n, F * dim] and a kernel float32[F * dim, units]."""
+        """Returns float32[n, units], the product of float32[n, F * dim] and a kernel float32[F * dim, units].
+
+        The context's part of the kernel is not copied: zeros stand in the context at the candidates' features.
+        """
         units = kernel.shape.as_list()[1]
-        ordered = tf.gather(tf.reshape(kernel, [self.count, self.dim, units]), self.columns)
-        split = tf.shape(self.context)[1]
-        return _product(self.context, ordered[:split], units) + _product(self.candidates, ordered[split:], units)
+        split, rows = tf.shape(self.context)[1], tf.shape(self.candidates)[0]
+        own = self.columns[split:]
+        places = tf.scatter_nd(self.columns[:split, None], self.context[0], [self.count, self.dim])
+        part = tf.gather(tf.reshape(kernel, [self.count, self.dim, units]), own)
+        flat = [rows, tf.size(own) * self.dim]
+        shared = tf.matmul(tf.reshape(places, [1, self.count * self.dim]), kernel)
+        return shared + tf.matmul(tf.reshape(self.candidates, flat), tf.reshape(part, [flat[1], units]))
 
 
-def _product(values: tf.Tensor, kernel: tf.Tensor, units: int) -> tf.Tensor:
-    rows, features, dim = tf.unstack(tf.shape(values))
-    return tf.matmul(tf.reshape(values, [rows, features * dim]), tf.reshape(kernel, [features * dim, units]))
+def _squares(values: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.square(values), [1, 2])[:, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +70,14 @@ class RankedColumns:
         """Returns the tensor, float32[n, columns]."""
         flat = [tf.reshape(block.expanded(), [-1, block.count * block.dim]) for block in self.blocks]
         return flat[0] if len(flat) == 1 else tf.concat(flat, 1)
+
+    def sums(self) -> tf.Tensor:
+        """Returns float32[n, dim], the sum of the vectors of all features; the context's are added once."""
+        return sum(tf.reduce_sum(block.context, 1) + tf.reduce_sum(block.candidates, 1) for block in self.blocks)
+
+    def squares(self) -> tf.Tensor:
+        """Returns float32[n, 1], the sum of the squares of all values; the context's are added once."""
+        return sum(_squares(block.context) + _squares(block.candidates) for block in self.blocks)
 
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
         """Returns the product with a kernel, float32[columns, units]; the context is multiplied once."""

@@ -72,7 +72,7 @@ class Features(Mapping, abc.ABC):
         return sum(1 for _ in self)
 
     def ranked(self, name: str) -> RankedColumns | None:
-        """Returns `dense` or `embedding/<table>`, flat, of a ranking request; None of any other batch."""
+        """Returns `dense`, `linear` or `embedding/<table>`, flat, of a ranking request; None of any other batch."""
         return None
 
     def _make(self, name: str) -> tf.Tensor:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from ctr_trainer.features.ranked import Columns, RankedColumns
 
-@tf.custom_gradient
-def fm(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+
+def fm(embeddings: Columns) -> tf.Tensor:
     """Sums the dot products of all pairs of vectors, in time linear in the number of vectors.
 
         sum_{i<j} <v_i, v_j> = 1/2 * sum_d ((sum_i v_id)^2 - sum_i v_id^2)
@@ -15,7 +16,7 @@ def fm(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tenso
     the right-hand side would take five.
 
     Args:
-      embeddings: float32[B, F, dim].
+      embeddings: float32[B, F, dim], or what `layers.inputs.field_columns` returned.
 
     Returns:
       float32[B, 1].
@@ -29,6 +30,13 @@ def fm(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tenso
 
     Source: Rendle, Factorization Machines, ICDM 2010, lemma 3.1.
     """
+    if isinstance(embeddings, RankedColumns):
+        return 0.5 * (tf.reduce_sum(tf.square(embeddings.sums()), 1, keepdims=True) - embeddings.squares())
+    return _fm(embeddings)
+
+
+@tf.custom_gradient
+def _fm(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     total = tf.reduce_sum(embeddings, 1, keepdims=True)
     square_of_sum = tf.reduce_sum(tf.square(total), 2)
     sum_of_squares = tf.square(tf.math.reduce_euclidean_norm(embeddings, [1, 2]))[:, None]

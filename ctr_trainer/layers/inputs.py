@@ -88,6 +88,25 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
     return embeddings
 
 
+def field_columns(features: Mapping[str, tf.Tensor], model: str) -> Columns:
+    """Reads `field_embeddings`; of a ranking request the vectors of the context and of the candidates apart.
+
+    Args:
+      features, model: as for `field_embeddings`.
+
+    Returns:
+      float32[B, F, dim], or `RankedColumns`.
+
+    Advice: take it for `fm`, which then adds the vectors of the context once for all candidates.
+
+    Example:
+      >>> field_columns({"embedding": tf.ones([2, 3, 4])}, "mine").shape
+      TensorShape([2, 3, 4])
+    """
+    ranked = features.ranked(EMBEDDING) if isinstance(features, Features) and EMBEDDING in features else None
+    return field_embeddings(features, model) if ranked is None else ranked
+
+
 def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Tensor:
     """Reads one vector per sparse feature, then one per dense feature: x_m v_m, its value times a learned vector.
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from ctr_trainer.features.tensors import LINEAR, Features
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import zeros
 
@@ -30,7 +31,8 @@ def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float 
     """
     if "linear" not in features:
         return dense(features["dense"], 1, name, zeros, bias)
-    sparse = tf.reduce_sum(features["linear"], 1)
+    ranked = features.ranked(LINEAR) if isinstance(features, Features) else None
+    sparse = tf.reduce_sum(features["linear"], 1) if ranked is None else ranked.sums()
     if "dense" in features:
         return sparse + dense(features["dense"], 1, name, zeros, bias)
     initializer = tf.compat.v1.constant_initializer(bias)

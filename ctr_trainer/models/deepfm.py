@@ -3,7 +3,7 @@
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.fm import fm
-from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
+from ctr_trainer.layers.inputs import field_columns, flat_inputs
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
@@ -25,6 +25,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
     """
     deep = tower(flat_inputs(features), mode, params)
     logits = (
-        linear(features, bias=params.base_logit()) + fm(field_embeddings(features, "deepfm")) + dense(deep, 1, "logits")
+        linear(features, bias=params.base_logit()) + fm(field_columns(features, "deepfm")) + dense(deep, 1, "logits")
     )
     return binary_head(features, labels, mode, params, logits)

@@ -52,6 +52,8 @@ class RankedFeatures(Features, abc.ABC):
     def ranked(self, name: str) -> RankedColumns | None:
         if name == "dense":
             return RankedColumns((self._dense_block(),))
+        if name == LINEAR:
+            return RankedColumns(tuple(self._kept(table, LINEAR, 1) for table in self._pooled_tables()))
         kind, _, table_name = name.partition("/")
         table = next((table for table in self._pooled_tables() if table.name == table_name or not table_name), None)
         if kind != EMBEDDING or table is None:

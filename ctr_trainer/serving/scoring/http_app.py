@@ -52,6 +52,7 @@ _log = logging.getLogger(__name__)
 # The size of the bodies that may be held at the same time, in bodies of the largest size.
 _MOST_LARGE_BODIES = 16
 _PREDICT = ":predict"
+_NUMBER = "%#.9g"  # With a point, so that a reader makes no integer of it.
 _FIGURES_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -232,7 +233,12 @@ def _headers(freshness: Freshness) -> dict[str, str]:
 
 
 def _answer(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
-    """Returns the JSON of the predictions: as in TensorFlow Serving, the values alone if there is one output."""
+    """Returns the JSON of the predictions: as in TensorFlow Serving, the values alone if there is one output.
+
+    The values of float32[B] have 9 significant digits, from which a reader gets the same float32.
+    """
+    if of_rows and all(array.dtype == np.float32 and array.ndim == 1 for array in outputs.values()):
+        return _answer_of_numbers(dict(sorted(outputs.items())))
     found: object
     values = {name: _values(array) for name, array in sorted(outputs.items())}
     if len(values) == 1:
@@ -244,7 +250,21 @@ def _answer(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
     try:
         return json.dumps({"predictions" if of_rows else "outputs": found}, allow_nan=False)
     except ValueError:
-        raise PredictionFailed("a prediction is not a finite number: the model has diverged") from None
+        raise _diverged() from None
+
+
+def _answer_of_numbers(outputs: Mapping[str, np.ndarray]) -> str:
+    """Returns what `_answer` does for rows of float32, in a fifth of the time of `json.dumps`."""
+    values = np.stack(list(outputs.values()), 1)
+    if not np.isfinite(values).all():
+        raise _diverged()
+    row = ", ".join(f"{json.dumps(name)}: ".replace("%", "%%") + _NUMBER for name in outputs)
+    rows = ", ".join([f"{{{row}}}" if len(outputs) > 1 else _NUMBER] * len(values))
+    return f'{{"predictions": [{rows}]}}' % tuple(values.ravel().tolist())
+
+
+def _diverged() -> PredictionFailed:
+    return PredictionFailed("a prediction is not a finite number: the model has diverged")
 
 
 def _values(array: np.ndarray) -> list[Any]:

@@ -224,8 +224,11 @@ def texts(feature: RawFeature, values: Sequence[Any], where: Where = example) ->
       RequestRefused: a value is no text.
     """
     found = np.empty(len(values), object)
-    for place, value in enumerate(values):
-        found[place] = _bytes(feature, value, value, place, where)
+    try:
+        found[:] = list(map(str.encode, values))  # Nearly all columns are of strings alone.
+    except (TypeError, UnicodeEncodeError):
+        for place, value in enumerate(values):
+            found[place] = _bytes(feature, value, value, place, where)
     return found
 
 
