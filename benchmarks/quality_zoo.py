@@ -44,7 +44,7 @@ OWN = {
     "final_mlp": ("--model_params=first_context=user_id,second_context=movie_id",),
     "pepnet": ("--model_params=personal=user_id:movie_id",),
 }
-# Models at five sizes, each of about four times the operations of the one before.
+# Models at five sizes; each size has about four times the operations of the previous one.
 SIZES = {
     "dcn_v2": (
         ("cross_layers=1,cross_rank=16", "32"),
