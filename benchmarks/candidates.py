@@ -25,8 +25,6 @@ from pyarrow import flight
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from serving_load import serving  # noqa: E402
-
 import ctr_trainer as ctr  # noqa: E402
 from ctr_trainer.data.convert import convert  # noqa: E402
 from ctr_trainer.data.reader import BatchReader  # noqa: E402
@@ -37,6 +35,7 @@ from ctr_trainer.models.params import ModelParams  # noqa: E402
 from tests.constant import CONSTANT  # noqa: E402
 from tests.scoring import trained  # noqa: E402
 from tests.scoring.conftest import Client  # noqa: E402
+from tests.scoring.process import serving  # noqa: E402
 
 FEATURES, SHARED, ROWS = 26, 20, 20_000
 Ask = Callable[[], np.ndarray]

@@ -34,7 +34,6 @@ import pyarrow.parquet as pq
 import sides
 import tqdm
 from faults import FaultyJob, evaluated
-from serving_load import Server, serving
 from stream_loop import COLUMNS, NAME, OWN, PARTITIONS, TOPIC, Appender, Clicks
 
 from ctr_trainer.embedding.snapshot import snapshot
@@ -42,6 +41,7 @@ from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
 from ctr_trainer.features import hashing
 from ctr_trainer.stream.plan import StreamPosition
 from tests.scoring.conftest import Client
+from tests.scoring.process import Server, serving
 from tests.service.proxy import CuttingProxy
 from tests.stream import brokers
 

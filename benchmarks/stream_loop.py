@@ -21,9 +21,9 @@ import numpy as np
 import psutil
 import sides
 import tqdm
-from serving_load import serving
 
 from tests.scoring.conftest import Client
+from tests.scoring.process import serving
 from tests.stream import brokers
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from serving_load import TIMEOUT_SECONDS, serving
 
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.publication import records
@@ -29,6 +28,7 @@ from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.settings.publish_config import RedisFiles
 from tests.scoring import trained
 from tests.scoring.conftest import Client
+from tests.scoring.process import TIMEOUT_SECONDS, serving
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROUNDS, EXAMPLES, BODIES, RATE = 4, 10, 64, 300.0
