@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 
-import accuracy
 import accuracy_data
 
 # The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
@@ -23,7 +22,7 @@ _OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns the smallest difference of the mean test AUCs; prints a line for each data set."""
-    results = accuracy.Results(flags.work / "search.jsonl")
+    results = accuracy_data.Results(flags.work / "search.jsonl")
     data_sets = flags.data or DATA
     gains = []
     for data in data_sets:
@@ -68,7 +67,12 @@ def flags_found(flagfile: pathlib.Path) -> list[str]:
 
 
 def _tested(
-    results: accuracy.Results, data: str, parts: accuracy_data.Parts, side: str, seeds: list[int], chosen: list[str]
+    results: accuracy_data.Results,
+    data: str,
+    parts: accuracy_data.Parts,
+    side: str,
+    seeds: list[int],
+    chosen: list[str],
 ) -> list[dict[str, float]]:
     """Returns the figures of a side by seed."""
     import accuracy_ours  # It imports TensorFlow.
@@ -78,9 +82,7 @@ def _tested(
     found = []
     for seed in seeds:
         key = dict(side=side, data=data, seed=seed, flags=flags)
-        if not results.has(**key):
-            own = [] if is_by_hand else chosen
-            results.add(**key, **accuracy_ours.run(data, parts, MODEL, seed, own, is_flagfile=is_by_hand))
-        line = next(each for each in results.lines if {name: each.get(name) for name in key} == key)
+        own = [] if is_by_hand else chosen
+        line = results.once(key, accuracy_ours.run, data, parts, MODEL, seed, own, is_flagfile=is_by_hand)
         found.append({name: round(line[name], 6) for name in ("seed", "auc", "logloss", "copc", "valid")})
     return found

@@ -1,4 +1,4 @@
-"""The sides of a comparison: scripts that run in turn, so that a drift of the machine's speed affects all of them."""
+"""The sides of a comparison, which run in turn, so that a drift of the machine's speed affects all of them."""
 
 import dataclasses
 import json
@@ -39,23 +39,21 @@ def call(command: Sequence[object], root: pathlib.Path = ROOT, **more: str) -> s
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """A command of a comparison.
+    """A run of `w1.py`, whose workers each end their output with a JSON line.
 
     Attributes:
-      script: the script in this directory; each of its workers ends its output with a JSON line.
-      arguments: the arguments of the script.
+      arguments: the arguments of the program.
       workers: number of workers; 0 runs the script without horovodrun.
       needs_bfloat16: whether it multiplies bfloat16, for which not every processor has instructions.
     """
 
-    script: str
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...]
     workers: int = 0
     needs_bfloat16: bool = False
 
     def run(self) -> list[dict]:
         """Returns the JSON objects of the workers."""
-        command = [sys.executable, str(HERE / self.script), *self.arguments]
+        command = [sys.executable, str(HERE / "w1.py"), *self.arguments]
         if self.workers:
             command = ["horovodrun", "-np", str(self.workers), "--gloo", *command]
         done = call(command, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")

@@ -182,14 +182,24 @@ def running(command: list[object], log: pathlib.Path) -> Iterator[subprocess.Pop
         process.wait()
 
 
-def wait_until(condition: Callable[[], bool], what: str, process: subprocess.Popen, log: pathlib.Path) -> None:
-    """Returns once the condition holds; ends the program with the end of the log if the process ends or time is up."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
+def wait_until(
+    condition: Callable[[], Any],
+    what: str,
+    process: subprocess.Popen,
+    log: pathlib.Path,
+    seconds: float = TIMEOUT_SECONDS,
+) -> Any:
+    """Returns what the condition returns, once it is true.
+
+    If the process ends or time is up, it ends the program with the end of the log.
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
         if process.poll() is not None or time.monotonic() > deadline:
             tail = log.read_text(encoding="utf-8", errors="replace")[-3000:]
             raise SystemExit(f"waited for {what} in vain; the end of {log.name}:\n{tail}")
         time.sleep(0.1)
+    return found
 
 
 def training(work: pathlib.Path, address: str, *flags: str, workers: int = 2) -> list[object]:
