@@ -52,18 +52,19 @@ def test_missing_real_data_are_named(accuracy_data, tmp_path):
 
 
 def test_a_run_whose_result_stands_in_the_file_is_not_repeated(accuracy_data, tmp_path):
-    results, ran = accuracy_data.Results(tmp_path / "new" / "r.jsonl"), []
+    path, ran = tmp_path / "new" / "r.jsonl", []
 
     def run(auc=0.9):
         ran.append(auc)
         return {"auc": auc}
 
-    for of in (results, results, accuracy_data.Results(tmp_path / "new" / "r.jsonl")):
+    for _ in range(2):
+        of = accuracy_data.Results(path)
         assert of.once(dict(data="adult", seed=1), run, auc=0.8) == {"data": "adult", "seed": 1, "auc": 0.8}
         assert of.has(data="adult", seed=1) and not of.has(seed=2)
     assert len(ran) == 1
-    results.once(dict(data="adult", seed=2), run)
-    lines = (tmp_path / "new" / "r.jsonl").read_text().splitlines()
+    of.once(dict(data="adult", seed=2), run)
+    lines = path.read_text().splitlines()
     assert len(ran) == 2 and [json.loads(text)["seed"] for text in lines] == [1, 2]
 
 
