@@ -47,8 +47,8 @@ class RankedBlock:
         return shared + tf.matmul(tf.reshape(self.candidates, flat), tf.reshape(part, [flat[1], units]))
 
 
-def _squares(values: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.square(values), [1, 2])[:, None]
+def _one_after_another(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +69,19 @@ class RankedColumns:
     def expanded(self) -> tf.Tensor:
         """Returns the tensor, float32[n, columns]."""
         flat = [tf.reshape(block.expanded(), [-1, block.count * block.dim]) for block in self.blocks]
-        return flat[0] if len(flat) == 1 else tf.concat(flat, 1)
+        return _one_after_another(flat)
+
+    def context(self) -> tf.Tensor:
+        """Returns float32[1, C, dim], the vectors that all candidates share. All features have one dim."""
+        return _one_after_another([block.context for block in self.blocks])
+
+    def candidates(self) -> tf.Tensor:
+        """Returns float32[n, F - C, dim], the vectors of each candidate. All features have one dim."""
+        return _one_after_another([block.candidates for block in self.blocks])
 
     def sums(self) -> tf.Tensor:
         """Returns float32[n, dim], the sum of the vectors of all features; the context's are added once."""
-        return sum(tf.reduce_sum(block.context, 1) + tf.reduce_sum(block.candidates, 1) for block in self.blocks)
-
-    def squares(self) -> tf.Tensor:
-        """Returns float32[n, 1], the sum of the squares of all values; the context's are added once."""
-        return sum(_squares(block.context) + _squares(block.candidates) for block in self.blocks)
+        return tf.reduce_sum(self.context(), 1) + tf.reduce_sum(self.candidates(), 1)
 
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
         """Returns the product with a kernel, float32[columns, units]; the context is multiplied once."""

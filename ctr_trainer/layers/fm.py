@@ -31,7 +31,9 @@ def fm(embeddings: Columns) -> tf.Tensor:
     Source: Rendle, Factorization Machines, ICDM 2010, lemma 3.1.
     """
     if isinstance(embeddings, RankedColumns):
-        return 0.5 * (tf.reduce_sum(tf.square(embeddings.sums()), 1, keepdims=True) - embeddings.squares())
+        context, candidates = embeddings.context(), embeddings.candidates()
+        across = tf.reduce_sum(context, 1) * tf.reduce_sum(candidates, 1)
+        return _fm(context) + _fm(candidates) + tf.reduce_sum(across, 1, keepdims=True)
     return _fm(embeddings)
 
 
