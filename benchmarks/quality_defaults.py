@@ -8,20 +8,17 @@ not in ASIDE. Results stay in defaults.jsonl below --work.
 """
 
 import argparse
-import contextlib
-import io
 import itertools
 import json
 import pathlib
 import statistics
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import accuracy_data
 import numpy as np
+from sides import command
 
-from ctr_trainer import cli
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.features.spec import FeatureSpec
@@ -74,19 +71,9 @@ def prepare(data: str, seed: int, real_data: pathlib.Path, work: pathlib.Path) -
 def train(parts: accuracy_data.Parts, model: str, seed: int, model_dir: pathlib.Path) -> dict[str, float]:
     """Returns METRICS of the test part, by default settings."""
     own = [f"--model={model}", f"--model_dir={model_dir}"]
-    _command("train", f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--seed={seed}", *own)
-    found = _command("evaluate", f"--eval_data={parts.test}", f"--model_dir={model_dir}", "--exact_auc")
+    command("train", f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--seed={seed}", *own)
+    found = json.loads(command("evaluate", f"--eval_data={parts.test}", f"--model_dir={model_dir}", "--exact_auc"))
     return {name: found[name] for name in METRICS}
-
-
-def _command(name: str, *given: str) -> dict[str, float]:
-    """Runs a command of ours in this process; returns the JSON object of its last line, {} if it prints nothing."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        status = cli.main([name, *given])
-    if status:
-        sys.exit(f"{name} {' '.join(given)} ended with {status}")
-    lines = printed.getvalue().splitlines()
-    return json.loads(lines[-1]) if lines else {}
 
 
 def regression(parts: accuracy_data.Parts) -> dict[str, float]:

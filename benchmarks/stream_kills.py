@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import sides
 import tqdm
-from stream_loop import COLUMNS, NAME, OWN, PARTITIONS, TOPIC, Appender, Clicks, running, wait_until
+from stream_loop import COLUMNS, NAME, OWN, PARTITIONS, TOPIC, Appender, Clicks, running
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
@@ -93,8 +93,8 @@ class Job:
         return found
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Returns what a condition returns, once it is true; see `wait_until`."""
-        return wait_until(condition, what, self.process, self.log, WAIT_SECONDS)
+        """Returns what a condition returns, once it is true; see `sides.wait_until`."""
+        return sides.wait_until(condition, what, WAIT_SECONDS, self.process, self.log)
 
 
 class Servers:
@@ -264,9 +264,8 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         restarts = job.log.read_text(errors="replace").count("training again after")
         servers.wait()
         for server in servers.running:
-            health = functools.partial(Client(server.port).ask, "/healthz")
-            what = f"step {checkpoint.step} at a score server"
-            wait_until(lambda: health()[1].get("global_step") == checkpoint.step, what, server.process, job.log)  # noqa: B023
+            is_served = functools.partial(serves, server, checkpoint.step)
+            sides.wait_until(is_served, f"step {checkpoint.step} at a score server", WAIT_SECONDS, server.process)
     not_trained, twice = count(names, *steps_by_key(checkpoint))
     return {
         "records": len(names),
@@ -277,6 +276,12 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         "requests_during_kills": asker.sent,
         "requests_failed_during_kills": asker.failed,
     }
+
+
+def serves(server: Server, step: int) -> bool:
+    """Returns whether a server serves a step."""
+    with contextlib.closing(Client(server.port)) as client:
+        return client.ask("/healthz")[1].get("global_step") == step
 
 
 def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
