@@ -6,13 +6,16 @@ templates: no dropout, Adam at 1e-3, a tenth of this rate after an epoch without
 after two such epochs. (With its batches of 10,000, the validation AUC is 0.007 lower.) Its loop gets batches of
 tensors, which its own reader would make one row at a time.
 
-The part `bars` of `model_quality.py` runs this program by --peer_python. It needs no package of this project.
+    python benchmarks/accuracy_fuxictr.py ARRAYS MODEL L2 SEED...
+
+ARRAYS is a file of `accuracy_data.export_arrays`. The part `bars` of `model_quality.py` runs this program by
+--peer_python; it needs no package of this project.
 """
 
-import argparse
 import json
 import logging
 import pathlib
+import sys
 import tempfile
 
 import numpy as np
@@ -285,22 +288,17 @@ def _bags(arrays):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arrays", required=True, help="file of `accuracy_data.export_arrays`")
-    parser.add_argument("--model", choices=MODELS, required=True)
-    parser.add_argument("--setting", type=float, required=True, help="L2 of the embeddings")
-    parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=(1, 2, 3))
-    flags = parser.parse_args()
-    with np.load(flags.arrays) as archive:
+    file, model, l2, *seeds = sys.argv[1:]
+    with np.load(file) as archive:
         arrays = dict(archive)
-    for seed in flags.seeds:
-        valid, test = train(flags.model, arrays, flags.setting, seed)
+    for seed in map(int, seeds):
+        valid, test = train(model, arrays, float(l2), seed)
         found = {
             "auc": float(roc_auc_score(arrays["test/labels"], test)),
             "logloss": float(log_loss(arrays["test/labels"], np.clip(test.astype(np.float64), 1e-7, 1 - 1e-7))),
             "valid": float(roc_auc_score(arrays["valid/labels"], valid)),
         }
-        print(json.dumps({"seed": seed, "setting": flags.setting, **found}), flush=True)
+        print(json.dumps({"seed": seed, "setting": float(l2), **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -64,11 +64,10 @@ def _theirs(
     arrays = flags.work / f"{data}.npz"
     accuracy_data.export_arrays(parts, arrays)
     script = pathlib.Path(__file__).with_name("accuracy_fuxictr.py")
-    command = [flags.peer_python, script, f"--arrays={arrays}", f"--model={model}", f"--setting={L2[data]}"]
-    command += [f"--seeds={','.join(map(str, missing))}"]
+    command = list(map(str, [flags.peer_python, script, arrays, model, L2[data], *missing]))
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PEER_SECONDS)
     if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}")
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}")
     for line in done.stdout.splitlines():
         results.add(**key | json.loads(line))
 

@@ -27,7 +27,7 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
     gains = []
     for data in data_sets:
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
-        found = search(data, parts, flags.work, flags.search_minutes / len(data_sets), [f"--model={MODEL}"])
+        found = search(data, parts, flags.work, flags.search_minutes / len(data_sets))
         chosen = flags_found(pathlib.Path(found["flagfile"]))
         tested = {side: _tested(results, data, parts, side, flags.seeds, chosen) for side in ("found", "by_hand")}
         means = {side: statistics.mean(each["auc"] for each in runs) for side, runs in tested.items()}
@@ -36,25 +36,14 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
     return {"search_minus_hand_tuned_min": round(min(gains), 6)}
 
 
-def search(
-    data: str, parts: accuracy_data.Parts, work: pathlib.Path, minutes: float, given: list[str], space: str = ""
-) -> dict[str, object]:
-    """Searches by validation AUC, or continues a search; returns its last line.
-
-    Args:
-      data, parts: the data set.
-      work: directory of the search.
-      minutes: of this start; 0 for what was found before.
-      given: flags that the search starts from.
-      space: path of the space; "" for the default one.
-    """
+def search(data: str, parts: accuracy_data.Parts, work: pathlib.Path, minutes: float) -> dict[str, object]:
+    """Searches by validation AUC, or continues a search for as long again; returns its last line."""
     work.mkdir(parents=True, exist_ok=True)
-    flagfile, output = work / f"{data}.search.flags", work / f"{data}.search"
+    flagfile = work / f"{data}.search.flags"
     lines = [f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={work / f'{data}.model'}"]
-    flagfile.write_text("\n".join([*lines, *given, "--best_metric=auc", "--seed=1"]) + "\n")
-    command = [sys.executable, "-m", "ctr_trainer", "search", f"--flagfile={flagfile}", f"--output={output}"]
-    command += [f"--minutes={minutes}"] if minutes else ["--minutes=0", "--budget_rows=1"]
-    done = subprocess.run([*command, *([f"--space={space}"] if space else [])], stdout=subprocess.PIPE, text=True)
+    flagfile.write_text("\n".join([*lines, f"--model={MODEL}", "--best_metric=auc", "--seed=1"]) + "\n")
+    command = [sys.executable, "-m", "ctr_trainer", "search", f"--flagfile={flagfile}", f"--minutes={minutes}"]
+    done = subprocess.run([*command, f"--output={work / f'{data}.search'}"], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -77,12 +66,10 @@ def _tested(
     """Returns the figures of a side by seed."""
     import accuracy_ours  # It imports TensorFlow.
 
-    is_by_hand = side == "by_hand"
-    flags = [accuracy_ours.fingerprint(data, MODEL)] if is_by_hand else chosen
-    found = []
+    is_by_hand, found = side == "by_hand", []
+    flags, own = ([accuracy_ours.fingerprint(data, MODEL)], []) if is_by_hand else (chosen, chosen)
     for seed in seeds:
         key = dict(side=side, data=data, seed=seed, flags=flags)
-        own = [] if is_by_hand else chosen
         line = results.once(key, accuracy_ours.run, data, parts, MODEL, seed, own, is_flagfile=is_by_hand)
         found.append({name: round(line[name], 6) for name in ("seed", "auc", "logloss", "copc", "valid")})
     return found

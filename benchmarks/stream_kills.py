@@ -73,13 +73,13 @@ class Job:
 
     def workers(self) -> list[psutil.Process]:
         """Returns the worker of each rank that trains; those with a higher number wait for their turn."""
-        held: dict[str, list[tuple[int, psutil.Process]]] = {}
+        starts: dict[str, tuple[int, psutil.Process]] = {}
         for process in self.processes("ctr_trainer.launch.worker"):
             with contextlib.suppress(psutil.Error):
-                environment = process.environ()
-                number = int(environment[ATTEMPT].partition(".")[2])
-                held.setdefault(environment["HOROVOD_RANK"], []).append((number, process))
-        return [min(each, key=lambda one: one[0])[1] for each in held.values()]
+                rank, start = (process.environ()[name] for name in ("HOROVOD_RANK", ATTEMPT))
+                number = int(start.partition(".")[2])
+                starts[rank] = min(starts.get(rank, (number, process)), (number, process), key=lambda one: one[0])
+        return [process for _, process in starts.values()]
 
     def processes(self, *module: str) -> list[psutil.Process]:
         """Returns its processes of `python -m MODULE`, with the words that follow."""
@@ -291,12 +291,6 @@ def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
     return (found.step, position.trained()) if found and position else (0, {})
 
 
-def evaluated(flags: list[str]) -> dict[str, float]:
-    """Returns what `evaluate` prints of a model."""
-    done = sides.call([sys.executable, "-m", "ctr_trainer", "evaluate", *flags])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT) -> dict[str, Any]:
     """Returns the keys of the part `kills`; the records are appended in the time of the kills, at an even rate."""
     with tempfile.TemporaryDirectory(prefix="kills-") as directory, contextlib.ExitStack() as stack:
@@ -313,7 +307,8 @@ def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT
         rows = Clicks("held out", seed=2)
         pq.write_table(pa.Table.from_pylist([rows.next() for _ in range(held_out)]), work / "held_out.parquet")
         data = f"--eval_data={work / 'held_out.parquet'}"
-        one, other = (evaluated([f"--model_dir={work / name}", data]) for name in ("killed", "undisturbed"))
+        of = "killed", "undisturbed"
+        one, other = (json.loads(sides.command("evaluate", f"--model_dir={work / name}", data)) for name in of)
         print(f"with kills: {one}\nundisturbed: {other}", flush=True)
     return found | {
         "auc_minus_undisturbed": round(one["auc"] - other["auc"], 5),
