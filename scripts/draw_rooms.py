@@ -19,7 +19,7 @@ PICTURE = ROOT / "docs" / "rooms.svg"
 WIDTH, LINE, GAP, NAMES = 900, 22, 10, 132
 HEAD = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-labelledby="title">
-<title id="title">The rooms of ctr_trainer from top to bottom; each imports rooms below it</title>
+<title id="title">The packages of ctr_trainer from top to bottom; each imports packages below it</title>
 <style>
   svg {{ background: #fff; font-family: system-ui, sans-serif; }}
   text {{ font-size: 13px; fill: #333; }}

@@ -1,4 +1,4 @@
-"""The page about the rooms: its picture and its files."""
+"""The page about the packages: its picture, its counts and its files."""
 
 import importlib.util
 import re
@@ -28,3 +28,9 @@ def test_each_file_that_the_page_names_is_there():
     places = page.ROOT, page.ROOT / "ctr_trainer"
     assert len(named) > 50
     assert not [name for name in named if "NAME" not in name and not any((place / name).exists() for place in places)]
+
+
+def test_the_page_counts_the_packages_and_their_layers(drawn):
+    layers = drawn.layers("ctr_trainer")
+    counts = f"{sum(map(len, layers))} packages in {len(layers)} layers"
+    assert counts in " ".join(ARCHITECTURE.read_text().split()), f"ctr_trainer has {counts}"
