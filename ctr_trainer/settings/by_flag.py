@@ -97,7 +97,8 @@ def _params_of_kinds(choice: Setting) -> list[Flag]:
     if not having:
         return []
     text = ", ".join(f"{param} ({', '.join(kinds)})" for param, kinds in having.items())
-    return [Flag(choice.params_flag, tuple[str, ...], (), Setting(f"params of it, here with their defaults: {text}"))]
+    help = f"settings of the optimizer as name=value, here with their defaults: {text}"
+    return [Flag(choice.params_flag, tuple[str, ...], (), Setting(help))]
 
 
 def replaced(settings: S, values: Mapping[str, Any]) -> S:

@@ -183,7 +183,10 @@ class RowMomentum(RowOptimizer):
     )
 
 
-_ACCUMULATOR = "what the sum of squared gradients of a new row starts at"
+_ACCUMULATOR = (
+    "value at which the sum of squared gradients of a new row starts. A larger value makes the first steps of a new "
+    "row smaller; raise it, for example to 1e-2, if a model overfits rare values"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
