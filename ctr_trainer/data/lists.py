@@ -36,7 +36,7 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
         flat, owner = _bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
         return _encode(flat, owner, len(values), feature)
     if pa.types.is_nested(values.type):
-        raise TypeError("a list or separated text is wanted")
+        raise TypeError("expected a list or separated text")
     values = without_nan(values)
     # Equal texts are split once. An empty text at the end stands for missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
@@ -134,7 +134,7 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
 def _bytes(values: pa.Array) -> pa.Array:
     """Returns the values as bytes; a number as its decimal digits."""
     if pa.types.is_nested(values.type):
-        raise TypeError("lists of single values are wanted")
+        raise TypeError("expected lists of single values")
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return (values if is_text(values.type) else without_nan(values).cast(pa.string())).cast(pa.binary())

@@ -10,7 +10,7 @@ from ctr_trainer.data.blocks import Encoded
 from ctr_trainer.features.columns import Label
 
 _LABEL_CURE = (
-    "; where its column has other values, name in [label] the `positive` one, or the `threshold` of positive numbers"
+    "; if the column has other values, give [label] the value `positive`, or the `threshold` of positive numbers"
 )
 _NUMBER = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # what else may be cast to one
@@ -34,12 +34,12 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
     if pa.types.is_integer(values.type):
         return _of_integers(values, kind), None
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
-        raise TypeError("one number a row is wanted")
+        raise TypeError("expected one number per row")
     try:
         plain = values.cast(pa.string()) if is_text(values.type) else values
         column = plain.cast(kind)
     except pa.ArrowNotImplementedError as error:
-        raise TypeError("one number a row is wanted") from error
+        raise TypeError("expected one number per row") from error
     except pa.ArrowInvalid:
         column = _of_some(text(values)[0].dictionary_encode(), kind)
     bad = np.isinf(column.fill_null(np.nan).to_numpy(zero_copy_only=False))
@@ -54,7 +54,7 @@ def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | Non
     """
     values = one(values)
     if pa.types.is_nested(values.type):
-        raise TypeError("one value a row is wanted")
+        raise TypeError("expected one value per row")
     try:
         return values.cast(pa.string()), None
     except pa.ArrowInvalid:

@@ -68,13 +68,13 @@ class ParquetGroups:
 
     Args:
       files: list of (path, numbers of rows of the file's row groups).
-      mend: advice if a file has changed, as `convert the data again`; the end of a message.
+      cure: what to do if a file has changed, such as `convert the data again`; the end of a message.
     """
 
-    def __init__(self, files: Sequence[tuple[Named, Sequence[int]]], mend: str) -> None:
+    def __init__(self, files: Sequence[tuple[Named, Sequence[int]]], cure: str) -> None:
         self._places = [(path, number) for path, rows in files for number in range(len(rows))]
         self.rows = tuple(count for _, rows in files for count in rows)
-        self._mend = mend
+        self._cure = cure
         self._open: dict[Named, pq.ParquetFile] = {}
 
     def place(self, group: int) -> tuple[Named, int]:
@@ -94,11 +94,11 @@ class ParquetGroups:
                 self._open[path] = _open(path, dictionaries)
             table = self._open[path].read_row_group(number, columns=columns, use_threads=False)
         except (OSError, IndexError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._mend}") from error
+            raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._cure}") from error
         if len(table) != self.rows[group]:
             raise UserError(
-                f"{path}: row group {number} has {len(table)} rows and should have {self.rows[group]}: the file is "
-                f"not the one it was; {self._mend}"
+                f"{path}: row group {number} has {len(table)} rows, expected {self.rows[group]}: the file has "
+                f"changed since; {self._cure}"
             )
         return table
 

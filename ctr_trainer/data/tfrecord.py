@@ -25,7 +25,7 @@ _GZIP = b"\x1f\x8b"
 _GZIP_SIZE = 4  # Bytes at the end of a gzip file that hold the length of the text, modulo 2^32.
 _AROUND = 16  # Bytes around a record: a length and two checksums.
 _PIECE = 1 << 20
-_CUT = "; a file that was cut or damaged must be made again"
+_CUT = "; a truncated or damaged file must be written again"
 _NO_HEADER = "corrupted record at 0 "
 # What TensorFlow says of its graph: a traceback up to "Node: ...", and "[[{{node NAME}}]]" after the reason.
 _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*", re.DOTALL)
@@ -120,7 +120,7 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
     """
     found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
     if found != size:
-        raise UserError(f"{path}: {read} records are whole, and the {found - size} bytes behind them are not one{_CUT}")
+        raise UserError(f"{path}: after {read} valid records, {found - size} bytes are not a record{_CUT}")
 
 
 def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
@@ -140,7 +140,7 @@ def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int
             while piece := file.read(_PIECE):
                 found += len(piece)
     except (EOFError, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: {read} records are whole, and then: {error}{_CUT}") from error
+        raise UserError(f"{path}: after {read} valid records: {error}{_CUT}") from error
     return found
 
 

@@ -98,7 +98,7 @@ class _OneSessionHook(tf1.train.SessionRunHook):
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         if self._made:
             raise UserError(
-                "TensorFlow lost its session, and would resume with dense variables that are older than the rows; "
-                "start the training again, and it resumes from its last checkpoint"
+                "TensorFlow lost its session, and would resume with dense variables that are older than the rows. "
+                "Restart the training: it resumes from its last checkpoint"
             )
         self._made = True

@@ -53,7 +53,7 @@ class Host:
         name, colon, number = text.strip().partition(":")
         number = number if colon else str(slots)
         if not _NAME.fullmatch(name) or not re.fullmatch(r"[1-9]\d*", number):
-            raise UserError(f"{where}: {text.strip()!r} is no host: expected NAME:SLOTS, as host-1:4")
+            raise UserError(f"{where}: {text.strip()!r} is not a host: expected NAME:SLOTS, such as host-1:4")
         return Host(name, int(number))
 
 

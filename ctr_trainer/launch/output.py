@@ -25,9 +25,9 @@ class Kind(enum.Enum):
     """What kind of end it was."""
 
     FINISHED = "finished"
-    LOST = "lost"  # A rank, a host or a service is gone, or hangs.
+    LOST = "lost"  # A rank, a host or a service is lost, or hangs.
     FAILED = "failed"  # An error that nobody expected.
-    REFUSED = "refused"  # An error that the user can mend.
+    REFUSED = "refused"  # An error that the user can correct.
     CHANGED = "changed"  # The launcher has ended them, to start them on other hosts.
 
 
@@ -75,7 +75,9 @@ class Output:
         # Workers that horovodrun has stopped because of another one are not the reason.
         own = [exit for exit in self.exits if exit[1] != _TERMINATED] or self.exits
         if not own:
-            return Ending(Kind.LOST, self.said or f"horovodrun ended with status {status}: {self.last or 'no word'}")
+            return Ending(
+                Kind.LOST, self.said or f"horovodrun ended with status {status}: {self.last or 'it printed nothing'}"
+            )
         kinds = [_KINDS.get(status, Kind.LOST) for _, status in own]
         kind = next(each for each in (Kind.REFUSED, Kind.LOST, Kind.FAILED) if each in kinds)
         # The rank that was killed, or whose host is gone, is the cause; a rank that reports the loss is not.

@@ -85,7 +85,7 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
             summary = path.read_json("`train` writes it anew")
             path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})
     except (OSError, UserError) as error:  # The training has ended well all the same.
-        _log.warning("the restarts are not in %s: %s", path, error)
+        _log.warning("cannot add the restarts to %s: %s", path, error)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Supervisor:
         placed, now = self._choose(self._flags.fewest), {host.name: host.slots for host in self._hosts.now()}
         gone = [str(host) for host in attempt.hosts if now.get(host.name, 0) < host.slots]
         if placed and gone:
-            return f"{', '.join(gone)} is no longer there"
+            return f"{', '.join(gone)} is no longer available"
         if slots(placed) > attempt.workers:
             return f"there are {slots(placed)} slots now, on {listed(placed)}"
         return ""

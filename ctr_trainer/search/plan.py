@@ -82,7 +82,7 @@ class TrialPlan:
         except absl_flags.Error as error:
             raise UserError(str(error)) from None
         if unknown := sorted(name for name in read if name in _OF_A_TRIAL):
-            raise UserError(f"{unknown[0]}: cannot differ between trials")
+            raise UserError(f"{unknown[0]}: this flag cannot differ between trials; remove it from the space")
         if "model_params" in read:
             replaced_params = {text.partition("=")[0] for text in read["model_params"]}
             kept = (

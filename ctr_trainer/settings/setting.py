@@ -256,10 +256,27 @@ class Settings:
           **others: what else stands in the text by its name.
         """
         fields = [field for field in dataclasses.fields(self) if declared(field)]
-        values = {field.name: getattr(self, field.name) for field in fields}
-        in_python = {name: _InPython(name, value) for name, value in values.items()}
-        as_flags = {field.name: _AsFlag(spelled_flag(field), values[field.name]) for field in fields}
-        return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
+        flags = {field.name: spelled_flag(field) for field in fields}
+        return _refused(text, {field.name: getattr(self, field.name) for field in fields}, flags, others)
+
+
+def refused(text: str, settings: Mapping[str, object], **others: object) -> SettingError:
+    """Returns the `SettingError` of settings that are arguments of a function; each has a flag of its name.
+
+    Args:
+      text: see `Settings.refused`.
+      settings: values by name.
+      **others: see `Settings.refused`.
+    """
+    return _refused(text, settings, {name: name for name in settings}, others)
+
+
+def _refused(
+    text: str, values: Mapping[str, object], flags: Mapping[str, str], others: Mapping[str, object]
+) -> SettingError:
+    in_python = {name: _InPython(name, value) for name, value in values.items()}
+    as_flags = {name: _AsFlag(flags[name], value) for name, value in values.items()}
+    return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
 
 
 def _is(kind: Any, value: Any) -> bool:

@@ -136,7 +136,7 @@ class Coordinator:
                 with contextlib.closing(self._open_source()) as source:
                     source.commit(position.trained())
         except Unavailable as error:
-            _log.warning("positions are in the checkpoint, and not at the broker: %s", error)
+            _log.warning("the broker was not told the positions, which are in the checkpoint: %s", error)
 
     def fail(self, error: BaseException) -> None:
         """Ends the reading of all workers with an error."""
@@ -183,8 +183,9 @@ class Coordinator:
             text = f"{place}, row {letter['row']}: {letter['reason']}"
             if self._bad_rows > self._config.max_bad_rows:
                 self._error = UserError(
-                    f"{text}. It is bad row {self._bad_rows}, and max_bad_rows={self._config.max_bad_rows} may be left "
-                    "out: mend what writes the stream, or give a higher number; the same command resumes"
+                    f"{text}. This is bad row {self._bad_rows}, above the limit "
+                    f"max_bad_rows={self._config.max_bad_rows}. Correct the program that writes the stream, or raise "
+                    "max_bad_rows; the same command then resumes"
                 )
                 return
             _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)

@@ -102,7 +102,7 @@ class KafkaSource:
                     warned = now
                     places = ", ".join(f"{p} at offset {self._next[p]}" for p in missing[:3])
                     _log.warning(
-                        "waiting for records of %s from %s: partition %s; %.0f s by now%s",
+                        "waiting for records of %s from %s: partition %s; %.0f s so far%s",
                         *(self.name, self.address, places, now - last, self._trouble.after("")),
                     )
 
@@ -235,7 +235,7 @@ class KafkaSource:
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
             text = self._trouble.after(f"{self.name} at {self.address}, asked for {what}: {reason}")
             if self._trouble.is_refusal and not self._has_answered:
-                raise UserError(f"{text}. Mend the security settings in the file of kafka_config") from error
+                raise UserError(f"{text}. Correct the security settings in the file that kafka_config names") from error
             raise Unavailable(text) from error
         self._has_answered, self._trouble.text, self._trouble.is_refusal = True, "", False
         return answer

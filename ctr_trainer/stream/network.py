@@ -104,7 +104,7 @@ class RemoteCoordinator:
         except (OSError, EOFError, multiprocessing.AuthenticationError) as error:
             raise UserError(
                 f"rank {rank} cannot reach rank 0 at {address[0]}:{address[1]}, which plans the reading of the stream: "
-                f"{error}; have hosts of a job reach each other"
+                f"{error}; the hosts of a job must reach each other"
             ) from error
 
     def share(self, window: int) -> list[Range] | None:
@@ -134,10 +134,12 @@ class RemoteCoordinator:
                 if self._is_closed:
                     return None
                 if waited > self._timeout:
-                    raise UserError(f"rank 0, which plans the reading of the stream, gave no answer for {waited:.0f} s")
+                    raise UserError(
+                        f"rank 0, which plans the reading of the stream, has not answered for {waited:.0f} s"
+                    )
             answer = json.loads(connection.recv_bytes())
         except (OSError, EOFError) as error:
-            raise UserError("rank 0, which plans what is read of the stream, has ended") from error
+            raise UserError("rank 0, which plans the reading of the stream, has ended") from error
         if "error" in answer:
             raise UserError(answer["error"])
         return answer["answer"]

@@ -257,7 +257,7 @@ def resumed(
     if since == "checkpoint" and (has_other or position is not None):
         found = f"a position in {position.stream}" if position else "a position in files"
         raise UserError(
-            f"the checkpoint has {found}, and {source.name} is to be trained on: say where to begin, with stream_from="
+            f"the checkpoint has {found}, but the training data is {source.name}: say where to begin, with stream_from="
             "earliest, latest or a time"
         )
     return None

@@ -82,7 +82,8 @@ class Planner:
             gone = sorted(set(position.next) - set(partitions))
             if gone:
                 raise UserError(
-                    f"{source.name} has no partition {gone[0]} any more, and the checkpoint has a place in it"
+                    f"{source.name} no longer has partition {gone[0]}, in which the checkpoint has a position; say "
+                    "where to begin, with another stream_from"
                 )
             self._next = {p: position.next.get(p, first[p]) for p in partitions}
             _log.info("resuming %s: %s", source.name, _places(source, self._next))
@@ -207,7 +208,7 @@ class Planner:
                 now = time.monotonic()
                 if now - warned > _WARN_SECONDS:
                     warned = now
-                    _log.warning("waiting: %s; asking again, %.0f s by now", error, now - since)
+                    _log.warning("waiting: %s; retrying, %.0f s so far", error, now - since)
                 self._figures.waited(now - asked + _RETRY_SECONDS)
             self._sleep(_RETRY_SECONDS)
 

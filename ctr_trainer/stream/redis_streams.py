@@ -54,7 +54,10 @@ class RedisSource:
 
         self._keys = self._asked(ask, "the keys")
         if not self._keys:
-            raise UserError(f"there is no stream {self._key!r}, nor {self._key + ':0'!r}, at {self.address}")
+            raise UserError(
+                f"there is no stream {self._key!r}, nor {self._key + ':0'!r}, at {self.address}; create "
+                "it, or correct the URL"
+            )
         return list(self._keys)
 
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
@@ -102,7 +105,7 @@ class RedisSource:
                 except Unavailable as error:
                     if time.monotonic() - max(since, warned) > _WARN_SECONDS:
                         warned = time.monotonic()
-                        _log.warning("waiting: %s; %.0f s by now", error, warned - since)
+                        _log.warning("waiting: %s; %.0f s so far", error, warned - since)
                     yield []
                     time.sleep(_RETRY_SECONDS)
                     continue
@@ -156,9 +159,11 @@ class RedisSource:
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             text = f"{self.name} at {self.address}, asked for {what}: {error}"
             if not self._has_answered and isinstance(error, redis.AuthenticationError):
-                raise UserError(f"{text}. Mend the user and the password in the file of redis_auth_file") from error
+                raise UserError(
+                    f"{text}. Correct the user and the password in the file that redis_auth_file names"
+                ) from error
             if not self._has_answered and isinstance(error.__context__, ssl.SSLError):
-                raise UserError(f"{text}. Mend the files of redis_ca, redis_cert and redis_key") from error
+                raise UserError(f"{text}. Correct the files that redis_ca, redis_cert and redis_key name") from error
             raise Unavailable(text) from error
         except redis.ResponseError as error:
             raise UserError(f"{self.name} at {self.address}, asked for {what}: {error}") from error

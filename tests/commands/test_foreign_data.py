@@ -75,7 +75,7 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     assert of_records.pop("saved_model") == served.pop("saved_model") == str(tmp_path / "e")
     assert of_records == pytest.approx(served, rel=1e-6)
     assert cli.main([*export[:2], f"--eval_data={next((directory / 'clicks').rglob('*.parquet'))}"]) == 1
-    assert "it is no text, but Parquet: read it as format parquet" in capsys.readouterr().err
+    assert "it is not text, but Parquet: read it as format parquet" in capsys.readouterr().err
 
     assert cli.main(["predict", direct, f"--output={tmp_path / 'p.parquet'}"]) == 0
     predictions = pq.read_table(tmp_path / "p.parquet")

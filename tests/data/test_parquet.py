@@ -132,7 +132,7 @@ def test_what_cannot_be_used_is_named(tmp_path):
     }.items():
         with pytest.raises(UserError, match=message):
             run(tmp_path / name, tmp_path / "out", spec(sparse=[{"name": "c"}]))
-    with pytest.raises(UserError, match="no column 'z', which is wanted for feature 'z'.*the columns are y, c"):
+    with pytest.raises(UserError, match="no column 'z' for feature 'z'.*the columns are y, c"):
         run(tmp_path / "struct.parquet", tmp_path / "out", spec(sparse=[{"name": "z"}]))
 
 

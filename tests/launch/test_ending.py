@@ -138,5 +138,5 @@ def test_a_store_that_is_gone_ends_no_launcher(monkeypatch, caplog):
     gone = "s3://tests/model?endpoint_override=127.0.0.1:1&scheme=http"
     assert summary_stamp(gone) is None and Saved.newest(gone) is None
     add_to_summary(gone, [Restart(KILLED, "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", None, 0, 0.0)], None)
-    assert "the restarts are not in s3://tests/model/train_summary.json" in caplog.text
+    assert "cannot add the restarts to s3://tests/model/train_summary.json" in caplog.text
     assert where_it_goes_on(gone).startswith(f"{gone} cannot be read now")

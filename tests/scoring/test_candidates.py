@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
 
     without = [{name: value for name, value in each.items() if name != "item"} for each in candidates]
     for given, offered, message in [
-        (context, with_last(user="u1"), 'candidate 19: feature "user" is in the context, too'),
+        (context, with_last(user="u1"), 'candidate 19: feature "user" is in the context as well'),
         (context, with_last(colour="red"), 'candidate 19: unknown feature "colour"; the model reads price, age'),
         ({**context, "colour": "red"}, candidates, 'context: unknown feature "colour"'),
         (context, without, "candidate 0: feature 'item' is missing"),
@@ -100,10 +100,10 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
         status, answer, _ = client.predict(context=given, candidates=offered)
         assert status == 400 and message in answer["error"], answer
     status, answer, _ = client.predict(context=context, candidates=candidates, instances=[])
-    assert status == 400 and "one of the three" in answer["error"]
+    assert status == 400 and "one of three forms" in answer["error"]
     batch = pa.RecordBatch.from_pylist(candidates)
     for given, message in [
-        ({**context, "item": "i1"}, 'columns: feature "item" is in the context, too'),
+        ({**context, "item": "i1"}, 'columns: feature "item" is in the context as well'),
         ({**context, "age": "x"}, "context, feature 'age': \"x\" is not a number"),
         ({"user": "u1"}, "columns: feature 'age' is missing"),
     ]:

@@ -256,7 +256,7 @@ def test_a_service_that_is_killed_while_it_saves_is_lost_and_no_file_has_its_nam
     client.push("t", np.arange(1, 500_001), ones(500_000), "w", 1)
     finish = client.begin_save(data_dir / "killed", 1)
     os.kill(service.pid, signal.SIGKILL)
-    with pytest.raises(ServiceLost, match=f"embedding service {service.address} (is gone|broke off `save`)"):
+    with pytest.raises(ServiceLost, match=f"embedding service {service.address} (has ended|aborted `save`)"):
         finish()
     assert list((data_dir / "killed").glob("*.arrow")) == []
 

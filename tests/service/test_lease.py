@@ -77,7 +77,7 @@ def test_a_copy_needs_no_lease_and_replaces_no_file(trainer, open_client, tmp_pa
     assert [entry["rows"] for entry in reader.copy(tmp_path / "copy")] == [3]
     trainer.save(tmp_path / "checkpoint", 1)
     saved = {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()}
-    with pytest.raises(UserError, match="is there already, and a copy replaces no file"):
+    with pytest.raises(UserError, match="exists already, and a copy replaces no file"):
         reader.copy(tmp_path / "checkpoint")
     assert {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()} == saved
 

@@ -351,9 +351,9 @@ def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_pat
             client.look()
             os.kill(service.pid, signal.SIGKILL)
             status = "status -9" if watch == "parent" else f"process {service.pid} has ended"
-            with pytest.raises(ServiceLost, match=rf"(?s){service.address} is gone: .*{status}.*answers on"):
+            with pytest.raises(ServiceLost, match=rf"(?s){service.address} has ended: .*{status}.*answers on"):
                 client.pull(CONFIG.name, np.array([1]))
-            with pytest.raises(ServiceLost, match=rf"(?s){service.address} is gone: .*{status}"):
+            with pytest.raises(ServiceLost, match=rf"(?s){service.address} has ended: .*{status}"):
                 client.look()
         other.close()
 

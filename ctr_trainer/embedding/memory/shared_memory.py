@@ -107,8 +107,8 @@ class SharedMemory:
             return self._mapped[-1]
         except OSError as error:
             raise UserError(
-                f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; is there a limit "
-                "on it (ulimit -v)? With embedding_service=auto and strict_sync the workers need none"
+                f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; raise the "
+                "limit (ulimit -v), or use embedding_service=auto with strict_sync, which needs none of it"
             ) from None
 
     def _open(self, name: str) -> int:

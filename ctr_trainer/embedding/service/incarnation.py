@@ -107,7 +107,7 @@ class Incarnation:
             self._replacing, self._why = self._replacing + 1, why
             if not self._changed.wait_for(lambda: not self._under_way, _WAIT_SECONDS):
                 self._replacing -= 1  # The rows stay, and so does their name.
-                raise Lost(f"a request has been at work on the rows for {_WAIT_SECONDS} s: is the machine stuck?")
+                raise Lost(f"a request has held the rows for {_WAIT_SECONDS} s; check whether the machine hangs")
             self._number, self._under_way = self._number + 1, 1
         try:
             yield

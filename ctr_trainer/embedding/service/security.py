@@ -73,7 +73,7 @@ class ServerSecurity:
         if is_loopback(host):
             return
         if self.token is None:
-            raise UserError(f"bind={host} lets other machines in: give the service and its clients a token_file")
+            raise UserError(f"bind={host} lets other machines connect: give the service and its clients a token_file")
         if self.cert is None:
             _log.warning(
                 "bind=%s without TLS: the token and all rows travel in the clear, and whoever sees the network's "
@@ -245,7 +245,7 @@ def _first_line(descriptor: int) -> str:
     except OSError as error:
         raise UserError(f"token_fd={descriptor}: {error.strerror}") from None
     if not line.strip():
-        raise UserError(f"token_fd={descriptor}: no token came")
+        raise UserError(f"token_fd={descriptor}: received no token")
     return line.decode().strip()
 
 

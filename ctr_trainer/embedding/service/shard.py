@@ -117,11 +117,12 @@ class Shard:
                 if first_heard not in (None, held.heard):
                     raise UserError(
                         f"embedding service {self.address} is used by {held.holder}. A service has the rows of one "
-                        "training at a time: wait for its end, end it, or use another service"
+                        "training at a time: wait until it ends, stop it, or use another service"
                     ) from None
                 if first_heard is None:
                     _log.warning(
-                        "embedding service %s was used by %s: taking it over in %.0f s if nothing is heard of that",
+                        "embedding service %s was used by %s: taking it over in %.0f s if that one sends nothing until "
+                        "then",
                         self.address,
                         held.holder,
                         held.left,
@@ -148,7 +149,7 @@ class Shard:
     def look(self) -> None:
         """Raises ServiceLost if the process of the service is known to have ended."""
         if ending := self._ended and self._ended():
-            raise ServiceLost(f"embedding service {self.address} is gone: {ending}")
+            raise ServiceLost(f"embedding service {self.address} has ended: {ending}")
 
     def _at_once(self, name: str) -> None:
         try:
@@ -190,7 +191,7 @@ class Shard:
                     return _read(results)
             except _RETRIED as error:  # Asked again, the service would save other rows.
                 self._look_for_its_end()
-                raise ServiceLost(f"embedding service {self.address} broke off `save`: {first_line(error)}") from None
+                raise ServiceLost(f"embedding service {self.address} aborted `save`: {first_line(error)}") from None
 
         return since, finish
 

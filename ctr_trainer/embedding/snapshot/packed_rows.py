@@ -34,7 +34,7 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 ROWS, REMOVED = "rows", "removed"
-_CURE = "make room there; training continues, and tries it again"
+_CURE = "free some space there; training continues, and retries"
 _LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": 127}
 
 

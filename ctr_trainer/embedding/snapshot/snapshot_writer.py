@@ -20,8 +20,8 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 _CURE = (
-    "make room there (the earlier snapshots are whole), then start the same command again to resume from the last "
-    "checkpoint"
+    "free some space there, then restart the same command to resume from the last checkpoint. The earlier snapshots "
+    "stay valid"
 )
 
 

@@ -86,7 +86,7 @@ class LockedTables:
         if different:
             field, asked, saved = different
             raise UserError(
-                f"table {config.name} is asked for with {field} = {asked}, but its rows in {path} were saved with "
+                f"table {config.name} is configured with {field} = {asked}, but its rows in {path} were saved with "
                 f"{saved}: give that value, or another model_dir"
             )
 

@@ -256,7 +256,7 @@ class StoreReader(WorkerRows):
         return np.arange(len(keys))
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        raise RuntimeError(f"table {self.config.name} is only read here: no key gets a row")
+        raise RuntimeError(f"table {self.config.name} is read-only here: no key gets a row")
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        raise RuntimeError(f"table {self.config.name} is only read here: no row is trained")
+        raise RuntimeError(f"table {self.config.name} is read-only here: no row is trained")

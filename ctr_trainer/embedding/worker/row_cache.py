@@ -211,7 +211,7 @@ class RowCache(WorkerRows):
           RuntimeError: there was no `push`.
         """
         if not self._pushed:
-            raise RuntimeError("refresh without a push")
+            raise RuntimeError("refresh was called without a push before it")
         with self._lock.alone():
             # The rows of the push were checked before the other workers' pushes, so each row has to be checked again.
             # The rows just stepped are likely to be looked up next: they are checked at once.
@@ -254,7 +254,7 @@ class RowCache(WorkerRows):
 
     def _refuse_between_push_and_refresh(self, what: str) -> None:
         if self._pushed:
-            raise RuntimeError(f"{what} between push and refresh: rows would be lost or stale")
+            raise RuntimeError(f"{what} was called between push and refresh: rows would be lost or stale")
 
     def _find(self, keys: np.ndarray, since: int | None, create: bool) -> np.ndarray:
         with self._lock.shared():

@@ -139,7 +139,7 @@ class ClusterReader:
         if table not in served.hot:
             raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
         if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
-            raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: refresh first")
+            raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: call refresh before lookup")
         keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]
         with self._lock:
             weights, there = hot.find(keys, record.epoch)

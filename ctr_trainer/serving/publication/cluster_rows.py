@@ -197,7 +197,7 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.n
     removed = [int.from_bytes(value, "little") for value in values if value is not None and len(value) != width]
     newest = max([*removed, int(epochs.max(initial=0))], default=0)
     if newest > record.epoch + 1:
-        raise RowsAhead(f"{cluster.url}: rows of epoch {newest} were read, and {record.epoch} is served")
+        raise RowsAhead(f"{cluster.url}: rows of epoch {newest} were read, but epoch {record.epoch} is served")
     return weights
 
 

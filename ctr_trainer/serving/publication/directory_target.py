@@ -177,7 +177,9 @@ class DirectoryTarget:
         names = records.list_records(self._url, generation)
         base = records.newest_base(names)
         if base is None:
-            raise UserError(f"{self._url}: generation {generation} has no base: remove the directory to publish anew")
+            raise UserError(
+                f"{self._url}: generation {generation} has no base: remove the directory, then publish again"
+            )
         chain = [records.read_record(self._url, generation, BASE, base)]
         while (EPOCH, chain[-1].epoch + 1) in names:
             chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))

@@ -90,7 +90,7 @@ class Publisher:
             what = f"step {step} is written, and not all of it delivered" if published else "it is not written yet"
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
-                "rows anew",
+                "rows again",
                 self._to,
                 seconds,
                 what,
@@ -180,7 +180,7 @@ class Publisher:
         delivery.keep()
         self._status = status = self._spool.status()
         if status and status.needs_base and self._spool.last:
-            _log.warning("publishing all rows anew to %s: %s", self._to, status.problem)
+            _log.warning("publishing all rows again to %s: %s", self._to, status.problem)
             self._spool.begin()
             self._times, self._status = {}, None
         elif status and status.problem:

@@ -86,8 +86,8 @@ class Batcher:
                 self._drop_late()
             if self._is_full(waiting):
                 raise QueueFull(
-                    f"{self._examples} examples wait, and {self._limits.max_queue} may (max_queue), with at most "
-                    f"{self._most_values} values: send the request again later, or to another server"
+                    f"{self._examples} examples wait; the limit is {self._limits.max_queue} examples (max_queue), with "
+                    f"at most {self._most_values} values: send the request again later, or to another server"
                 )
             self._queue.append(waiting)
             self._count(waiting, 1)
@@ -102,7 +102,7 @@ class Batcher:
         for thread in self._threads:
             thread.join(_CLOSE_SECONDS)
             if thread.is_alive():
-                _log.warning("a batch did not end within %d s: it is cut off", _CLOSE_SECONDS)
+                _log.warning("a batch did not end within %d s and is aborted", _CLOSE_SECONDS)
 
     def _run(self) -> None:
         while (batch := self._take()) is not None:

@@ -166,8 +166,8 @@ class Examples:
         values = self.count * sum(self.widths)
         if values > limits.max_values:
             raise TooLarge(
-                f"{self.count} examples have {values} values, each list as long as the longest of its feature, over "
-                f"{limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
+                f"{self.count} examples have {values} values, with each list padded to the longest of its feature, "
+                f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
             )
         return self
 

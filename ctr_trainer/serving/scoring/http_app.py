@@ -117,7 +117,7 @@ class HttpApp:
         self._check_token(request)
         name, _, what = request.path_params["name"].partition("/")
         if what not in ("", "metadata"):
-            raise NotThere(f"{request.url.path}: there are /v1/models/NAME and /v1/models/NAME/metadata")
+            raise NotThere(f"{request.url.path}: no such path; expected /v1/models/NAME or /v1/models/NAME/metadata")
         model = self._live.named(name)
         now = model.freshness
         if what:
@@ -142,7 +142,7 @@ class HttpApp:
         self._check_token(request)
         name = request.path_params["name"]
         if not name.endswith(_PREDICT):
-            raise NotThere(f"{request.url.path}: predictions are at /v1/models/NAME{_PREDICT}")
+            raise NotThere(f"{request.url.path}: no such path; expected /v1/models/NAME{_PREDICT}")
         model = self._live.named(name.removesuffix(_PREDICT))
         with self._holding() as note:
             examples, of_rows = request_forms.of_json(model.inputs, await self._body(request, note), self._limits)
@@ -173,7 +173,7 @@ class HttpApp:
             held += size
             self._held_bytes += size
             if self._held_bytes > _MOST_LARGE_BODIES * self._limits.max_body_bytes:
-                raise QueueFull("the bodies of many requests arrive at the same time: send the request again later")
+                raise QueueFull("the bodies of too many requests arrive at the same time: send the request again later")
 
         try:
             yield note

@@ -126,7 +126,9 @@ class Tower:
             else:
                 self._meta = tf1.saved_model.load(self._session, [tf.saved_model.SERVING], str(path))
         except (OSError, tf.errors.OpError) as error:
-            raise UserError(f"{path}: no SavedModel that can be served: {reason(error)}; publish it again") from None
+            raise UserError(
+                f"{path} is not a SavedModel that can be served: {reason(error)}; publish it again"
+            ) from None
         signatures = self._meta.signature_def
         self._tower = signatures[_SERVING]
         self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None

@@ -240,7 +240,7 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
         raise UserError(f"output {path}: is a directory; name a file in it")
     if (there.is_symlink() or there.exists()) and not (there.is_file() and is_ours(path)):
         raise UserError(
-            f"output {path}: is there already and was not written by `{command}`; name another file, or remove it"
+            f"output {path}: exists already and was not written by `{command}`; name another file, or remove it"
         )
 
 
@@ -259,7 +259,7 @@ def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]
     own = FileList(directory, _REPORTS).names
     for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
         if path.name not in own:
-            raise UserError(f"{path} is there already and is no earlier report; name another output, or remove it")
+            raise UserError(f"{path} exists already and is not an earlier report; name another output, or remove it")
 
 
 def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:

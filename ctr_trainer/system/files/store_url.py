@@ -57,8 +57,8 @@ def opened(root: Root) -> tuple[fs.FileSystem, str]:
 
     if re.search(":.*@", root.authority):
         raise UserError(
-            f"{root.scheme}://...@{root.authority.rpartition('@')[2]}: a password in a URL would stand in logs and "
-            "checkpoints; give it to the store's own way, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"{root.scheme}://...@{root.authority.rpartition('@')[2]}: a password in a URL would appear in logs and "
+            "checkpoints; give it the way that the store reads it, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     try:
         if root.scheme == "s3":
@@ -67,7 +67,7 @@ def opened(root: Root) -> tuple[fs.FileSystem, str]:
         return found, base.rstrip("/")
     except (ArrowInvalid, OSError, TypeError, ValueError) as error:
         raise UserError(
-            f"{root.url()}: cannot be opened: {error}; {advice(root)}. URLs are those of pyarrow.fs: s3://, gs://, "
+            f"{root.url()}: cannot be opened: {error}; {advice(root)}. URLs are opened by pyarrow.fs: s3://, gs://, "
             "hdfs://, abfs://, file://"
         ) from None
 
