@@ -284,9 +284,8 @@ class WarmStart(NoWarmStart):
                 "trained with"
             )
         if anew:
-            _log.info(
-                "warm start: %s has no rows of table %s: it starts with initial values", self._source, ", ".join(anew)
-            )
+            names = ", ".join(anew)
+            _log.info("warm start: %s has no rows of table %s: it starts with initial values", self._source, names)
         if left:
             _log.info("warm start: %s, which this model does not have", _left(left, "not taken are the tables"))
 
