@@ -161,7 +161,7 @@ def read_ahead(
     Args:
       iterable: any iterable. A generator is closed in the thread that ran it.
       depth: number of items that may wait; one more may be being made. 0 uses no thread.
-      name, timeout: as for `OrderedMap`, with its errors.
+      name, timeout: see `OrderedMap`, with its errors.
     """
     items = _Items(iterable)
     return OrderedMap([items], items, name, timeout, ahead=depth + 1) if depth else items

@@ -104,7 +104,7 @@ class BatchReader:
         """Replaces the data's statistics by the ones that a model was trained with, which place its quantiles.
 
         Args:
-          statistics: as the attribute `statistics`.
+          statistics: see the attribute `statistics`.
 
         Returns:
           a `BatchReader` that is otherwise the same as this one.

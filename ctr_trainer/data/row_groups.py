@@ -60,7 +60,7 @@ def rows_of(tables: Iterable[pa.Table], total: int, spec: FeatureSpec, buckets: 
     """Returns the Rows of encoded tables, in order.
 
     Args:
-      tables: as `encode.Encoder` makes them.
+      tables: what `encode.Encoder` makes.
       total: number of their rows.
       spec: FeatureSpec of the tables.
       buckets: the Buckets of each bucketised feature, of `hashing.buckets_of`.

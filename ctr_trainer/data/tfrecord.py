@@ -72,7 +72,7 @@ def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None,
 
     Args:
       local: path of the file, or of a copy of it, on a local disk.
-      path: of the file, for messages.
+      path: path of the file, for messages.
     """
     compressed = _is_gzip(local)
     options = tf.data.Options()
@@ -114,7 +114,7 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
     """Raises UserError if a file is longer than its records: TensorFlow takes the place of a cut for the file's end.
 
     Args:
-      local, path: as for `_records`.
+      local, path: see `_records`.
       size: number of bytes of the records that were read, with the bytes around them.
       read: number of records that were read.
     """

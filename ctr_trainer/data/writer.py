@@ -214,7 +214,7 @@ def info_of(
       spec: FeatureSpec.
       statistics: Statistics of all rows.
       files: list of a dict per file, as in `DatasetInfo.files`.
-      bad_rows, fitted, extra: as for `DatasetWriter.finish`.
+      bad_rows, fitted, extra: see `DatasetWriter.finish`.
     """
     figures = statistics.to_dict()
     return DatasetInfo(

@@ -93,7 +93,7 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
 
     Args:
       config: has the optimizer.
-      rows: of all tables.
+      rows: number of rows of all tables.
       first_step: the global step that the training starts from; None for an evaluation.
 
     Raises:

@@ -154,7 +154,7 @@ def _stair_lines(schedule: Schedule, start: int, epochs: run_length.StepsOfEpoch
     the run has another number of workers than before.
 
     Args:
-      schedule: of the dense variables.
+      schedule: `Schedule` of the dense variables.
       start: the global step that the run starts from.
       epochs: `StepsOfEpochs` of the run; None if they are not known.
     """
@@ -182,7 +182,7 @@ def _rate_lines(
     """Yields the log lines about learning rates that depend on the end of the run.
 
     Args:
-      schedule, rows: of the dense variables and of the rows.
+      schedule, rows: `Schedule` of the dense variables, and of the rows.
       run: `RunLength`.
       end: the global step that the run ends at; None if it is not known.
       epochs: `StepsOfEpochs` of the run; None if they are not known.

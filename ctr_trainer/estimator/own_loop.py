@@ -29,7 +29,7 @@ class OwnLoop:
       loss: scalar tensor.
       hooks: for the session, after `hvd.BroadcastGlobalVariablesHook(0)`. They feed batches and rows, train and sync
         the rows, save them together with the dense variables, and log rates, AUC and means.
-      checkpoint_dir: for the session of rank 0, with `save_checkpoint_secs=None`; None for the other ranks.
+      checkpoint_dir: `checkpoint_dir` of the session on rank 0, with `save_checkpoint_secs=None`; None on other ranks.
     """
 
     train_op: tf.Operation
@@ -51,8 +51,8 @@ def own_loop(
     A collective: all ranks call it alike, after `hvd.init`. `examples/horovod_loop.py` is a whole program.
 
     Args:
-      model_fn, params: as for `Estimator`. Its `train_op` exchanges the gradients of all trainable variables.
-      input_fn: as for `Estimator.train`. To resume, it declares `position` and hands it to its `BatchReader`.
+      model_fn, params: see `Estimator`. Its `train_op` exchanges the gradients of all trainable variables.
+      input_fn: see `Estimator.train`. To resume, it declares `position` and hands it to its `BatchReader`.
       model_dir: where checkpoints are kept: a path or a URL.
       config: `RunConfig`.
 
@@ -97,8 +97,8 @@ class _OneStep(tf1.train.SessionRunHook):
     """Refuses a session whose dense variables are of another step than the rows.
 
     Args:
-      step: of the rows.
-      model_dir: for the message.
+      step: step of the rows.
+      model_dir: model directory, for the message.
     """
 
     def __init__(self, step: int, model_dir: str) -> None:

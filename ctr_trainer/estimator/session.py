@@ -31,10 +31,10 @@ def training_session(
 
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
-      hooks: of the session.
+      hooks: hooks of the session.
       model_dir: local directory for its summaries.
       config: `RunConfig`.
-      saver: of the dense variables.
+      saver: `Saver` of the dense variables.
       given: the Scaffold of the `EstimatorSpec`, which initializes the variables; None for none.
 
     Raises:
@@ -64,7 +64,7 @@ def session_of(
 
     Args:
       checkpoint: the `Checkpoint`.
-      hooks: of the session.
+      hooks: hooks of the session.
       config: `RunConfig`.
 
     Raises:

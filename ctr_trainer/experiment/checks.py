@@ -17,7 +17,7 @@ def require_data(path: str, experiment: Experiment) -> None:
     """Raises UserError if there are no such data, or no such feature spec.
 
     Args:
-      path: of --train_data or --eval_data.
+      path: value of --train_data or --eval_data.
       experiment: `Experiment`.
     """
     from ctr_trainer.data.dataset import FILE

@@ -28,7 +28,7 @@ class Host:
     """A host and the number of workers that it takes.
 
     Attributes:
-      name: by which ssh finds it.
+      name: name by which ssh finds the host.
       slots: number of workers.
     """
 
@@ -45,7 +45,7 @@ class Host:
         Args:
           text: the text.
           where: what the text stands in, for the error.
-          slots: of a host whose text is `NAME` alone; None if that is refused.
+          slots: slots of a host whose text is `NAME` alone; None to refuse such a text.
 
         Raises:
           UserError: the text is not of that form.
@@ -100,7 +100,7 @@ class DiscoveredHosts(Hosts):
 
     Args:
       script: command, for the shell.
-      slots: of a host that is printed without.
+      slots: slots of a host that is printed without a number.
     """
 
     def __init__(self, script: str, slots: int) -> None:
@@ -139,7 +139,7 @@ class ReachableHosts(Hosts):
 
     Args:
       hosts: `Hosts`.
-      port: of ssh; 0 for its usual one.
+      port: port of ssh; 0 for its default.
       period: seconds between two connections to a host that answers.
     """
 

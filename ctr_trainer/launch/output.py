@@ -128,7 +128,7 @@ class Outlet:
     in their place as soon as the reader reads again.
 
     Args:
-      most_bytes: of the lines that wait.
+      most_bytes: largest number of bytes of the lines that wait.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:

@@ -29,13 +29,13 @@ class Restart:
 
     Attributes:
       reason: sentence, without its full stop.
-      time, lost_at: of the loss, such as `2026-01-31 12:00:00`, and in seconds since 1970.
+      time, lost_at: time of the loss, such as `2026-01-31 12:00:00`, and in seconds since 1970.
       workers_before, workers: numbers of workers.
-      hosts: as `-H` takes them.
+      hosts: hosts in the form of `-H`.
       step: step of the checkpoint that training resumes from; 0 for the beginning, None if the directory did not tell.
       steps_lost: steps after the checkpoint that the workers are known to have finished.
-      seconds_lost: of training since the checkpoint, or since the start of the workers.
-      seconds_to_train_again: from the loss until a step after the checkpoint is finished; None if that is not known.
+      seconds_lost: seconds of training since the checkpoint, or since the start of the workers.
+      seconds_to_train_again: seconds from the loss until a step after the checkpoint is finished; None if unknown.
     """
 
     reason: str

@@ -36,7 +36,7 @@ class Supervisor:
       hosts: `Hosts`.
       command: list, the command of each worker.
       environment: dict, the environment of the workers.
-      model_dir: of the training.
+      model_dir: model directory of the training.
       grace_seconds: time that workers get to end when they are asked to.
       outlet: `Outlet` of what the workers write.
     """

@@ -32,7 +32,7 @@ def batch_ensemble(
       dropout: fraction of the activations that are set to zero while training.
       training: whether this graph trains: then dropout applies.
       activation: name of a function in `tf.nn`.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, members, hidden_units[-1]].

@@ -156,7 +156,7 @@ def batch_norm(
       training: whether this graph trains.
       momentum: the fraction of the moving statistics that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, n].

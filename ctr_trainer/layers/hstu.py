@@ -38,7 +38,7 @@ def hstu_block(
       heads: number of attention heads; divides dim.
       dropout: fraction of the gated values that are set to zero; 0 unless training.
       target_only: whether only the target's output is computed, for the last block.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       y, float32[B, N, dim], zeros for padding; or the target's alone, float32[B, dim].

@@ -81,7 +81,7 @@ def correction(
     """Makes the correction that `params.delayed_labels` asks for.
 
     Args:
-      features, labels, mode, params: of the `model_fn`.
+      features, labels, mode, params: arguments of the `model_fn`.
       logits: float32[B, 1], of p.
 
     Returns:

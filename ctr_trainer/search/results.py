@@ -28,9 +28,9 @@ class Found:
     """What a search has found.
 
     Attributes:
-      metric: by which trials were compared.
-      value: of the best trial.
-      own_value: of the user's own settings; None if they were not evaluated.
+      metric: metric by which trials were compared.
+      value: value of the metric in the best trial.
+      own_value: value of the metric with the user's own settings; None if they were not evaluated.
       best_trial: number of the best trial.
       trials, stopped, failed: how many trials have ended, were stopped early, and failed.
       rows: training examples of all trials.

@@ -31,7 +31,7 @@ class TrialTraining:
 
     Args:
       place: directory of all trials.
-      number: of the trial.
+      number: number of the trial.
     """
 
     def __init__(self, place: pathlib.Path, number: int) -> None:

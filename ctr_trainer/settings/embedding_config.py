@@ -28,17 +28,17 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
 
     Attributes:
       service: see its help; `SharedTable` for `shared`.
-      optimizer: of `row_optimizer`, or its name.
+      optimizer: a `RowOptimizer`, or its name.
       learning_rate: see `embedding.worker.merging` for what changes with the number of workers; `TrainOp` has its own.
-      stddev: of a uniform distribution; linear weights start at 0.
+      stddev: standard deviation of the initial weights, which are uniform; linear weights start at 0.
       overlap_lookup: look a batch's rows up, and train them, during the previous and the next step, if a core is
         free: a step's rows then lack the step before; see `RowPipeline`.
       row_copies: see `HostRows` for `host`, and `RowCache` for `worker`.
-      sync_steps: for how far a row may lag behind the others' updates, see `embeddings.Embeddings`.
+      sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last one.
       strict_sync: every lookup sees every push of the window before; training stands still meanwhile.
       sync_merge: see `embedding.worker.merging`.
       sync_compression: see `row_codec`.
-      service_shards: as many as it takes where one core cannot merge what the workers push. See
+      service_shards: raise it if one core cannot merge the pushes of all workers. See
         `docs/embedding_service.md`.
       service_restarts: all workers then go back to the last checkpoint. With 0 the job stops.
       security: `SecurityFiles`.

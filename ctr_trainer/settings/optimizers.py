@@ -23,7 +23,7 @@ def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
 
     Args:
       own: dict of name -> object.
-      group: of the entry points.
+      group: group of the entry points.
 
     Raises:
       UserError: one has the name of another, or cannot be loaded.
@@ -53,7 +53,7 @@ class DenseOptimizer(Settings, title="Optimizer of the dense variables"):
     is another.
 
     Attributes:
-      name: of the optimizer.
+      name: name of the optimizer.
 
     Raises:
       UserError: a setting out of its range.
@@ -162,7 +162,7 @@ class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
     A package of your own adds one by two entry points, see docs/sparse_optimizers.md.
 
     Attributes:
-      name: of the optimizer.
+      name: name of the optimizer.
       moves_all_rows: whether every row moves at every step, see `embedding.table.missed_steps`.
     """
 

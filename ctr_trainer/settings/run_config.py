@@ -62,8 +62,8 @@ class RunConfig(Settings, title="Run"):
         `mixed_precision` take the place of its own; None for none.
       save_checkpoint_secs, tf_random_seed, log_step_count_steps, save_summary_steps: other names of
         `save_checkpoints_secs`, `seed`, `log_steps` and `summary_steps`, as TensorFlow calls them; None if not given.
-      keep_checkpoint_every_n_hours, protocol: of `tf.estimator.RunConfig`; they are not used, and the log says so.
-      train_distribute, eval_distribute, experimental_distribute, device_fn: of `tf.estimator.RunConfig`; refused.
+      keep_checkpoint_every_n_hours, protocol: arguments of `tf.estimator.RunConfig`; not used, as the log says.
+      train_distribute, eval_distribute, experimental_distribute, device_fn: refused; Horovod starts the workers.
 
     Raises:
       UserError: a setting out of its range, or settings that exclude each other.

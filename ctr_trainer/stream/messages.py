@@ -96,8 +96,8 @@ class MessageDecoder:
         """Decodes messages.
 
         Args:
-          messages: in order.
-          skip: by the number of a message, how many of its first rows to leave out.
+          messages: messages in order.
+          skip: number of first rows to leave out, by the number of the message.
         """
         bad: list[BadMessage] = []
         parts = [self._encoded(table, bad) for table in self._tables(messages, bad, skip or {})]

@@ -21,7 +21,7 @@ class StreamMetrics:
     | `ctr_stream_waiting_seconds_total` | time in which the brokers did not answer |
 
     Args:
-      figures: of the `Coordinator`.
+      figures: `Figures` of the `Coordinator`.
     """
 
     def __init__(self, figures: Figures) -> None:
@@ -42,7 +42,7 @@ def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
     """Answers Prometheus at http://host:port/metrics. Returns the port, and a function that ends it.
 
     Args:
-      figures: of the `Coordinator`.
+      figures: `Figures` of the `Coordinator`.
       port: where to listen; 0 for a free port.
     """
     registry = CollectorRegistry()

@@ -22,7 +22,7 @@ class CoordinatorServer:
     """Answers the other workers.
 
     Args:
-      coordinator: of rank 0.
+      coordinator: `Coordinator` of rank 0.
       host: name or address to listen at.
       key: what a worker must know.
       others: number of the other workers.
@@ -92,8 +92,8 @@ class RemoteCoordinator:
 
     Args:
       address: (host, port) of rank 0's `CoordinatorServer`.
-      key: of the job.
-      rank: of this worker.
+      key: key of the job.
+      rank: rank of this worker.
       timeout: seconds to wait for an answer.
     """
 

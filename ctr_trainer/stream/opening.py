@@ -31,7 +31,7 @@ class FileDeadLetters:
     """Appends a JSON object per record to a file.
 
     Args:
-      path: of the file.
+      path: path of the file.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:

@@ -18,7 +18,7 @@ class StreamPosition:
     Attributes:
       stream: name of the stream.
       since: what `stream_from` was; another value starts there, the same value resumes.
-      next: by partition, the offset after the last record that was planned.
+      next: for each partition, the offset after the last record that was planned.
       left: parts of the planned records that are not trained yet.
       bad_rows: number of rows so far that could not be trained on.
       records: number of examples so far that were trained on.
@@ -70,7 +70,7 @@ class Report:
 
     Attributes:
       rows: number of its rows.
-      cuts: for each number of batches taken, from 0 on, the place of the next row.
+      cuts: place of the next row for each number of batches taken, from 0 on.
       bad: descriptions of the rows that cannot be trained on.
       seconds: the newest event time; 0 without a record.
       watermarks: offsets after the last record, by partition, as far as this worker has seen.
@@ -89,8 +89,8 @@ class Window:
 
     Attributes:
       shares: the ranges of each worker.
-      next: by partition, the offset after the window.
-      reports: by rank, once a worker has read its share.
+      next: for each partition, the offset after the window.
+      reports: `Report` by rank, of the workers that have read their shares.
     """
 
     shares: list[list[Range]]
@@ -178,9 +178,9 @@ def next_window(
 
     Args:
       source: the stream.
-      next_: by partition, the offset of the first record to plan.
-      ends: by partition, the offset to stop before.
-      counts: by partition, the number of records between the two.
+      next_: for each partition, the offset of the first record to plan.
+      ends: for each partition, the offset to stop before.
+      counts: for each partition, the number of records between the two.
       total: number of records, at most the sum of the counts.
       workers: number of shares.
     """
@@ -244,7 +244,7 @@ def resumed(
     """Returns the position to resume from; None to begin as `since` says.
 
     Args:
-      position: of the checkpoint; None without one.
+      position: position in the checkpoint; None without one.
       source: the stream.
       since: `stream_from`.
       has_other: whether the checkpoint has a position in an input of another kind.

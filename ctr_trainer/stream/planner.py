@@ -98,7 +98,7 @@ class Planner:
         """Returns the next window; None if its records are not there yet, or if all are planned (`is_over`).
 
         Args:
-          hints: by partition, an offset up to which a worker has seen records.
+          hints: for each partition, an offset up to which a worker has seen records.
           rows_per_message: rows of a message, as far as known.
 
         Raises:

@@ -32,7 +32,7 @@ class StreamReader:
       statistics: statistics of the training data of the model; {} if it was trained on streams only.
       batch_size: rows of a batch.
       coordination: rank 0's `Coordinator`, or another rank's `RemoteCoordinator`.
-      server: of rank 0, where there are others; None otherwise.
+      server: `CoordinatorServer` on rank 0 if there are other ranks; else None.
 
     Attributes:
       spec, statistics, batch_size: the same.

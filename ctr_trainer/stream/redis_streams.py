@@ -181,7 +181,7 @@ class RedisDeadLetters:
 
     Args:
       address: the server.
-      key: of the stream.
+      key: key of the stream.
       files: files of the password and the certificates.
       otherwise: takes the records that do not reach the stream.
     """

@@ -95,7 +95,7 @@ class StreamSource(Protocol):
         """Returns what is lost, by partition, if the records from an offset on are not all kept.
 
         Args:
-          places: by partition, the offset after the last record that was read, or at which a partition began.
+          places: for each partition, the offset after the last record that was read, or the partition's first offset.
         """
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:

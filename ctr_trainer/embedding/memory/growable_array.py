@@ -73,7 +73,7 @@ class GrowableArray:
     ) -> None:
         """
         Args:
-          dtype, shape: of a row.
+          dtype, shape: dtype and shape of a row.
           reserve_bytes: bounds the array; by default `memory_limits.memory_total`.
           pages: f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
         """

@@ -45,7 +45,7 @@ class SharedMemory:
         """
         Args:
           address: the owner's `address`; None makes this process the owner.
-          prefix: of the names of the arrays.
+          prefix: prefix of the names of the arrays.
 
         Raises:
           UserError: this system has no such memory.

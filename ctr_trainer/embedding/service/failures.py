@@ -64,7 +64,7 @@ class Silence:
     worker whose requests wait.
 
     Args:
-      address: of the service, for the message.
+      address: address of the service, for the message.
       timeout: seconds that a request waits at most.
 
     Attributes:

@@ -119,7 +119,7 @@ class LeaseBook:
     training has taken it meanwhile.
 
     Args:
-      seconds: of silence, after which another may take the lease.
+      seconds: seconds of silence after which another training may take the lease.
     """
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:

@@ -100,7 +100,7 @@ class ClientSecurity:
     """What a client shows a service, and what it expects of it.
 
     Attributes:
-      token: of the service, or None.
+      token: token of the service, or None.
       ca: PEM of the authority that signed the service's certificate; None for no TLS.
       cert, key: PEM of this client's certificate and key, if the service asks for one.
     """

@@ -112,7 +112,7 @@ def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layou
 
     Args:
       body: a buffer.
-      start: of `unpack_header`.
+      start: what `unpack_header` returned.
       table: its name, for the error.
       count: rows that the request announces.
       layout: for each column (dtype, width); width None for one dimension.

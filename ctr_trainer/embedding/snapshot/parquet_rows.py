@@ -47,7 +47,7 @@ def blocks(files: Sequence[Path], config: TableConfig) -> Iterator[tuple[np.ndar
     """Yields (keys int64[n], rows float32[n, m]) of a table's files.
 
     Args:
-      files: of `files_of`.
+      files: what `files_of` returned.
       config: TableConfig; m is its `weights`, or its `width` if a file holds the optimizer's state too.
 
     Raises:

@@ -124,7 +124,7 @@ def write(
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
       identity: str, of this snapshot.
       since: the identity of the snapshot that this is a delta of; None for a full one.
-      step: of the snapshot.
+      step: step of the snapshot.
       shard, shards: which part of the table this is.
 
     Returns:

@@ -130,7 +130,7 @@ def merge_changes(
     """Adds deltas to rows, as one push.
 
     Args:
-      table, versions, keys, known: as for `newer`.
+      table, versions, keys, known: see `newer`.
       deltas: float32[U, width].
 
     Returns:

@@ -45,7 +45,7 @@ class StepHistory:
         """Makes the steps that rows missed.
 
         Args:
-          config: of a table with a dense optimizer.
+          config: `TableConfig` of a table with a dense optimizer.
           rows: float32[n, width], changed in place.
           slots: int64[U], distinct; -1 is skipped.
           taken: how many steps the rows count as having taken then; one more than `steps` if the caller steps them.

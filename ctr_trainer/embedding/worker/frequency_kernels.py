@@ -50,9 +50,9 @@ def take_rates(
     """Ends the window of the rows at `slots`, see `RowFrequency`.
 
     Args:
-      steps: by slot, the row's steps in this window.
-      met: by slot, the row's steps in the windows before.
-      since: by slot, the worker's step at which the first of these windows began.
+      steps: number of steps of each slot's row in this window.
+      met: number of steps of each slot's row in the earlier windows.
+      since: for each slot, the worker's step at which the first of these windows began.
       now: the worker's steps so far.
       began: the worker's step at which this window began.
       most: when T passes this many steps, n and T are halved.

@@ -47,7 +47,7 @@ class Cluster:
       redis: files of the client.
 
     Attributes:
-      url: as given.
+      url: the URL as the user gave it.
       name: name of the publication.
       client: the redis-py client, for single commands within `told`.
       primaries: {name of each primary: one of its buckets}.

@@ -77,7 +77,7 @@ class Freshness:
       age_secs: seconds between the copy of the rows from the training and the answer.
       event_age_secs: of a training from a stream, seconds between the newest event that it had trained and the answer;
         None without a stream.
-      lag_records: of a training from a stream, how many records waited when the rows were taken; None without a stream.
+      lag_records: number of records of the stream that waited when the rows were taken; None without a stream.
     """
 
     generation: int

@@ -32,7 +32,7 @@ class Root:
     """What of a URL names a store: `SCHEME://AUTHORITY?QUERY`.
 
     Attributes:
-      scheme: as `s3`.
+      scheme: scheme of the URL, such as `s3`.
       authority: the bucket, or the host.
       query: options of the connection, such as `region=eu-central-1`.
     """
