@@ -54,23 +54,24 @@ class Estimator(TrainedModel):
             `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens if they do not, and
             `RunConfig.equal_inputs` what happens if they get the same batches.
           hooks: more session hooks.
-          steps: how many more steps; exclusive with `max_steps`.
+          steps: number of further steps; excludes `max_steps`.
           max_steps: the global step to stop at; a checkpoint of that step ends the call on all ranks.
           saving_listeners: must be empty.
           evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None for none.
-          resume_from: the step of the checkpoint to resume from; later ones are set aside. None for the newest.
+          resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
 
         Returns:
           `TrainResult`; None if there was nothing to do. If a lost service was restarted, it covers the steps since the
           checkpoint that all ranks went back to.
 
         Raises:
-          ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart;
-            names the last checkpoint.
-          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. This
-            happens only in programs that handle these signals by `LastWords.run`, such as the command line.
-          UserError: there is no checkpoint of the step `resume_from`; or the training diverged or cannot continue for
-            another reason, and the message names the last checkpoint.
+          ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart.
+            The message names the last checkpoint.
+          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. Only
+            programs that use `run_program`, such as the command line, handle these signals.
+          UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot continue for
+            another reason. The message names the last checkpoint.
+          ValueError: both `steps` and `max_steps` are given.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")

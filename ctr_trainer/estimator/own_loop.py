@@ -22,7 +22,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class OwnLoop:
-    """What a program needs for a `MonitoredTrainingSession` and a loop of its own.
+    """The parts that a program passes to its own `MonitoredTrainingSession` and training loop.
 
     Attributes:
       train_op: operation of a step, for `session.run`.
@@ -46,14 +46,15 @@ def own_loop(
     config: RunConfig = RunConfig(),  # noqa: B008, frozen
     params: Any = None,
 ) -> Iterator[OwnLoop]:
-    """Gives what a program's own loop needs, in the graph of its model; the loop resumes from the newest checkpoint.
+    """Builds the graph of a model, and yields what a training loop of your own needs, resumed from the newest checkpoint.
 
-    A collective: all ranks call it alike, after `hvd.init`. `examples/horovod_loop.py` is a whole program.
+    A collective: all ranks call it with equal arguments, after `hvd.init`. `examples/horovod_loop.py` is a complete
+    program.
 
     Args:
-      model_fn, params: see `Estimator`. Its `train_op` exchanges the gradients of all trainable variables.
-      input_fn: see `Estimator.train`. To resume, it declares `position` and hands it to its `BatchReader`.
-      model_dir: where checkpoints are kept: a path or a URL.
+      model_fn, params: see `Estimator`. Its `train_op` must exchange the gradients of all trainable variables.
+      input_fn: see `Estimator.train`. To resume, it declares `position` and passes it to its `BatchReader`.
+      model_dir: directory of the checkpoints: a path or a URL.
       config: `RunConfig`.
 
     Yields:

@@ -26,21 +26,28 @@ class SecurityFiles(Settings, title="Security of the embedding service"):
 class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     """Where the embedding rows live and how they are trained.
 
+    Staleness: with one worker, or with `service="shared"`, a step reads the newest rows. Otherwise each host, or each
+    worker, trains copies of the rows, and a copy may lack the updates that other copies made since the last sync, that
+    is, of up to `sync_steps` steps. With `strict_sync` a lookup sees all pushes of the previous window. With
+    `overlap_lookup` a step also lacks the updates of the previous step.
+
     Attributes:
-      service: see its help; `SharedTable` for `shared`.
+      service: place of the rows: `auto`, `shared` (see `SharedTable`), or the addresses of a running service.
       optimizer: a `RowOptimizer`, or its name.
-      learning_rate: see `embedding.worker.merging` for what changes with the number of workers; `TrainOp` has its own.
+      learning_rate: learning rate of the rows. `TrainOp` has its own. `embedding.worker.merging` says what changes with
+        the number of workers.
       stddev: standard deviation of the initial weights, which are uniform; linear weights start at 0.
-      overlap_lookup: look a batch's rows up, and train them, during the previous and the next step, if a core is
-        free: a step's rows then lack the step before; see `RowPipeline`.
-      row_copies: see `HostRows` for `host`, and `RowCache` for `worker`.
+      overlap_lookup: whether to look up the rows of a batch during the previous step and to train them during the next
+        one, if a core is free, see `RowPipeline`.
+      row_copies: owner of a copy of the rows: `host` (see `HostRows`), `worker` (see `RowCache`) or `auto`.
       sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last one.
-      strict_sync: every lookup sees every push of the window before; training stands still meanwhile.
-      sync_merge: see `embedding.worker.merging`.
-      sync_compression: see `row_codec`.
+      strict_sync: whether every lookup sees all pushes of the previous window; training waits during a sync.
+      sync_merge: how changes of several copies are merged: `sum`, `mean` or `adaptive`, see `embedding.worker.merging`.
+      sync_compression: encoding of the rows that are sent: `none` or `fp16`, see `row_codec`.
       service_shards: raise it if one core cannot merge the pushes of all workers. See
         `docs/embedding_service.md`.
-      service_restarts: all workers then go back to the last checkpoint. With 0 the job stops.
+      service_restarts: number of times that a lost service is restarted; all workers then return to the last
+        checkpoint. With 0 the job ends.
       security: `SecurityFiles`.
 
     Raises:

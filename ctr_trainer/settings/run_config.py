@@ -38,21 +38,24 @@ class RunConfig(Settings, title="Run"):
     """The settings of a run.
 
     Attributes:
-      deterministic: see docs/training.md for what it fixes and what it costs. On several hosts, or with
-        `row_copies="worker"`, it turns `strict_sync` on.
-      warm_start: see `warm_start.WarmStart`; once there is a checkpoint, it is not read again.
-      save_checkpoints_steps: None for 1000 if no other period is given.
-      save_checkpoints_secs: see `periods.SecondsOfChief`.
-      save_checkpoints_epochs: counted from the very first one.
-      grace_secs: see `StopHook`.
-      keep_checkpoint_max: see `retention`.
-      full_checkpoint_every: 1 always writes all rows. A damaged file costs all checkpoints up to the next full one.
-      summary_steps: each point is made of a line of the log, the first one after that many steps.
-      profile_steps: () or (first, last), see `ProfileHook`.
-      progress: rank 0 shows the line where standard error is a terminal.
-      mixed_precision: see `device_config.config_proto`; evaluation, prediction and exports are float32 all the same.
-      phase_steps: a run ends with what its steps' time went to and what load it made, see `StepTraceHook` and
-        `LoadHook`; the first so many do not count.
+      deterministic: whether equal runs end with bit-identical models; see docs/training.md for its cost. On several
+        hosts, or with `row_copies="worker"`, it turns `strict_sync` on.
+      warm_start: source of the first rows and dense variables, see `warm_start.WarmStart`. Once there is a checkpoint,
+        it is not read again.
+      save_checkpoints_steps: steps between checkpoints; None for 1000 if no other period is given.
+      save_checkpoints_secs: seconds between checkpoints, see `periods.SecondsOfChief`.
+      save_checkpoints_epochs: epochs between checkpoints, counted from the first epoch of the model.
+      grace_secs: seconds that a training may take to end after a signal, see `StopHook`.
+      keep_checkpoint_max: number of newest checkpoints to keep, see `retention`.
+      full_checkpoint_every: checkpoints from one full checkpoint to the next; 1 always writes all rows. A damaged file
+        damages all checkpoints up to the next full one.
+      summary_steps: steps between TensorBoard summaries. Each point is made of the next line of the log.
+      profile_steps: () or (first, last) step to profile, see `ProfileHook`.
+      progress: whether rank 0 shows a progress line if standard error is a terminal.
+      mixed_precision: precision of the matrix products while training, see `device_config.config_proto`. Evaluation,
+        prediction and exports are float32 in any case.
+      phase_steps: steps between two traced steps, see `StepTraceHook` and `LoadHook`; the first `phase_steps` steps do
+        not count.
       uneven_inputs: `error` names the rank and the step; `pad`: see `PaddedInput`.
       equal_inputs: see `EqualBatchesHook`.
       embedding: `EmbeddingConfig`.
