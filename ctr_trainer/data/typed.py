@@ -131,7 +131,7 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
             splits, flat = _flat(lists)
             return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
         values, bad = _only(lists)
-        expected = f"one value, as {use.why} wants it; a list is for a feature with a combiner"
+        expected = f"one value for {use.why}; lists are for features with a combiner"
     return _number(values) if use.number else _category(values), bad, expected
 
 

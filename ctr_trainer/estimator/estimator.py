@@ -139,15 +139,15 @@ class Estimator(TrainedModel):
         | the model is evaluated | `EvaluationHook` |
         """
         if job.last_step is not None and job.start >= job.last_step:
-            self._log_nothing_to_do(job, f"it is to stop at step {job.last_step}")
+            self._log_nothing_to_do(job, f"it was to stop at step {job.last_step}")
             return None
         if evaluation and is_over(self.model_dir, evaluation, job.start):
-            self._log_nothing_to_do(job, "it was stopped early there; with a higher patience it continues")
+            self._log_nothing_to_do(job, "early stopping has ended it there; a higher patience continues it")
             return None
         with open_training(job) as training:
             feed, observation = training.feed, training.observation
             if feed.steps == 0:
-                self._log_nothing_to_do(job, "its data have been read to the end of the last epoch")
+                self._log_nothing_to_do(job, "its data has been read to the end of the last epoch")
                 return None
             if notes().plateau:
                 check_plateau(notes().plateau.patience, evaluation)

@@ -266,8 +266,8 @@ def one_job(model_dir: str) -> Iterator[PathLease | None]:
 
     def refusal(holder: str) -> str:
         return (
-            f"another job ({holder}) trains the model in {model_dir}: wait for its end, end it, or name another "
-            "model_dir"
+            f"another job ({holder}) trains the model in {model_dir}: wait until it ends, stop it, or name "
+            "another model_dir"
         )
 
     with contextlib.ExitStack() as stack:

@@ -191,12 +191,12 @@ def _rate_lines(
         return
     if end is None:
         yield (
-            "learning rates stay as they are: the number of steps of this run is not known (the input does not say, "
-            "and there is no max_steps); give max_steps, and they run out over the run"
+            "learning rates stay constant: the number of steps of this run is not known (the input does not say it, "
+            "and max_steps is not set); with max_steps they fall towards the end of the run"
         )
         return
     if run.begin and run.start == run.begin:
-        yield f"the previous run ended at step {run.begin}: learning rates begin anew"
+        yield f"the previous run ended at step {run.begin}: the learning rates start from the beginning"
     elif run.earlier_end not in (None, end):
         yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
     for what, of in (("dense variables", schedule), ("rows", rows)):

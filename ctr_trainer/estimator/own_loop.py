@@ -46,7 +46,7 @@ def own_loop(
     config: RunConfig = RunConfig(),  # noqa: B008, frozen
     params: Any = None,
 ) -> Iterator[OwnLoop]:
-    """Builds the graph of a model, and yields what a training loop of your own needs, resumed from the newest checkpoint.
+    """Builds the graph of a model, and yields what a training loop of your own needs; resumes the newest checkpoint.
 
     A collective: all ranks call it with equal arguments, after `hvd.init`. `examples/horovod_loop.py` is a complete
     program.

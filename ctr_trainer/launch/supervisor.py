@@ -103,7 +103,7 @@ class Supervisor:
             if silent := self._silent_host(attempt):
                 attempt.end(0.0)
                 self._note(attempt, reached, is_last=True)
-                return Ending(Kind.LOST, f"{silent} does not answer any more")
+                return Ending(Kind.LOST, f"{silent} no longer answers")
             if self._note(attempt, reached) and (change := self._change(attempt)):
                 attempt.terminate()
                 attempt.end(self._grace_seconds)

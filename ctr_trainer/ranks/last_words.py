@@ -74,7 +74,7 @@ class LastWords:
         self._roll_call.introduce()
 
     def is_one_lost(self) -> bool:
-        """Returns whether a rank is known to have ended without a word; to be called while no rank may end in order."""
+        """Returns whether a rank has ended without an error message; call it only while no rank may end in order."""
         return self._roll_call.is_one_lost()
 
     @contextlib.contextmanager

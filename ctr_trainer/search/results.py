@@ -70,7 +70,9 @@ def state(trial: Any) -> str:
 
 def failure(trial: Any) -> str:
     """Returns why a trial failed; "" if it did not."""
-    return trial.user_attrs.get(FAILURE, "" if trial.state != _State.FAIL else "its process ended without a word")
+    return trial.user_attrs.get(
+        FAILURE, "" if trial.state != _State.FAIL else "its process ended without an error message"
+    )
 
 
 def line(study: optuna.Study, trial: Any, metric: str) -> str:

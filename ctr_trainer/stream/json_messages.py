@@ -62,7 +62,7 @@ class JsonReader:
         for name, use in self._wanted.items():
             value = found.get(name)
             if isinstance(value, dict) or (isinstance(value, list) and not use.several and len(value) > 1):
-                return f"column {name!r}: {text_of(json.dumps(value).encode())} is not one value, as {use.why} wants it"
+                return f"column {name!r}: {text_of(json.dumps(value).encode())} is not one value, as {use.why} needs"
         return ""
 
     def _schema_of(self, objects: list[dict[str, Any]]) -> pa.Schema:

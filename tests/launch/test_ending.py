@@ -8,7 +8,7 @@ from ctr_trainer.launch.backoff import Patience
 from ctr_trainer.launch.output import Ending, Kind, Output
 from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
 
-KILLED = "rank 1 on a has ended without a word: it was killed"
+KILLED = "rank 1 on a has ended without an error message: it was killed"
 
 
 def _ending(*lines, status=1):
@@ -97,9 +97,7 @@ def test_restarts_that_bring_no_checkpoint_are_counted():
     patience.new_checkpoint()
     assert not patience.why_not(lost)
     assert not patience.why_not(lost)
-    assert patience.why_not(lost) == (
-        "Not restarted: --max_restarts=2 restarts in a row have brought no new checkpoint"
-    )
+    assert patience.why_not(lost) == ("Not restarted: --max_restarts=2 restarts in a row produced no new checkpoint")
 
 
 def test_restarts_pause_longer_and_longer_until_there_is_a_new_checkpoint():

@@ -129,7 +129,7 @@ def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish
     publisher._begun -= 100
     with caplog.at_level(logging.WARNING):
         _until(lambda: caplog.messages)
-    assert "there: 2 records wait for their delivery, the rows there are 10" in caplog.text
+    assert "there: 2 records wait to be delivered; the rows there are 10" in caplog.text
     write_status(spool.path, DeliveryStatus(_holder(spool), 0))
     _until(lambda: spool.last.global_step == 5)
     assert (spool.last.epoch, spool.last.rows) == (2, 3)
@@ -195,7 +195,7 @@ def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
     publisher.finish(0.4)
     assert time.monotonic() - began < SECONDS
     assert (
-        "the end of the training was not published to there within 0 s: step 9 is written, and not all" in caplog.text
+        "the end of the training was not published to there within 0 s: step 9 is written, but not fully" in caplog.text
     )
 
 

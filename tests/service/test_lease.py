@@ -117,7 +117,7 @@ def _beside(call, other):
 
 def test_a_training_that_gave_its_lease_back_is_followed_at_once(trainer, open_client):
     trainer.release()
-    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds it now"):
+    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds the lease now"):
         trainer.push("t", KEYS, ones(3), "w", 2)
     open_client(Lease.new("second")).create_table(CONFIG)
 

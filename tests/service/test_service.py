@@ -210,7 +210,7 @@ def test_a_token_is_needed_for_every_call(tmp_path, connect):
     with Service("127.0.0.1", 0, tmp_path, ServerSecurity("right")) as service:
         address = f"127.0.0.1:{service.port}"
         for token, wrong in (
-            (None, "asks for a token, and none came"),
+            (None, "requires a token, and the request has none"),
             ("wrong", "the token is wrong"),
             ("rightish", "wrong"),
         ):

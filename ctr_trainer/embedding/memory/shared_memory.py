@@ -135,6 +135,6 @@ class SharedMemory:
 def _unreachable(pid: str, why: str) -> str:
     return (
         f"this worker cannot open the memory of the worker with process id {pid}: {why}. Workers that share "
-        "embedding rows have to be on one host, of one user, and in one container: use embedding_service=auto "
-        "with strict_sync"
+        "embedding rows must run on one host, as one user and in one container: use embedding_service=auto with "
+        "strict_sync"
     )

@@ -160,7 +160,7 @@ class LeaseBook:
         """
         with self._lock:
             if token is None or self._lease is None or token != self._lease.token:
-                holder = f"{self._lease} holds it" if self._lease else "no training holds it now"
+                holder = f"{self._lease} holds it" if self._lease else "no training holds the lease now"
                 raise UserError(
                     f"`{what}` refused: this client only reads, as it does not hold this service's lease; {holder}"
                 )

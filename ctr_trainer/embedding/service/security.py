@@ -159,7 +159,7 @@ class ClientSecurity:
         except ssl.SSLCertVerificationError as error:
             by = f"; it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')} on {socket.gethostname()}"
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
-            return f"its certificate is not one that service_ca vouches for: {why}"
+            return f"its certificate is not signed by service_ca: {why}"
         except (OSError, ValueError):
             pass  # It cannot be reached, or is no address: the connection itself reports that.
         return None
@@ -201,9 +201,9 @@ def token_refusal(header: str, token: str | None, cure: str = "give token_file")
     if token is None:
         return ""
     if not header:
-        return f"this service asks for a token, and none came: {cure}"
+        return f"this service requires a token, and the request has none: {cure}"
     if not hmac.compare_digest(header.encode(errors="replace"), f"Bearer {token}".encode()):
-        return "the token is wrong: the service's own token_file has another one"
+        return "the token is wrong: the token_file of the service has another one"
     return ""
 
 

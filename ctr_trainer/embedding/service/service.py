@@ -184,7 +184,7 @@ class Service(flight.FlightServerBase):
         return path.hold(
             lambda holder: (
                 f"another service ({holder}) saves in {self._data_dir} as shard {shard} of {shards}: "
-                "is another job training this model? End it, or use another directory"
+                "if another job trains this model, end it, or use another directory"
             ),
         )
 

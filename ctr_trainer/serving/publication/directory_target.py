@@ -112,7 +112,7 @@ class DirectoryTarget:
         self._url, self._path, self._grace = str(url), path_of(url), grace_secs
         self._path.mkdir(parents=True, exist_ok=True)
         self._fence = (self._path / ".lock").hold(
-            lambda holder: f"{url}: {holder} publishes there now; wait for its end, or publish to another place"
+            lambda holder: f"{url}: {holder} publishes there now; wait until it ends, or publish to another place"
         )
         try:
             self._current = records.read_publication(url)

@@ -87,7 +87,7 @@ class Publisher:
             self._ending.wait(_LOOK_SECONDS)
         if not published or self._waiting():
             step = self._spool.last.global_step if self._spool.last else None
-            what = f"step {step} is written, and not all of it delivered" if published else "it is not written yet"
+            what = f"step {step} is written, but not fully delivered" if published else "it has not been written yet"
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
                 "rows again",
@@ -200,7 +200,7 @@ class Publisher:
     def _warn_if_old(self) -> None:
         age = self.age_secs
         if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
-            self._warn("age", f"{self._waiting()} records wait for their delivery, the rows there are {age:.0f} s old")
+            self._warn("age", f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
 
     def _warn(self, kind: str, text: str) -> None:
         """Logs a problem; logs no other one of the same kind within a minute."""

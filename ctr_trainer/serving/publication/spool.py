@@ -46,7 +46,7 @@ def read_status(spool: Place) -> DeliveryStatus | None:
     path = path_of(spool) / _FILE
     if not path.exists():
         return None
-    values = path.read_json("end the training and start it again")
+    values = path.read_json("end the training and restart it")
     try:
         return DeliveryStatus(**values)
     except TypeError as error:

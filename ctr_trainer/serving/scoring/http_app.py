@@ -210,7 +210,7 @@ async def refused(request: Request, error: Exception) -> JSONResponse:
 
 async def _no_route(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    text = f"{request.method} {request.url.path}: predictions are at POST /v1/models/NAME{_PREDICT}"
+    text = f"{request.method} {request.url.path}: no such path or method; expected POST /v1/models/NAME{_PREDICT}"
     return JSONResponse({"error": text}, error.status_code)
 
 

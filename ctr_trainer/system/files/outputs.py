@@ -185,7 +185,7 @@ class Unfinished:
         try:
             return (self.path / UNFINISHED).lock()
         except BlockingIOError:
-            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
+            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait until it ends") from None
 
     def _holder(self) -> str:
         notes = [note for note in FileList(self.path, UNFINISHED).notes if "process" in note]

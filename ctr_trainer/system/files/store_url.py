@@ -81,7 +81,7 @@ def advice(root: Root) -> str:
             f"s3://bucket/key?endpoint_override=host:port&scheme=http) are right; {_ATTEMPTS} says how often a request "
             "is tried"
         )
-    return "see that the store is reached from here, and that its credentials are right"
+    return "check that this host reaches the store, and that the credentials are right"
 
 
 def _s3(root: Root) -> fs.S3FileSystem:
