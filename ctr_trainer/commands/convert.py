@@ -9,7 +9,7 @@ from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.messages.errors import UserError
 
-if TYPE_CHECKING:  # Imported where it is used, so that the help appears at once.
+if TYPE_CHECKING:  # Imported only where it is used, so that the help appears at once.
     from ctr_trainer.features.spec import FeatureSpec
 
 

@@ -78,7 +78,7 @@ def run(
     evaluation: EvaluationConfig,
     metrics: MetricsConfig,
 ) -> None:
-    """Searches, prints the best trials, and as the last line a JSON object of what was found."""
+    """Searches, prints the best trials, and prints the result as a JSON object on the last line."""
     from ctr_trainer.data.dataset import open_dataset
     from ctr_trainer.search import space
     from ctr_trainer.search.plan import TrialPlan, TrialPlans
@@ -92,7 +92,7 @@ def run(
     for name, path in (("train_data", data.train_data), ("eval_data", data.eval_data)):
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
-        open_dataset(path)  # Data without a conversion would be converted by each trial anew.
+        open_dataset(path)  # Each trial would convert other data again.
     own = TrialPlan(experiment, evaluation, metrics, given)
     texts = own.texts()
     found = space.load(flags.space)

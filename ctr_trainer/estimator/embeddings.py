@@ -242,7 +242,7 @@ class Embeddings:
             rows.flush()
 
     def close(self) -> None:
-        """Waits for the sync under way and ignores its errors; for a training that ends early."""
+        """Waits for a running sync and ignores its errors; for a training that ends early."""
         self._background.close()
         self._each_table.close()
 

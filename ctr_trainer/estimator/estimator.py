@@ -198,7 +198,7 @@ def _log_start(training: Training) -> None:
 
 @contextlib.contextmanager
 def _watched_step(training: Training) -> Iterator[None]:
-    """Tells the watchdog what the block waits for, and the other ranks if this rank's input ends in it."""
+    """Tells the watchdog what the block waits for, and tells the other ranks if the input of this rank ends in it."""
     observation = training.observation
     waiting = distributed.watchdog().waiting(f"step {observation.step + 1} and its gradient exchange")
     with waiting, observation.input_ends.noticed():

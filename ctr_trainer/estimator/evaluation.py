@@ -59,8 +59,8 @@ class ExampleGroups:
                 self._column = lambda batch: batch.keys[table][:, at]
         if name not in offered:
             raise UserError(
-                f"no column {name!r} to group by: it must be an id column or a single-valued sparse feature, of which "
-                f"there are {', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
+                f"no column {name!r} to group by: expected an id column or a single-valued sparse feature; there are "
+                f"{', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
             )
 
     def of(self, batch: Batch | None, fetched: np.ndarray) -> np.ndarray:

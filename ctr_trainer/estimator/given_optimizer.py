@@ -43,7 +43,7 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
 
     Raises:
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
-        updates a trainable variable by gradients that are not exchanged, or Horovod adds up those of several steps.
+        updates a trainable variable by gradients that are not exchanged, or Horovod adds up gradients of several steps.
     """
     if distributed.size() > 1 and notes().step_plan is FOREIGN_STEP:
         _warn_of_sum(spec.loss)

@@ -132,7 +132,7 @@ class ModelRecord:
 
 
 def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
-    """Returns the error that settings differ from the ones that a model was trained with.
+    """Returns the error for settings that differ from the settings that a model was trained with.
 
     Args:
       model_dir: the model directory.

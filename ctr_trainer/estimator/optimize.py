@@ -31,9 +31,9 @@ class TrainOp(TrainSettings):
         dense:  w -= scale * learning_rate * optimizer(sum_r W_r g_r / sum_r W_r)
         rows:   see `embedding.worker.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r in place of g_r
 
-    so that with SGD both parts move alike, as one worker's would on all the examples in one batch: the service's sum of
-    K steps of size 1/K is a mean. Over `accumulation_steps` micro-batches the sums go over these too, and there is one
-    step for them all.
+    so that with SGD both parts move as those of one worker would with all examples in one batch: the sum of K steps of
+    size 1/K is a mean. With `accumulation_steps` the sums also go over the micro-batches, and there is one step for
+    all of them.
 
     With `dense_sync_steps` = N > 1 (local SGD) each worker steps its own dense variables by its own g_r, and every N
     steps all of them, with the optimizer's state, become their mean over the workers:
@@ -41,13 +41,13 @@ class TrainOp(TrainSettings):
         dense:  w_r -= scale * learning_rate * optimizer(g_r);  after N steps  w = sum_r w_r / K
         rows:   as above with 1 in place of K W_r / sum_s W_s
 
-    A worker's dense variables then lag behind the others' by up to N steps, and the means are of workers, whatever
-    the weights of their examples.
+    The dense variables of a worker then lack up to N steps of the other workers, and the means count all workers
+    equally, whatever the weights of their examples.
 
-    Staleness: with `overlap_allreduce` a step's dense gradients are reduced while the next step runs, and applied at
-    its end. They are therefore computed on variables that lack the gradients of the previous step. Nothing is lost:
-    checkpoints, and so the end of training, first apply the gradients that are being reduced; the step after them then
-    applies nothing. Rows are updated as in local SGD, since the other workers' weights are not known in time.
+    Staleness: with `overlap_allreduce` the dense gradients of a step are reduced while the next step runs, and applied
+    at its end. They are therefore computed on variables that lack the gradients of the previous step. Nothing is lost:
+    a checkpoint, and so the end of training, first applies the gradients that are being reduced, and the next step
+    applies none. Rows are updated as in local SGD, since the weights of the other workers are not known in time.
 
     The gradients are clipped and regularized after the reduction: + l2 * w, then the clipping.
 

@@ -18,7 +18,7 @@ _CONNECT_PERIOD_SECONDS, _SILENT_PERIOD_SECONDS = 5.0, 0.5
 _SSH_PORT = 22
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[\w.-]+")
-# Horovod asks as often.
+# Horovod's elastic mode uses the same period.
 _DISCOVERY_PERIOD_SECONDS = 1.0
 _ANSWER_SECONDS = 30
 

@@ -80,7 +80,7 @@ class Output:
             )
         kinds = [_KINDS.get(status, Kind.LOST) for _, status in own]
         kind = next(each for each in (Kind.REFUSED, Kind.LOST, Kind.FAILED) if each in kinds)
-        # The rank that was killed, or whose host is gone, is the cause; a rank that reports the loss is not.
+        # The rank that was killed, or whose host is lost, is the cause; a rank that reports the loss is not.
         silent = [rank for rank, status in own if status not in _KINDS]
         first, status = own[0]
         rank: int | None = first

@@ -18,7 +18,7 @@ _SUMMARY = "train_summary.json"  # As `commands.train` names it.
 _KEY = "restarts"
 _log = logging.getLogger(__name__)
 # Names that checkpoints have. They are written out here, so that the launcher need not import TensorFlow.
-# A store is asked that often, and as long as this at the end of a start.
+# Seconds between two requests to a store, and the longest wait for a store at the end of a start.
 _STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 5.0
 _CHECKPOINTS, _MANIFEST, _STEP = "checkpoints", "manifest.json", re.compile(r"step-(\d{10})")
 
@@ -84,7 +84,7 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
         if path.exists() and path.stamp() != before:
             summary = path.read_json("`train` writes it anew")
             path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})
-    except (OSError, UserError) as error:  # The training has ended well all the same.
+    except (OSError, UserError) as error:  # The training itself has succeeded.
         _log.warning("cannot add the restarts to %s: %s", path, error)
 
 
@@ -183,7 +183,7 @@ class Reached:
         self._is_known = self._found is not None
 
     def trains_for(self, seconds: float) -> bool:
-        """Returns whether the workers have been training for so long."""
+        """Returns whether the workers have been training for at least this time."""
         return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
 
     def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:
@@ -209,7 +209,7 @@ class Reached:
         )
 
 
-def where_it_goes_on(model_dir: str) -> str:
+def where_it_resumes(model_dir: str) -> str:
     """Returns a sentence for a person who starts the same command again."""
     saved = Saved.newest(model_dir)
     if saved is None:

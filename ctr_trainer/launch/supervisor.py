@@ -12,7 +12,7 @@ from ctr_trainer.launch.backoff import LeftOut, Patience
 from ctr_trainer.launch.gate import StartingGate
 from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
-from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
+from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.launch import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 # horovodrun stops the other workers of one that has failed; that takes a second, and 10 s if one of them hangs.
 _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
-# A host that answers no more is lost.
+# A host that has been silent for this time is lost.
 _SILENT_SECONDS = 3.0
 # A training that ends sooner needs no standby.
 _STANDBY_SECONDS = 10.0
@@ -210,5 +210,5 @@ class Supervisor:
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
         said = attempt.said if attempt is not None else ""
-        text = f"stopped by {last_words.name_of(self._asked)}. {where_it_goes_on(self._model_dir)}"
+        text = f"stopped by {last_words.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
         raise StoppedInOrder(said or text, self._asked)

@@ -1,4 +1,4 @@
-"""What is read next: windows of a stream, a share of each per worker, and the position after any of their batches."""
+"""The plan of a stream: windows, the share of each worker in them, and the position after each batch."""
 
 import dataclasses
 import itertools
@@ -112,7 +112,7 @@ class Window:
         return max(-(-report.rows // batch_size) for report in self.reports.values())
 
     def left_after(self, batches: int) -> list[Range]:
-        """Returns what is left when each worker has taken this number of batches."""
+        """Returns the ranges that are left when each worker has taken this number of batches."""
         left = []
         for rank, share in enumerate(self.shares):
             cuts = self.reports[rank].cuts
@@ -123,7 +123,7 @@ class Window:
         return left
 
     def bad_before(self, batches: int) -> int:
-        """Returns the number of bad rows among those that are not left then."""
+        """Returns the number of bad rows that are not left when each worker has taken this number of batches."""
         found = 0
         for report in self.reports.values():
             found += report.cuts[batches][3] if batches < len(report.cuts) else len(report.bad)
@@ -174,7 +174,8 @@ def next_window(
 ) -> Window:
     """Plans the next `total` records, evenly over partitions, and over workers in the partitions' order.
 
-    Workers whose number divides that of equally busy partitions keep their partitions from window to window.
+    If all partitions are equally busy, and their number is a multiple of the number of workers, each worker keeps its
+    partitions from window to window.
 
     Args:
       source: the stream.

@@ -69,7 +69,7 @@ class Planner:
           has_other: whether the checkpoint has a position in an input of another kind.
 
         Raises:
-          UserError: records were removed that are not trained yet, or a partition is gone.
+          UserError: records were removed before they were trained, or a partition no longer exists.
         """
         source, start = self._source, self._config.start
         partitions = self._partitions = self._patiently(source.partitions)
@@ -102,7 +102,7 @@ class Planner:
           rows_per_message: rows of a message, as far as known.
 
         Raises:
-          UserError: records were removed that are not read yet.
+          UserError: records were removed before they were read.
         """
         now = time.monotonic()
         if now - self._checked > _CHECK_SECONDS:
@@ -163,7 +163,7 @@ class Planner:
 
     def _ends(self, hints: dict[int, int]) -> dict[int, int]:
         """Returns by partition the offset up to which there are records to read."""
-        if self._stops is not None:  # There are records up to there, whatever the brokers say.
+        if self._stops is not None:  # Records exist up to these offsets, even if the brokers report lower ends.
             return {p: max(self._stops.get(p, 0), self._next[p]) for p in self._partitions}
         latest = self._patiently(functools.partial(self._source.latest, self._partitions))
         return {p: max(end, hints.get(p, 0), self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}

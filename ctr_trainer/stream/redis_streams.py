@@ -75,7 +75,7 @@ class RedisSource:
         for partition, at in places.items():
             if at > max(last[partition], 0) and last[partition]:
                 texts[partition] = cut_text(self, partition, at, last[partition])
-            # The entry before is the one that was read last: while it is there, none after it was removed.
+            # The previous entry was read last: while it exists, no entry after it was removed.
             elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
                 key = self._key_of(partition)
                 known = self._asked(functools.partial(self._open().xinfo_stream, key), "the removed entries")

@@ -27,7 +27,7 @@ def uncollected() -> Iterator[None]:
 
 
 class Unavailable(Exception):
-    """The brokers do not answer now; the text says what was asked of whom."""
+    """The brokers do not answer now; the message says which request to which brokers failed."""
 
 
 class Message(NamedTuple):
@@ -151,7 +151,7 @@ class DeadLetters(Protocol):
     """Takes the records that cannot be trained on."""
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
-        """Takes descriptions of records: topic, partition, offset, row, reason, value. Waits for nobody."""
+        """Takes descriptions of records: topic, partition, offset, row, reason, value. Does not wait."""
 
     def flush(self) -> None:
         """Returns once all of them are kept: a checkpoint whose position is after a record needs its description."""

@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer.launch.backoff import Patience
 from ctr_trainer.launch.output import Ending, Kind, Output
-from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
+from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 
 KILLED = "rank 1 on a has ended without an error message: it was killed"
 
@@ -137,4 +137,4 @@ def test_a_store_that_is_gone_ends_no_launcher(monkeypatch, caplog):
     assert summary_stamp(gone) is None and Saved.newest(gone) is None
     add_to_summary(gone, [Restart(KILLED, "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", None, 0, 0.0)], None)
     assert "cannot add the restarts to s3://tests/model/train_summary.json" in caplog.text
-    assert where_it_goes_on(gone).startswith(f"{gone} cannot be read now")
+    assert where_it_resumes(gone).startswith(f"{gone} cannot be read now")

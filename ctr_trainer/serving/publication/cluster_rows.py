@@ -31,7 +31,7 @@ from ctr_trainer.system.messages.errors import UserError
 _log = logging.getLogger(__name__)
 _STEP_SECONDS = 0.05
 _NAMES_A_SCAN = 1000
-# The epoch of a removed key stays for so long, so that a reader sees that its record is too old; see `ClusterReader`.
+# The epoch of a removed key stays for this time, so that a reader sees that its record is too old; see `ClusterReader`.
 REMOVED_SECONDS = 600
 _ROWS_A_RUN = 50_000
 

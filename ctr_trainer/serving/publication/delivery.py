@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _LOOK_SECONDS = 0.2
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.5, 30.0
-_REPEAT_SECONDS = 60.0  # A problem that lasts is logged again after so long.
+_REPEAT_SECONDS = 60.0  # A problem that lasts is logged again after this time.
 
 
 class DeliverySupervisor:
