@@ -234,7 +234,7 @@ def progress_bar(progress: bool, what: str | None = None) -> tqdm.tqdm:
     """Makes a progress bar of rows and rows/s.
 
     Args:
-      progress: False hides the bar. It is also hidden if stderr is no terminal.
+      progress: False hides the bar. It is also hidden if stderr is not a terminal.
       what: text before the bar; None for none.
 
     Returns:

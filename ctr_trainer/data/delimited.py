@@ -85,7 +85,7 @@ def files(source: Input) -> list[str]:
     """Lists the files of `source`, which is a path, a URL, a glob, or a list of them.
 
     Raises:
-      UserError: a path is no file, or a glob matches none.
+      UserError: a path is not a file, or a glob matches none.
     """
     found = []
     for name in named(source):

@@ -25,7 +25,7 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
     """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
     A text is split at the separators, a list has its elements, and any other value is a list of one value. Empty values
-    do not count: "A||B" has two values, "" has none. A row is bad if a weight in it is no finite number.
+    do not count: "A||B" has two values, "" has none. A row is bad if a weight in it is not a finite number.
 
     Args:
       values: column of the source.
@@ -125,7 +125,7 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
     texts = pc.list_element(parts.filter(pa.array(has_weight)), 1)
     found, bad = numbers(texts, pa.float32())
     weights[has_weight] = found.to_numpy(zero_copy_only=False)
-    wrong = np.isnan(weights)  # An empty weight is wrong too, like a weight that is no number.
+    wrong = np.isnan(weights)  # An empty weight is wrong too, like a weight that is not a number.
     if bad is not None:
         wrong[has_weight] |= bad
     return values, weights, wrong if wrong.any() else None

@@ -17,8 +17,9 @@ _PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # what else may be cas
 
 
 def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns a float array, NaN if missing or bad, and which rows hold a value that is no finite number; None if none
-    do.
+    """Returns a float array, NaN if missing or bad, and a mask of the rows whose value is not a finite number.
+
+    The mask is None if there is no such row.
 
     Args:
       values: a column of numbers, or of texts that hold numbers.

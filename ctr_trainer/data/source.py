@@ -56,7 +56,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def reopened(self) -> "Source":
-        """Returns the same source, which opens the files anew, for another thread."""
+        """Returns the same source with its own open files, for another thread."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -103,7 +103,7 @@ class ParquetGroups:
         return table
 
     def reopened(self) -> "ParquetGroups":
-        """Returns the same row groups, with files opened anew, for another thread."""
+        """Returns the same row groups with their own open files, for another thread."""
         other = copy.copy(self)
         other._open = {}
         return other
@@ -119,7 +119,7 @@ def description(files: Iterable[tuple[int | None, Sequence[int]]]) -> str:
     """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
 
     The digest is computed from the size and the numbers of rows of each file, not from paths, so that data may be
-    moved. Data that are written anew with other row groups, or in another order of the rows, have another digest.
+    moved. Data that are written again with other row groups, or in another order of the rows, have another digest.
 
     Args:
       files: (size in bytes, or None if it is not known; numbers of rows of the row groups) of each file, in order.
@@ -146,7 +146,7 @@ class ConvertedData(Source):
       path: directory of the data set, or its URL.
 
     Raises:
-      UserError: the directory is no finished data set.
+      UserError: the directory is not a finished data set.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:

@@ -35,7 +35,7 @@ class TextBlocks:
       longest: number of bytes of the longest line, at least `size`.
 
     Raises:
-      UserError: the file cannot be read, is empty, or is no text.
+      UserError: the file cannot be read, is empty, or is not text.
     """
 
     def __init__(self, file: str, size: int, longest: int) -> None:

@@ -148,7 +148,7 @@ def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
     """Returns the kind of each wanted feature that the records have."""
     found = {}
     for record in records:
-        with contextlib.suppress(Exception):  # The record is no Example; the parser reports it, with its row.
+        with contextlib.suppress(Exception):  # The record is not an Example; the parser reports it, with its row.
             for name, feature in tf.train.Example.FromString(record).features.feature.items():
                 if name in wanted and name not in found and (kind := feature.WhichOneof("kind")):
                     found[name] = kind

@@ -69,7 +69,7 @@ class DatasetWriter:
                     for number in range(file.num_row_groups):
                         groups.append(file.read_row_group(number))
             except (OSError, pa.ArrowInvalid):
-                break  # This file, and all after it, are written anew.
+                break  # This file, and all after it, are written again.
             for group in groups:
                 self.statistics.add(group)
                 advanced(self.statistics.rows)

@@ -211,7 +211,7 @@ def _refuse_foreign(path: str) -> None:
     state = tf.train.get_checkpoint_state(os.path.dirname(path))
     own = tuple(os.path.join(os.path.dirname(path), place, "") for place in (RECENT, BEST))
     if state is None or not state.model_checkpoint_path.startswith(own):
-        found = f"names {state.model_checkpoint_path}" if state else "is no checkpoint file of TensorFlow"
+        found = f"names {state.model_checkpoint_path}" if state else "is not a checkpoint file of TensorFlow"
         raise UserError(
             f"{path} {found}, so another program trains in this directory: name another model_dir, or move the file"
         )

@@ -39,7 +39,7 @@ class Patience:
         """Counts a restart. Returns why the workers are not restarted, a sentence; "" if they are.
 
         Args:
-          ending: `Ending` that is no `FINISHED`.
+          ending: `Ending` other than `FINISHED`.
         """
         if ending.kind is Kind.REFUSED:
             return "Not restarted: the same flags and data would end the same way"

@@ -95,7 +95,7 @@ class FixedHosts(Hosts):
 class DiscoveredHosts(Hosts):
     """Hosts that a command prints, asked every second by a thread.
 
-    If the command fails, or prints what is no list of hosts, the hosts of the previous answer stay. The first call
+    If the command fails, or prints what is not a list of hosts, the hosts of the previous answer stay. The first call
     has to succeed.
 
     Args:

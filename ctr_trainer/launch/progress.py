@@ -82,7 +82,7 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
     path = path_of(model_dir) / _SUMMARY
     try:
         if path.exists() and path.stamp() != before:
-            summary = path.read_json("`train` writes it anew")
+            summary = path.read_json("`train` writes it again")
             path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})
     except (OSError, UserError) as error:  # The training itself has succeeded.
         _log.warning("cannot add the restarts to %s: %s", path, error)

@@ -42,7 +42,7 @@ class Correction:
 
 
 class LateLabelsHook(tf1.train.SessionRunHook):
-    """Raises UserError after a batch with a label that is neither 0 nor 1, or with a late record that is no positive.
+    """Raises UserError after a batch with a label that is neither 0 nor 1, or with a late record that is not positive.
 
     Args:
       name: name of the label, for the error.

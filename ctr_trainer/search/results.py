@@ -126,7 +126,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
 
 
 def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
-    """Writes the files anew, and returns what was found.
+    """Writes the files, and returns the result of the search.
 
     Raises:
       UserError: no trial was evaluated.

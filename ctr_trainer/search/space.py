@@ -135,7 +135,7 @@ def load(path: str) -> Space:
       path: path or URL of the file; "" for the default space.
 
     Raises:
-      UserError: the file cannot be read, or is no space; names the table and the key.
+      UserError: the file cannot be read, or is not a space; names the table and the key.
     """
     source = path or str(DEFAULT)
     try:

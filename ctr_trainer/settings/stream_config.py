@@ -65,7 +65,7 @@ class StreamConfig(Settings, title="Stream"):
 
 
 def seconds_of(text: str) -> float | None:
-    """Returns a time in seconds since 1970; without a zone it is UTC. None if the text is no time."""
+    """Returns a time in seconds since 1970; without a zone it is UTC. None if the text is not a time."""
     try:
         found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -238,7 +238,7 @@ class _Output:
         self.path = path
 
     def add(self, name: str) -> Path:
-        """Returns the path of a file. The directory is not made anew once the driver has given the conversion up."""
+        """Returns the path of a file. The directory is not created again after the driver has aborted."""
         if not (self.path / UNFINISHED).exists():
             raise UserError(
                 f"{self.path}: a task does not find the driver's {UNFINISHED} there; name an output that every "

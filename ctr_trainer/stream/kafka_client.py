@@ -37,7 +37,7 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
       group: the consumer group, unless the file names one.
 
     Raises:
-      UserError: the file cannot be read, or a line is no setting.
+      UserError: the file cannot be read, or a line is not a setting.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": address.hosts,

@@ -22,7 +22,7 @@ from ctr_trainer.system.messages.errors import Lost, UserError
 from ctr_trainer.system.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
-# A start on a busy machine, with kernels to compile, takes minutes and is no failure. So the limit counts the time in
+# A start on a busy machine, with kernels to compile, takes minutes without a failure. So the limit counts the time in
 # which the service uses less than this share of a core; and a start that only turns in a circle ends after this many
 # times the limit in CPU time.
 _LEAST_SHARE, _MOST_CPU = 0.01, 10

@@ -161,7 +161,7 @@ class ClientSecurity:
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
             return f"its certificate is not signed by service_ca: {why}"
         except (OSError, ValueError):
-            pass  # It cannot be reached, or is no address: the connection itself reports that.
+            pass  # It cannot be reached, or is not an address: the connection itself reports that.
         return None
 
 

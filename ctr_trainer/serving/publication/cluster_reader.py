@@ -84,7 +84,7 @@ class ClusterReader:
 
     Each row has its epoch; so has a removed row, for a while. A row that is more than one epoch ahead of the served
     record raises `RowsAhead`. Each read and each refresh checks by the marks of the buckets that the cluster has not
-    lost rows. If it has, reads raise `RowsLost` until all rows are published anew.
+    lost rows. If it has, reads raise `RowsLost` until all rows are published again.
 
     Args:
       url: see `Cluster`.

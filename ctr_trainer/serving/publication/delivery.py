@@ -179,7 +179,7 @@ class Delivery:
     """Delivers records one by one, in order, and removes from the spool all records before the last delivered one.
 
     The target is the only memory: a new process continues after the target's newest record. So if the process is
-    killed, the record that it was delivering is either delivered or is delivered anew.
+    killed, the record that it was delivering is either delivered already or delivered again.
 
     Args:
       spool: path or URL of the publication that a training writes.

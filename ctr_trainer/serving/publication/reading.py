@@ -74,7 +74,7 @@ class RowsAhead(UserError):
 
 
 class RowsLost(UserError):
-    """The place has lost rows of the served record: requests are refused until all rows are published anew."""
+    """The place has lost rows of the served record: requests are refused until all rows are published again."""
 
 
 class Unreadable:

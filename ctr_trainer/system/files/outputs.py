@@ -252,7 +252,7 @@ def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]
       names: names of the files to write, or patterns of names.
 
     Raises:
-      UserError: such a file exists and is no earlier report, or the directory is a file; names the file.
+      UserError: such a file exists and is not an earlier report, or the directory is a file; names the file.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UserError(f"output={directory}: is a file; name a directory")

@@ -227,7 +227,7 @@ class Child:
 
 
 def told_by_parent() -> dict[str, Any] | None:
-    """Returns what the process that started this one as a `Child` told it; None if this process is no `Child`.
+    """Returns what the process that started this one as a `Child` told it; None if this process is not a `Child`.
 
     A process that is a `Child` ends once its standard input closes. The processes that it starts are none.
     """
