@@ -84,7 +84,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:
-    """Returns the union of two masks, the first of which may be None; None if no row is in it."""
+    """Returns the union of two masks; `bad` may be None. Returns None if the union is empty."""
     wrong = wrong if bad is None else bad | wrong
     return wrong if wrong.any() else None
 

@@ -38,7 +38,7 @@ class ExampleGroups:
       fetch: the tensor to fetch with the step; None if the batch itself has the column.
 
     Raises:
-      UserError: there is no such column; names the columns that there are.
+      UserError: there is no such column; the message names the columns.
     """
 
     def __init__(self, inputs: GraphInput, name: str) -> None:

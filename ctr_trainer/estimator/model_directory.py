@@ -104,7 +104,7 @@ def newest_model_record(model_dir: str) -> dict[str, Any] | None:
 
 
 def no_checkpoint(model_dir: str) -> UserError:
-    """Returns the error that there is no checkpoint."""
+    """Returns the error for a model directory without a checkpoint."""
     return UserError(f"there is no checkpoint in {model_dir}; train first, with this model_dir")
 
 

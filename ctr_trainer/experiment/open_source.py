@@ -87,7 +87,7 @@ def _look(
     if spec is None and model is not None:
         spec = model[0]
     if spec is None:
-        return {"converted": path}  # which it is not, and opening it says so
+        return {"converted": path}  # It is not converted: opening it raises the error.
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
         data_cache = str(path_of(model_dir) / _CACHE)

@@ -26,7 +26,7 @@ class Kind(enum.Enum):
 
     FINISHED = "finished"
     LOST = "lost"  # A rank, a host or a service is lost, or hangs.
-    FAILED = "failed"  # An error that nobody expected.
+    FAILED = "failed"  # An unexpected error.
     REFUSED = "refused"  # An error that the user can correct.
     CHANGED = "changed"  # The launcher has ended them, to start them on other hosts.
 
@@ -122,9 +122,9 @@ def _how(status: int) -> str:
 
 
 class Outlet:
-    """Writes lines from a thread, so that nobody waits for a reader that stands still, such as a paused pager.
+    """Writes lines from a thread, so that the launcher does not wait for a reader that hangs, such as a paused pager.
 
-    At most `most_bytes` are kept for a reader that stands still. Further lines are dropped, and their number is written
+    At most `most_bytes` are kept for a reader that hangs. Further lines are dropped, and their number is written
     in their place as soon as the reader reads again.
 
     Args:
@@ -171,7 +171,7 @@ class Outlet:
                 if not self._lines:
                     return
                 stream, line = self._lines.popleft()
-            with contextlib.suppress(OSError, ValueError):  # If nobody reads any more, the training continues.
+            with contextlib.suppress(OSError, ValueError):  # If the reader has ended, the training continues.
                 stream.buffer.write(line)
                 stream.buffer.flush()
             with self._changed:

@@ -37,7 +37,7 @@ def batch_ensemble(
     Returns:
       float32[B, members, hidden_units[-1]].
 
-    Advice: 8 to 32 members; the layers cost `members` times as much as those of one perceptron.
+    Advice: 8 to 32 members; the layers cost `members` times as much as the layers of one perceptron.
 
     Example:
       >>> batch_ensemble(tf.ones([2, 8]), (16, 4), members=3).shape

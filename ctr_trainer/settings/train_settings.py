@@ -45,7 +45,7 @@ class LrGroups:
         """Returns the factor of each variable.
 
         Raises:
-          UserError: a scope has no variable; names those that there are.
+          UserError: a scope has no variable; the message names the scopes of the model.
         """
         names = [variable.op.name for variable in variables]
         for scope, _ in self.factors:

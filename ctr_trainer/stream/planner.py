@@ -99,7 +99,7 @@ class Planner:
 
         Args:
           hints: for each partition, an offset up to which a worker has seen records.
-          rows_per_message: rows of a message, as far as known.
+          rows_per_message: estimated number of rows per message.
 
         Raises:
           UserError: records were removed before they were read.

@@ -113,7 +113,7 @@ class StreamSource(Protocol):
         It ends when all records have come. If the brokers do not answer, it waits for them.
 
         Raises:
-          UserError: a record is not kept any more.
+          UserError: a record is no longer kept.
         """
 
     def watermarks(self) -> dict[int, int]:

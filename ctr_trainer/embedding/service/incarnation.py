@@ -95,13 +95,13 @@ class Incarnation:
 
     @contextlib.contextmanager
     def replaced(self, why: str) -> Iterator[None]:
-        """Lets the block replace the rows, once no request is under way and no other block replaces them.
+        """Lets the block replace the rows, once no request runs and no other block replaces them.
 
         Args:
           why: text on what became of the former rows, for clients that ask for them.
 
         Raises:
-          Lost: a request is under way for too long.
+          Lost: a request runs for too long.
         """
         with self._changed:
             self._replacing, self._why = self._replacing + 1, why

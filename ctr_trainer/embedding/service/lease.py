@@ -38,7 +38,7 @@ class Renewal:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the renewals; returns once none is under way."""
+        """Ends the renewals; returns once none runs."""
         self._end.set()
         self._thread.join()
 

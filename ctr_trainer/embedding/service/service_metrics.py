@@ -156,7 +156,7 @@ class _HttpHandler(wsgiref.simple_server.WSGIRequestHandler):
 
 
 class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A server with few connections: a new one ends the oldest, so that silent ones keep nobody out."""
+    """A server with few connections: a new one ends the oldest, so that silent ones do not block others."""
 
     daemon_threads = True
     most_connections = 8

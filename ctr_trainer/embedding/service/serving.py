@@ -98,7 +98,7 @@ def serve(
             _log_status(service)
         _log_status(service)
         _log.info("embedding service on %s ends", address)
-        # Calls under way may end, but a client that has stopped reading must not hold up the exit.
+        # Running calls may end, but a client that has stopped reading must not delay the exit.
         closing = threading.Thread(target=service.shutdown, daemon=True)
         closing.start()
         closing.join(_SHUTDOWN_SECONDS)

@@ -56,7 +56,7 @@ class LockedTables:
         self._lock = threading.RLock()
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the names, ascending, of the tables that there are now."""
+        """Yields the names of the current tables, ascending."""
         return iter(sorted(self.tables))
 
     def create(self, config: TableConfig, shard: int, shards: int) -> None:

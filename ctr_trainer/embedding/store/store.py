@@ -182,7 +182,7 @@ class Store(abc.ABC):
           path: the directory; made if it does not exist.
           epoch: number of the epoch that is written.
           dtype: type of the packed rows, see `packed_rows`.
-          after: the epoch that was published last, with what this store has written for it; None writes all rows.
+          after: the epoch that was published last, with the files that this store wrote for it; None writes all rows.
 
         Returns:
           a list of dicts, see `packed_writer.write`.

@@ -60,7 +60,7 @@ class StepHistory:
 
 
 def blocks_of_rows(keys: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields int64[n], the slots of a table's rows in parts; `keys` are those of its slots, 0 for a free slot."""
+    """Yields int64[n], the slots of a table's rows in parts; `keys` has the key of each slot, 0 for a free one."""
     slots = np.flatnonzero(keys)
     for first in range(0, len(slots), _BLOCK):
         yield slots[first : first + _BLOCK]

@@ -44,7 +44,7 @@ class ClusterFence:
 
     Raises:
       UserError: another process renews the lease; the message names it.
-      ClusterFull: nobody has the lease, and the cluster has no room for it.
+      ClusterFull: the lease is free, and the cluster has no room for it.
     """
 
     def __init__(self, cluster: Cluster, lease_secs: float) -> None:

@@ -79,7 +79,7 @@ class ClusterSweep:
 
         Args:
           kept: the numbers of the generations whose rows stay.
-          newest: rows of later generations stay, too; None if the caller holds the fence, so that nobody else can
+          newest: rows of later generations stay, too; None if the caller holds the fence, so that no other process can
             begin a generation.
 
         Raises:

@@ -133,7 +133,7 @@ class ClusterTarget:
         try:
             return ClusterFence(self._cluster, lease_secs)
         except ClusterFull as error:
-            _log.warning("%s; rows that nobody reads are deleted first", error)
+            _log.warning("%s; rows of other generations are deleted first", error)
         # Nobody has the fence. A process that takes it meanwhile begins a generation of a higher number.
         (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
         self._sweep.finish(self._kept(), int(newest or 0))

@@ -194,7 +194,7 @@ class Delivery:
         """Delivers the next record and returns it; returns None if no further record is written yet.
 
         Raises:
-          UserError: the target does not take the record, or the spool lacks it. `DeliveryStatus.problem` says so, too.
+          UserError: the target refuses the record, or the spool lacks it. `DeliveryStatus.problem` has the same text.
         """
         publication = records.read_publication(self._spool)
         if publication is None:

@@ -218,7 +218,7 @@ def _copy(source: Path, target: Path) -> None:
     """Copies a file, or shares its bytes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, LocalPath) and isinstance(target, LocalPath):
-        target.unlink(missing_ok=True)  # A killed process may have left the shared file, which nobody may write to.
+        target.unlink(missing_ok=True)  # A killed process may have left the shared file, which must not be written to.
         target.share(source)
         target.sync()
         return

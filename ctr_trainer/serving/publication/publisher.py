@@ -37,10 +37,10 @@ class Publisher:
     An error is logged, and the thread tries again: it never ends a training.
 
     Args:
-      spool: the spool, which nobody else writes to.
+      spool: the `Spool`, to which only this publisher writes.
       tower: the writer of the dense tower.
       to: what the log calls the target.
-      delivery: restarts the process that delivers the spool; None if nobody takes the records away.
+      delivery: restarts the process that delivers the spool; None if no process delivers it.
       config: the settings.
       clock: f() -> seconds.
 

@@ -39,7 +39,7 @@ class Batcher:
     """A queue of examples, and threads that score batches of them.
 
     A batch has whole requests, in their order. If a batch fails, each of its requests is scored alone. A request is not
-    scored if nobody waits for it any more, because its time is over or its future was cancelled.
+    scored if its time is over or its future was cancelled.
 
     Args:
       score: the function that scores a batch.
@@ -155,7 +155,7 @@ class Batcher:
         )
 
     def _drop_late(self) -> None:
-        """Removes the requests that nobody waits for any more."""
+        """Removes the requests whose time is over or whose future was cancelled."""
         now = time.monotonic()
         kept: collections.deque[_Waiting] = collections.deque()
         for each in self._queue:

@@ -134,7 +134,7 @@ class Examples:
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
     def expanded(self) -> "Examples":
-        """Returns examples each of which has its own copy of the context's values."""
+        """Returns examples in which each example has its own copy of the context's values."""
         shared = {name: _repeated(self.columns[name], self.count) for name in self.context}
         return dataclasses.replace(self, columns={**self.columns, **shared}, context=frozenset())
 

@@ -36,7 +36,7 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
 def of_candidates(inputs: RawInputs, context: object, candidates: object, limits: ScoreLimits) -> Examples:
     """Returns an example for each candidate, which has the context's features and its own.
 
-    The limits are those of the expanded examples.
+    The limits apply to the expanded examples.
 
     Args:
       inputs: the features that the model reads.

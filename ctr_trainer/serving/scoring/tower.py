@@ -91,7 +91,7 @@ class Tower:
     Args:
       path: local directory of the SavedModel.
       earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read.
-      spare: a tower that nobody uses any more, or None. If it has the same graph, the new tower takes its session, so
+      spare: a tower that is no longer used, or None. If it has the same graph, the new tower takes its session, so
         that TensorFlow does not plan the graph again. Otherwise the spare tower is closed.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 REFUSED = 1
 # Wrong flags.
 USAGE = 2
-# An error that nobody expected (EX_SOFTWARE of BSD's sysexits.h).
+# An unexpected error (EX_SOFTWARE of BSD's sysexits.h).
 FAILED = 70
 # A rank, a host or a service is lost, or hangs: the same command may succeed later (EX_TEMPFAIL there).
 LOST = 75
