@@ -180,7 +180,7 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
     assert np.isnan(labels.pop()).all()
     write(records, (_without_label(row(i)) for i in range(ROWS)))
     assert len(predicted(records)) == ROWS
-    for data, error in ((unlabelled, "wanted for the label"), (tmp_path / "nulls.parquet", "is not a label of 0 or 1")):
+    for data, error in ((unlabelled, "for the label"), (tmp_path / "nulls.parquet", "is not a label of 0 or 1")):
         assert cli.main(["evaluate", flagfile, f"--eval_data={data}"]) == 1
         assert error in capsys.readouterr().err
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_named(tmp_path):
     (tmp_path / "empty" / "_SUCCESS").touch()
     for name, message in {
         "text.parquet": "text.parquet: not a Parquet file",
-        "struct.parquet": "struct.parquet: column 'c' has type struct.*cannot become feature 'c'",
+        "struct.parquet": "struct.parquet: column 'c' has type struct.*cannot be read as feature 'c'",
         "empty": "empty: it has no file",
         "none*": "no such file or directory",
     }.items():

@@ -76,7 +76,7 @@ def advice(root: Root) -> str:
     """Returns what to look at if a store refuses or does not answer."""
     if root.scheme == "s3":
         return (
-            "see that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
+            "check that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
             "(AWS_REGION) and, of a store that is not Amazon's, the endpoint (AWS_ENDPOINT_URL, or "
             f"s3://bucket/key?endpoint_override=host:port&scheme=http) are right; {_ATTEMPTS} says how often a request "
             "is tried"
