@@ -1,9 +1,15 @@
-"""The data sets of `accuracy.py`: real logs that are converted once, and the same rows as arrays for the peers."""
+"""What the parts of `model_quality.py` and `leaderboard.py` share: real data sets, and a file of results.
+
+The data sets are logs that are converted once; the peers get the same rows as arrays.
+"""
 
 import dataclasses
+import json
 import os
 import pathlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +34,43 @@ class Parts:
     train: pathlib.Path
     valid: pathlib.Path
     test: pathlib.Path
+
+
+class Results:
+    """A file of JSON lines, each with the values that identify a run and with its figures.
+
+    Attributes:
+      lines: the objects of all lines.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = pathlib.Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.lines: list[dict[str, Any]] = []
+        if self._path.is_file():
+            self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+
+    def has(self, **key: Any) -> bool:
+        """Returns whether there is a line with these values."""
+        return any(_matches(line, key) for line in self.lines)
+
+    def add(self, **line: Any) -> None:
+        """Appends a line."""
+        self.lines.append(line)
+        with self._path.open("a") as file:
+            print(json.dumps(line), file=file)
+
+    def once(
+        self, key: dict[str, Any], run: Callable[..., dict[str, Any]], *arguments: Any, **more: Any
+    ) -> dict[str, Any]:
+        """Returns the line with these values; if there is none, adds one with the figures that `run` returns."""
+        if not self.has(**key):
+            self.add(**key, **run(*arguments, **more))
+        return next(line for line in self.lines if _matches(line, key))
+
+
+def _matches(line: dict[str, Any], key: dict[str, Any]) -> bool:
+    return all(line.get(name) == value for name, value in key.items())
 
 
 def default_directory():
@@ -76,7 +119,7 @@ def export_arrays(parts, path):
     Each part of train, valid and test has `PART/ids` int32[n, F], `PART/bag/NAME` int32[n, most values], `PART/dense`
     float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids count the values of the training part
     from 1; 0 stands for other values, for missing ones and for padding. `sizes` int64[F] and `sizes/NAME` are the
-    numbers of ids with 0, and `bucketised` bool[F] says which of the F features are numbers.
+    numbers of ids with 0.
     """
     path = pathlib.Path(path)
     if path.is_file():
@@ -88,7 +131,6 @@ def export_arrays(parts, path):
     vocabularies = [_vocabulary(column) for column in columns]
     arrays = {
         "sizes": np.array([len(vocabulary) + 1 for vocabulary in vocabularies]),
-        "bucketised": np.array([feature.is_bucketised for feature in table.single]),
     }
     for part, batch in rows.items():
         columns = zip(batch.keys[table.name].T, vocabularies, strict=True)

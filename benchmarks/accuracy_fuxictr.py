@@ -1,19 +1,25 @@
-"""Models of FuxiCTR, composed of its layers by the equations of its model zoo: https://github.com/reczoo/FuxiCTR.
+"""Trains models of FuxiCTR, composed of its layers by the equations of its model zoo; prints a JSON line for each seed.
 
-Its package has the layers, the training loop and the regularizers, but not these models, which are in its repository.
-Widths, embeddings and the batch size equal our flagfiles; all else equals its configuration templates: no dropout, Adam
-at 1e-3, a tenth of this rate after an epoch without a better validation AUC, and the end after two such epochs. (With
-its batches of 10,000, the validation AUC is 0.007 lower.) Its loop gets batches of tensors, which its own reader would
-make one row at a time.
+Its package (https://github.com/reczoo/FuxiCTR) has the layers, the training loop and the regularizers; these models are
+in its repository only. Widths, embeddings and the batch size equal our flagfiles; all else equals its configuration
+templates: no dropout, Adam at 1e-3, a tenth of this rate after an epoch without a better validation AUC, and the end
+after two such epochs. (With its batches of 10,000, the validation AUC is 0.007 lower.) Its loop gets batches of
+tensors, which its own reader would make one row at a time.
+
+    python benchmarks/accuracy_fuxictr.py ARRAYS MODEL L2 SEED...
+
+ARRAYS is a file of `accuracy_data.export_arrays`. The part `bars` of `model_quality.py` runs this program by
+--peer_python; it needs no package of this project.
 """
 
+import json
 import logging
 import pathlib
+import sys
 import tempfile
 
 import numpy as np
 import torch
-from accuracy_torch import BATCH_SIZE, CROSS_LAYERS, DIM, HIDDEN_UNITS
 from fuxictr.features import FeatureMap
 from fuxictr.pytorch.layers import (
     BilinearInteractionV2,
@@ -29,8 +35,10 @@ from fuxictr.pytorch.layers import (
 )
 from fuxictr.pytorch.models import BaseModel
 from fuxictr.pytorch.torch_utils import seed_everything
+from sklearn.metrics import log_loss, roc_auc_score
 from torch import nn
 
+DIM, HIDDEN_UNITS, CROSS_LAYERS, BATCH_SIZE = 16, (256, 128, 64), 3, 2048
 LEARNING_RATE, EPOCHS = 1e-3, 100
 NAME = "accuracy"  # The name of the data.
 # The defaults of our models.
@@ -38,53 +46,58 @@ CIN_UNITS, HEADS, HEAD_DIM, ATTENTION_LAYERS, SENET_REDUCTION = (64, 64), 2, 16,
 BLOCKS, BLOCK_UNITS, GATE_UNITS = 3, 64, 64
 
 
-class DeepFM(BaseModel):
-    """p = sigmoid(FM(x) + MLP(x))."""
+class Model(BaseModel):
+    """p = sigmoid(logits(x, e)), x the features of a batch and e their embeddings, float32[B, F, DIM]."""
 
     def __init__(self, features, **settings):
         super().__init__(features, **settings)
         self.embedding_layer = FeatureEmbedding(features, DIM)
-        self.fm = FactorizationMachine(features)
-        self.mlp = MLP_Block(features.sum_emb_out_dim(), list(HIDDEN_UNITS), output_dim=1)
+        self.add_layers(features, features.num_fields, features.sum_emb_out_dim())
 
     def forward(self, inputs):
         inputs = self.get_inputs(inputs)
         vectors = self.embedding_layer(inputs)
-        logits = self.fm(inputs, vectors) + self.mlp(vectors.flatten(start_dim=1))
-        return {"y_pred": self.output_activation(logits)}
+        return {"y_pred": self.output_activation(self.logits(inputs, vectors, vectors.flatten(start_dim=1)))}
 
 
-class DCNv2(BaseModel):
+def mlp(width):
+    """Returns the hidden layers and an output of one number."""
+    return MLP_Block(width, list(HIDDEN_UNITS), output_dim=1)
+
+
+class DeepFM(Model):
+    """p = sigmoid(FM(x) + MLP(x))."""
+
+    def add_layers(self, features, fields, width):
+        self.fm = FactorizationMachine(features)
+        self.mlp = mlp(width)
+
+    def logits(self, inputs, vectors, flat):
+        return self.fm(inputs, vectors) + self.mlp(flat)
+
+
+class DCNv2(Model):
     """p = sigmoid(w [CrossNetV2(x), MLP(x)])."""
 
-    def __init__(self, features, **settings):
-        super().__init__(features, **settings)
-        width = features.sum_emb_out_dim()
-        self.embedding_layer = FeatureEmbedding(features, DIM)
+    def add_layers(self, features, fields, width):
         self.crossnet = CrossNetV2(width, CROSS_LAYERS)
         self.parallel_dnn = MLP_Block(width, list(HIDDEN_UNITS))
         self.fc = nn.Linear(width + HIDDEN_UNITS[-1], 1)
 
-    def forward(self, inputs):
-        inputs = self.embedding_layer(self.get_inputs(inputs), flatten_emb=True)
-        logits = self.fc(torch.cat([self.crossnet(inputs), self.parallel_dnn(inputs)], dim=-1))
-        return {"y_pred": self.output_activation(logits)}
+    def logits(self, inputs, vectors, flat):
+        return self.fc(torch.cat([self.crossnet(flat), self.parallel_dnn(flat)], dim=-1))
 
 
-class XDeepFM(BaseModel):
+class XDeepFM(Model):
     """p = sigmoid(LR(x) + CIN(e) + MLP(e))."""
 
-    def __init__(self, features, **settings):
-        super().__init__(features, **settings)
-        self.embedding_layer, self.lr = FeatureEmbedding(features, DIM), LogisticRegression(features, use_bias=False)
-        self.cin = CompressedInteractionNet(features.num_fields, list(CIN_UNITS))
-        self.mlp = MLP_Block(features.sum_emb_out_dim(), list(HIDDEN_UNITS), output_dim=1)
+    def add_layers(self, features, fields, width):
+        self.lr = LogisticRegression(features, use_bias=False)
+        self.cin = CompressedInteractionNet(fields, list(CIN_UNITS))
+        self.mlp = mlp(width)
 
-    def forward(self, inputs):
-        inputs = self.get_inputs(inputs)
-        vectors = self.embedding_layer(inputs)
-        logits = self.lr(inputs) + self.cin(vectors) + self.mlp(vectors.flatten(start_dim=1))
-        return {"y_pred": self.output_activation(logits)}
+    def logits(self, inputs, vectors, flat):
+        return self.lr(inputs) + self.cin(vectors) + self.mlp(flat)
 
 
 class Interacting(nn.Module):
@@ -97,46 +110,36 @@ class Interacting(nn.Module):
         self.attention = ScaledDotProductAttention()
 
     def forward(self, x):
-        parts = (layer(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for layer in self.projections())
+        projections = self.query, self.key, self.value
+        parts = (layer(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for layer in projections)
         return (self.attention(*parts)[0].transpose(1, 2).flatten(start_dim=2) + self.rest(x)).relu()
 
-    def projections(self):
-        return self.query, self.key, self.value
 
-
-class AutoInt(BaseModel):
+class AutoInt(Model):
     """p = sigmoid(w attention(e) + MLP(e))."""
 
-    def __init__(self, features, **settings):
-        super().__init__(features, **settings)
-        self.embedding_layer = FeatureEmbedding(features, DIM)
+    def add_layers(self, features, fields, width):
         widths = [DIM, *[HEADS * HEAD_DIM] * (ATTENTION_LAYERS - 1)]
         self.attention = nn.Sequential(*map(Interacting, widths))
-        self.fc = nn.Linear(features.num_fields * HEADS * HEAD_DIM, 1)
-        self.mlp = MLP_Block(features.sum_emb_out_dim(), list(HIDDEN_UNITS), output_dim=1)
+        self.fc = nn.Linear(fields * HEADS * HEAD_DIM, 1)
+        self.mlp = mlp(width)
 
-    def forward(self, inputs):
-        vectors = self.embedding_layer(self.get_inputs(inputs))
-        logits = self.fc(self.attention(vectors).flatten(start_dim=1)) + self.mlp(vectors.flatten(start_dim=1))
-        return {"y_pred": self.output_activation(logits)}
+    def logits(self, inputs, vectors, flat):
+        return self.fc(self.attention(vectors).flatten(start_dim=1)) + self.mlp(flat)
 
 
-class FiBiNET(BaseModel):
+class FiBiNET(Model):
     """p = sigmoid(LR(x) + MLP([bilinear(e), bilinear(senet(e))]))."""
 
-    def __init__(self, features, **settings):
-        super().__init__(features, **settings)
-        fields = features.num_fields
-        self.embedding_layer, self.lr = FeatureEmbedding(features, DIM), LogisticRegression(features, use_bias=False)
+    def add_layers(self, features, fields, width):
+        self.lr = LogisticRegression(features, use_bias=False)
         self.senet = SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
         self.plain, self.weighted = (BilinearInteractionV2(fields, DIM, "field_interaction") for _ in range(2))
-        self.mlp = MLP_Block(fields * (fields - 1) * DIM, list(HIDDEN_UNITS), output_dim=1)
+        self.mlp = mlp(fields * (fields - 1) * DIM)
 
-    def forward(self, inputs):
-        inputs = self.get_inputs(inputs)
-        vectors = self.embedding_layer(inputs)
+    def logits(self, inputs, vectors, flat):
         pairs = torch.cat([self.plain(vectors), self.weighted(self.senet(vectors))], dim=1)
-        return {"y_pred": self.output_activation(self.lr(inputs) + self.mlp(pairs.flatten(start_dim=1)))}
+        return self.lr(inputs) + self.mlp(pairs.flatten(start_dim=1))
 
 
 class MaskBlock(nn.Module):
@@ -151,21 +154,17 @@ class MaskBlock(nn.Module):
         return self.out(self.mask(context) * x)
 
 
-class MaskNet(BaseModel):
+class MaskNet(Model):
     """p = sigmoid(MLP([block_i(e, norm(e))])), the parallel one."""
 
-    def __init__(self, features, **settings):
-        super().__init__(features, **settings)
-        self.embedding_layer = FeatureEmbedding(features, DIM)
-        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(features.num_fields))
-        self.blocks = nn.ModuleList(MaskBlock(features.num_fields * DIM) for _ in range(BLOCKS))
-        self.mlp = MLP_Block(BLOCKS * BLOCK_UNITS, list(HIDDEN_UNITS), output_dim=1)
+    def add_layers(self, features, fields, width):
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(fields))
+        self.blocks = nn.ModuleList(MaskBlock(fields * DIM) for _ in range(BLOCKS))
+        self.mlp = mlp(BLOCKS * BLOCK_UNITS)
 
-    def forward(self, inputs):
-        vectors = self.embedding_layer(self.get_inputs(inputs))
+    def logits(self, inputs, vectors, flat):
         normed = torch.cat([norm(vectors[:, at]) for at, norm in enumerate(self.norms)], dim=1)
-        outs = [block(vectors.flatten(start_dim=1), normed) for block in self.blocks]
-        return {"y_pred": self.output_activation(self.mlp(torch.cat(outs, dim=1)))}
+        return self.mlp(torch.cat([block(flat, normed) for block in self.blocks], dim=1))
 
 
 class Stream(nn.Module):
@@ -181,40 +180,31 @@ class Stream(nn.Module):
         return self.mlp(2 * self.gate(self.context) * x)
 
 
-class FinalMLP(BaseModel):
+class FinalMLP(Model):
     """p = sigmoid(w_1 o_1 + w_2 o_2 + o_1' W o_2), o_i the output of stream i."""
 
-    def __init__(self, features, **settings):
-        super().__init__(features, **settings)
-        self.embedding_layer = FeatureEmbedding(features, DIM)
-        self.first, self.second = (Stream(features.sum_emb_out_dim()) for _ in range(2))
+    def add_layers(self, features, fields, width):
+        self.first, self.second = (Stream(width) for _ in range(2))
         last = HIDDEN_UNITS[-1]
         self.of_first, self.of_second = nn.Linear(last, 1), nn.Linear(last, 1)
         # Its parameter has the shape [last * last, 1], for which Xavier's deviation is this.
         self.both = nn.Parameter(torch.empty(last, last).normal_(std=(2 / (last * last + 1)) ** 0.5))
 
-    def forward(self, inputs):
-        vectors = self.embedding_layer(self.get_inputs(inputs), flatten_emb=True)
-        first, second = self.first(vectors), self.second(vectors)
+    def logits(self, inputs, vectors, flat):
+        first, second = self.first(flat), self.second(flat)
         logits = self.of_first(first) + self.of_second(second)
-        logits = logits + ((first @ self.both) * second).sum(dim=1, keepdim=True)
-        return {"y_pred": self.output_activation(logits)}
+        return logits + ((first @ self.both) * second).sum(dim=1, keepdim=True)
 
 
-class IPNN(BaseModel):
+class IPNN(Model):
     """p = sigmoid(MLP([e, <e_i, e_j>]))."""
 
-    def __init__(self, features, **settings):
-        super().__init__(features, **settings)
-        fields = features.num_fields
-        self.embedding_layer = FeatureEmbedding(features, DIM)
+    def add_layers(self, features, fields, width):
         self.products = InnerProductInteraction(fields, output="inner_product")
-        self.mlp = MLP_Block(fields * DIM + fields * (fields - 1) // 2, list(HIDDEN_UNITS), output_dim=1)
+        self.mlp = mlp(fields * DIM + fields * (fields - 1) // 2)
 
-    def forward(self, inputs):
-        vectors = self.embedding_layer(self.get_inputs(inputs))
-        both = torch.cat([vectors.flatten(start_dim=1), self.products(vectors)], dim=1)
-        return {"y_pred": self.output_activation(self.mlp(both))}
+    def logits(self, inputs, vectors, flat):
+        return self.mlp(torch.cat([flat, self.products(vectors)], dim=1))
 
 
 MODELS = {
@@ -295,3 +285,21 @@ def _columns(arrays, part):
 
 def _bags(arrays):
     return [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
+
+
+def main():
+    file, model, l2, *seeds = sys.argv[1:]
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    for seed in map(int, seeds):
+        valid, test = train(model, arrays, float(l2), seed)
+        found = {
+            "auc": float(roc_auc_score(arrays["test/labels"], test)),
+            "logloss": float(log_loss(arrays["test/labels"], np.clip(test.astype(np.float64), 1e-7, 1 - 1e-7))),
+            "valid": float(roc_auc_score(arrays["valid/labels"], valid)),
+        }
+        print(json.dumps({"seed": seed, "setting": float(l2), **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,6 @@ import contextlib
 import json
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,23 +19,20 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+import sides  # noqa: F401, since it makes `tests` importable
 from pyarrow import flight
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-from serving_load import serving  # noqa: E402
-
-import ctr_trainer as ctr  # noqa: E402
-from ctr_trainer.data.convert import convert  # noqa: E402
-from ctr_trainer.data.reader import BatchReader  # noqa: E402
-from ctr_trainer.estimator.optimize import TrainOp  # noqa: E402
-from ctr_trainer.features.spec import FeatureSpec  # noqa: E402
-from ctr_trainer.models import deepfm  # noqa: E402
-from ctr_trainer.models.params import ModelParams  # noqa: E402
-from tests.constant import CONSTANT  # noqa: E402
-from tests.scoring import trained  # noqa: E402
-from tests.scoring.conftest import Client  # noqa: E402
+import ctr_trainer as ctr
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests.constant import CONSTANT
+from tests.scoring import trained
+from tests.scoring.conftest import Client
+from tests.scoring.process import serving
 
 FEATURES, SHARED, ROWS = 26, 20, 20_000
 Ask = Callable[[], np.ndarray]

@@ -23,20 +23,16 @@ import json
 import os
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+import sides
+from stream_loop import PARTITIONS, TOPIC, Rows, training
 
-import sides  # noqa: E402
-from stream_loop import PARTITIONS, TOPIC, Rows, training  # noqa: E402
-
-from tests.stream import brokers  # noqa: E402
+from tests.stream import brokers
 
 KEYS = {
     "loop": ("click_to_score_p50_secs", "click_to_score_p99_secs", "marked_records", "records_per_sec"),
@@ -95,38 +91,18 @@ def measure_file(args: argparse.Namespace) -> dict[str, Any]:
     return {"stream_over_file": max(medians.values())} | {f"stream_over_file_{k}": v for k, v in medians.items()}
 
 
-def measure_delayed(args: argparse.Namespace) -> dict[str, Any]:
-    """Measures `--delayed_labels` on simulated streams."""
-    return importlib.import_module("delayed_labels").measure()
-
-
-def measure_candidates(args: argparse.Namespace) -> dict[str, Any]:
-    """Measures requests of one context with many candidates."""
-    return importlib.import_module("candidates").measure()
-
-
-def measure_loop(args: argparse.Namespace) -> dict[str, Any]:
-    """Measures the seconds from a record to a score that shows it."""
-    return importlib.import_module("stream_loop").measure(args)
-
-
-def measure_kills(args: argparse.Namespace) -> dict[str, Any]:
-    """Measures what kills do to the records of a stream."""
-    return importlib.import_module("stream_kills").measure(args.kills, args.kill_secs, args.kill_records)
-
-
-def measure_switches(args: argparse.Namespace) -> dict[str, Any]:
-    """Measures answers of a server while new towers and rows arrive."""
-    return importlib.import_module("switches").measure(args.epochs)
+def _measure(module: str, *arguments: Any) -> dict[str, Any]:
+    """Returns what `measure` of a module returns; only the modules of the chosen parts are imported."""
+    return importlib.import_module(module).measure(*arguments)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "loop": measure_loop,
+    "loop": lambda args: _measure("stream_loop", args),
     "file": measure_file,
-    "delayed": measure_delayed,
-    "candidates": measure_candidates,
-    "switches": measure_switches,
-    "kills": measure_kills,
+    "delayed": lambda args: _measure("delayed_labels"),
+    "candidates": lambda args: _measure("candidates"),
+    "switches": lambda args: _measure("switches", args.epochs),
+    "kills": lambda args: _measure("stream_kills", args.kills, args.kill_secs, args.kill_records),
 }
 
 

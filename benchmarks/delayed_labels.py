@@ -20,22 +20,17 @@ their final labels. A method closes the share (method - ignore) / (oracle - igno
 """
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import json
 import pathlib
 import statistics
-import sys
 import tempfile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from ctr_trainer import cli
+from sides import command
 
 DAYS, WINDOW_HOURS, WAIT_HOURS, MEAN_HOURS, COLUMN = 20, 1.0, 72.0, (0.1, 12.0), "C14"
 METRICS = ("auc", "logloss", "copc")
@@ -73,15 +68,6 @@ METHODS = {
     "ignore_at_once": Method(0.0, True),
     "fake_negative": Method(0.0, True, "fake_negative"),
 }
-
-
-def command(*arguments: object) -> str:
-    """Runs a command of the package in this process. Returns the last line that it prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        code = cli.main(list(map(str, arguments)))
-    if code:
-        raise SystemExit(f"{arguments[0]} ended with {code}")
-    return out.getvalue().strip().rpartition("\n")[2]
 
 
 def records(impressions: pa.Table, method: Method, seed: int) -> pa.Table:

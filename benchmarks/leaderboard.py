@@ -12,7 +12,8 @@ by the validation AUC, and the test part is read once. configs/leaderboard/figur
 of single models, and where each comes from.
 
 movielens, adult and criteo_sample are the real data of the tests, of which BARS has no figures: --path is then the
-directory that has movielens/, adult/ and criteo/.
+directory that has movielens/, adult/ and criteo/. The first two have their own flagfiles; the first rows of Criteo's
+challenge are split at random into files of the form of Criteo_x4, and then handled as Criteo_x4.
 
 Each run is a line of --results and is not repeated while its flags are the same. The table has means over the seeds,
 with the spread, highest minus lowest; core seconds are the CPU time of the training with its evaluations. The last line
@@ -32,12 +33,15 @@ from typing import Any
 
 import accuracy_data
 import leaderboard_data
-import leaderboard_samples
+import numpy as np
 import sides
-from accuracy import Results
+from accuracy_data import Results
 from leaderboard_data import load
 
 MODELS = ("deepfm", "dcn_v2")
+SAMPLES = ("movielens", "adult", "criteo_sample")
+_HEADER = ",".join(["Label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))])
+_SHARES, _SPLIT_SEED = {"train": 0.7, "valid": 0.1, "test": 0.2}, 2018
 SEEDS = (1, 2, 3, 4, 5)
 _FIGURES = ("auc", "logloss", "gauc", "copc", "examples_per_sec", "core_seconds")
 _NOT_BARS = "These are not the leaderboard's files: the figures are not the leaderboard's."
@@ -65,8 +69,9 @@ class Run:
     flags: tuple[str, ...]
     group: str = ""
 
-    def result(self, work: pathlib.Path) -> dict[str, float]:
-        """Trains, tests the best epoch, and returns the figures by the names in `_FIGURES`, and `valid`."""
+    def result(self, work: pathlib.Path, title: str) -> dict[str, float]:
+        """Prints the title, trains, tests the best epoch, and returns the figures by the names in `_FIGURES`."""
+        print(title, file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix=f"{self.model}_", dir=work) as model_dir:
             data = f"--train_data={self.parts.train}", f"--eval_data={self.parts.valid}", f"--model_dir={model_dir}"
             own = f"--model={self.model}", f"--seed={self.seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
@@ -95,9 +100,9 @@ def _call(*arguments: str) -> tuple[str, float]:
 def _runs(flags: argparse.Namespace) -> list[Run]:
     """Checks and converts the data; returns the runs, of a model all seeds after one another."""
     work, runs = flags.work / flags.data, []
-    if flags.data in leaderboard_samples.NAMES:
+    if flags.data in SAMPLES:
         for model in flags.models:
-            parts, given = leaderboard_samples.prepare(flags.data, flags.path, work, model)
+            parts, given = _sample(flags.data, flags.path, work, model)
             runs += [Run(parts, model, seed, (*given, *flags.more)) for seed in flags.seeds]
         return runs
     data = load(flags.data)
@@ -109,19 +114,37 @@ def _runs(flags: argparse.Namespace) -> list[Run]:
     return runs
 
 
+def _sample(
+    name: str, path: pathlib.Path, work: pathlib.Path, model: str
+) -> tuple[accuracy_data.Parts, tuple[str, ...]]:
+    """Returns the converted parts of one of SAMPLES, and the flags of a model."""
+    if name != "criteo_sample":
+        data = {"movielens": "movielens-random"}.get(name, name)
+        flagfile = accuracy_data.ROOT / "configs" / f"{name}_{model}.flags"
+        if not flagfile.is_file():
+            sys.exit(f"{flagfile}: there is no such flagfile, so {model} has no settings that were chosen on {name}")
+        return accuracy_data.prepare(data, path, work), (f"--flagfile={flagfile}",)
+    files, source = work / "files", path / "criteo" / "train_head.tsv"
+    if not (files / "test.csv").is_file():
+        if not source.is_file():
+            sys.exit(f"{source}: there is no such file; --path=DIR is the directory that has criteo/train_head.tsv")
+        lines = source.read_text().splitlines()
+        part_of = np.random.default_rng(_SPLIT_SEED).choice(len(_SHARES), len(lines), p=list(_SHARES.values()))
+        files.mkdir(parents=True, exist_ok=True)
+        for number, part in enumerate(_SHARES):
+            rows = [lines[row].replace("\t", ",") for row in np.flatnonzero(part_of == number)]
+            (files / f"{part}.csv").write_text("\n".join([_HEADER, *rows, ""]))
+    parts = leaderboard_data.prepare(load("criteo_x4"), files, work, model, choose_on_test=False, any_files=True)
+    return parts, (f"--flagfile={leaderboard_data.CONFIGS / 'criteo_sample.flags'}",)
+
+
 def _measured(runs: list[Run], flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Returns the results of each model, one per seed; runs what --results lacks."""
     results, found = Results(flags.results), {}
     for number, run in enumerate(runs, 1):
         key = dict(data=flags.data, model=run.model, seed=run.seed, flags=_experiment(run))
-        if not results.has(**key):
-            print(
-                f"run {number} of {len(runs)}: {flags.data}, {run.model}, seed {run.seed}", file=sys.stderr, flush=True
-            )
-            results.add(**key, **run.result(flags.work / flags.data))
-        found.setdefault(run.model, []).append(
-            next(line for line in results.lines if all(line.get(name) == value for name, value in key.items()))
-        )
+        title = f"run {number} of {len(runs)}: {flags.data}, {run.model}, seed {run.seed}"
+        found.setdefault(run.model, []).append(results.once(key, run.result, flags.work / flags.data, title))
     return found
 
 
@@ -137,7 +160,7 @@ def _experiment(run: Run) -> list[str]:
 
 def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Returns the JSON object: by model means, spreads of AUC and log loss, and, of BARS' files, its figures."""
-    known = flags.data not in leaderboard_samples.NAMES
+    known = flags.data not in SAMPLES
     bars = load(flags.data) if known and not flags.any_files else None
     models: dict[str, dict[str, Any]] = {}
     for model, lines in found.items():
@@ -189,7 +212,7 @@ def table(models: dict[str, dict[str, Any]]) -> str:
 
 def notes(flags: argparse.Namespace) -> list[str]:
     """Returns what has to be said of the figures."""
-    if flags.data in leaderboard_samples.NAMES:
+    if flags.data in SAMPLES:
         return ["BARS has no figures of these data. docs/accuracy.md says how their settings were chosen."]
     data = load(flags.data)
     said = [_NOT_BARS] if flags.any_files else []
@@ -217,7 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flags(arguments: list[str] | None) -> argparse.Namespace:
-    names = (*leaderboard_data.figures(), *leaderboard_samples.NAMES)
+    names = (*leaderboard_data.figures(), *SAMPLES)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--path", type=pathlib.Path, help="directory of train.csv, valid.csv and test.csv")
@@ -232,7 +255,7 @@ def _flags(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=pathlib.Path, help="JSON lines; default: results.jsonl below --work")
     parser.add_argument("more", nargs="*", help="further flags of `train`, after a --: -- --epochs=1 --threads=8")
     flags = parser.parse_args(arguments)
-    if flags.path is None and flags.data not in leaderboard_samples.NAMES:
+    if flags.path is None and flags.data not in SAMPLES:
         parser.error(f"--data={flags.data} needs --path=DIR, the directory of {load(flags.data).download}, unpacked")
     flags.path = flags.path or accuracy_data.default_directory()
     flags.results = flags.results or flags.work / "results.jsonl"

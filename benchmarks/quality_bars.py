@@ -1,8 +1,8 @@
 """The part `bars` of `model_quality.py`: our models by `--recipe=bars` and FuxiCTR's, trained on the same rows.
 
-The splits and the widths are those of `accuracy.py`, L2 is the one that FuxiCTR's validation AUC chose there, and all
-else is what the recipe and FuxiCTR's configurations set: no dropout, batches of 2048. Adult has its numbers as
-categories only, since FuxiCTR embeds numbers and we do not. Results stay in bars.jsonl below --work.
+L2 is the one of a grid that FuxiCTR's validation AUC chose, and all else is what the recipe and FuxiCTR's
+configurations set: no dropout, batches of 2048. Adult has its numbers as categories only, since FuxiCTR embeds numbers
+and we do not. Results stay in bars.jsonl below --work.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 
-import accuracy
 import accuracy_data
 
 from ctr_trainer.experiment import recipes
@@ -28,7 +27,7 @@ PEER_SECONDS = 6 * 3600
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `bars_gap_max`, the largest shortfall of our mean test AUC; prints a line for each model and data set."""
-    results = accuracy.Results(flags.work / "bars.jsonl")
+    results = accuracy_data.Results(flags.work / "bars.jsonl")
     gaps = []
     for data in flags.data or L2:
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
@@ -47,17 +46,16 @@ def flags_of_ours(data: str, model: str) -> list[str]:
     return [*preset, *own, *(f"--model_params={param}" for param in PARAMS.get(model, ()))]
 
 
-def _ours(results: accuracy.Results, data: str, parts: accuracy_data.Parts, model: str, seed: int) -> None:
+def _ours(results: accuracy_data.Results, data: str, parts: accuracy_data.Parts, model: str, seed: int) -> None:
     import accuracy_ours  # It imports TensorFlow.
 
     chosen = flags_of_ours(data, model)
     key = dict(side="ours", data=data, model=model, seed=seed, flags=chosen)
-    if not results.has(**key):
-        results.add(**key, **accuracy_ours.run(data, parts, model, seed, chosen, is_flagfile=False))
+    results.once(key, accuracy_ours.run, data, parts, model, seed, chosen, is_flagfile=False)
 
 
 def _theirs(
-    results: accuracy.Results, data: str, parts: accuracy_data.Parts, model: str, flags: argparse.Namespace
+    results: accuracy_data.Results, data: str, parts: accuracy_data.Parts, model: str, flags: argparse.Namespace
 ) -> None:
     key = dict(side="peer", data=data, model=model, library="FuxiCTR", setting=L2[data])
     missing = [seed for seed in flags.seeds if not results.has(**key, seed=seed)]
@@ -65,17 +63,16 @@ def _theirs(
         return
     arrays = flags.work / f"{data}.npz"
     accuracy_data.export_arrays(parts, arrays)
-    script = pathlib.Path(__file__).with_name("accuracy_peers.py")
-    command = [flags.peer_python, script, f"--data={data}", f"--arrays={arrays}", "--library=FuxiCTR"]
-    command += [f"--model={model}", f"--setting={L2[data]}", f"--seeds={','.join(map(str, missing))}"]
+    script = pathlib.Path(__file__).with_name("accuracy_fuxictr.py")
+    command = list(map(str, [flags.peer_python, script, arrays, model, L2[data], *missing]))
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PEER_SECONDS)
     if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}")
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}")
     for line in done.stdout.splitlines():
         results.add(**key | json.loads(line))
 
 
-def _gap(results: accuracy.Results, data: str, model: str, seeds: list[int]) -> float:
+def _gap(results: accuracy_data.Results, data: str, model: str, seeds: list[int]) -> float:
     """Returns FuxiCTR's mean test AUC less ours, and prints both."""
     sides = []
     for side in ("peer", "ours"):

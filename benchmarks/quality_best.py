@@ -8,7 +8,6 @@ import argparse
 import json
 import statistics
 
-import accuracy
 import accuracy_data
 
 # The data sets and the keys of their figures.
@@ -17,7 +16,7 @@ DATA = {"adult": "adult_best_auc", "movielens-history": "movielens_history_best_
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns the figures by key; prints a line for each flagfile."""
-    results = accuracy.Results(flags.work / "best.jsonl")
+    results = accuracy_data.Results(flags.work / "best.jsonl")
     found = {}
     for data in flags.data or DATA:
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
@@ -37,7 +36,7 @@ def models_of(data: str) -> list[str]:
 
 
 def _means(
-    results: accuracy.Results, data: str, parts: accuracy_data.Parts, model: str, seeds: list[int]
+    results: accuracy_data.Results, data: str, parts: accuracy_data.Parts, model: str, seeds: list[int]
 ) -> dict[str, float]:
     """Returns the means of the metrics over the seeds, and the `spread` of the test AUC, highest less lowest."""
     import accuracy_ours
@@ -45,9 +44,7 @@ def _means(
     runs = []
     for seed in seeds:
         key = dict(side="ours", data=data, model=model, seed=seed, config=accuracy_ours.fingerprint(data, model))
-        if not results.has(**key):
-            results.add(**key, **accuracy_ours.run(data, parts, model, seed))
-        runs.append(next(each for each in results.lines if {name: each.get(name) for name in key} == key))
+        runs.append(results.once(key, accuracy_ours.run, data, parts, model, seed))
     means = {
         name: round(statistics.mean(each[name] for each in runs), 6) for name in ("valid", "auc", "logloss", "copc")
     }

@@ -8,21 +8,17 @@ not in ASIDE. Results stay in defaults.jsonl below --work.
 """
 
 import argparse
-import contextlib
-import io
 import itertools
 import json
 import pathlib
 import statistics
-import sys
 from collections.abc import Callable
+from typing import Any
 
-import accuracy
 import accuracy_data
-import accuracy_peers
 import numpy as np
+from sides import command
 
-from ctr_trainer import cli
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.features.spec import FeatureSpec
@@ -36,7 +32,7 @@ RARE = 0.01  # Share of positives of the samples with rare positives.
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `defaults_minus_lr_min`, our least mean test AUC less the regression's; prints a line per data set."""
-    results, model = accuracy.Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0]
+    results, model = accuracy_data.Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0]
     missing = {}
     for data, seed in itertools.product(flags.data or DATA, flags.seeds):
         if not results.has(data=data, seed=seed, model=model):
@@ -49,7 +45,7 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
     return {"defaults_minus_lr_min": round(min(differences), 6)}
 
 
-def _difference(results: accuracy.Results, data: str, model: str, seeds: list[int]) -> float:
+def _difference(results: accuracy_data.Results, data: str, model: str, seeds: list[int]) -> float:
     """Returns our mean AUC less the regression's, and prints the figures of a data set."""
     lines = [each for each in results.lines if (each["data"], each["model"]) == (data, model) and each["seed"] in seeds]
     found = {name: [each[name] - each[f"lr_{name}"] for each in lines] for name in ("auc", "logloss")}
@@ -75,19 +71,9 @@ def prepare(data: str, seed: int, real_data: pathlib.Path, work: pathlib.Path) -
 def train(parts: accuracy_data.Parts, model: str, seed: int, model_dir: pathlib.Path) -> dict[str, float]:
     """Returns METRICS of the test part, by default settings."""
     own = [f"--model={model}", f"--model_dir={model_dir}"]
-    _command("train", f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--seed={seed}", *own)
-    found = _command("evaluate", f"--eval_data={parts.test}", f"--model_dir={model_dir}", "--exact_auc")
+    command("train", f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--seed={seed}", *own)
+    found = json.loads(command("evaluate", f"--eval_data={parts.test}", f"--model_dir={model_dir}", "--exact_auc"))
     return {name: found[name] for name in METRICS}
-
-
-def _command(name: str, *given: str) -> dict[str, float]:
-    """Runs a command of ours in this process; returns the JSON object of its last line, {} if it prints nothing."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        status = cli.main([name, *given])
-    if status:
-        sys.exit(f"{name} {' '.join(given)} ended with {status}")
-    lines = printed.getvalue().splitlines()
-    return json.loads(lines[-1]) if lines else {}
 
 
 def regression(parts: accuracy_data.Parts) -> dict[str, float]:
@@ -103,7 +89,7 @@ def regression(parts: accuracy_data.Parts) -> dict[str, float]:
     scaler = sklearn.preprocessing.StandardScaler().fit(arrays["train/dense"]) if arrays["train/dense"].size else None
     for part in ("train", "valid", "test") if scaler else ():
         arrays[f"{part}/dense"] = scaler.transform(arrays[f"{part}/dense"])
-    columns = {part: accuracy_peers.one_hot(arrays, part) for part in ("train", "valid", "test")}
+    columns = {part: one_hot(arrays, part) for part in ("train", "valid", "test")}
     tried = []
     for c in C:
         model = sklearn.linear_model.LogisticRegression(C=c, max_iter=1000)
@@ -118,6 +104,28 @@ def regression(parts: accuracy_data.Parts) -> dict[str, float]:
         "copc": float(labels.sum() / scores.sum()),
         "c": c,
     }
+
+
+def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
+    """Returns a sparse float32[n, columns] of the ids and the numbers; id 0 has no column."""
+    import scipy.sparse
+
+    blocks = []
+    for values, size in zip(arrays[f"{part}/ids"].T, arrays["sizes"], strict=True):
+        blocks.append(_shares(values[:, None], int(size)))
+    for name in (name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")):
+        blocks.append(_shares(arrays[f"{part}/bag/{name}"], int(arrays[f"sizes/{name}"])))
+    return scipy.sparse.hstack([*blocks, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
+
+
+def _shares(values: np.ndarray, size: int) -> Any:
+    """Returns a sparse float32[n, size - 1]: a value of a bag of n has 1 / n in its column."""
+    import scipy.sparse
+
+    counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
+    shares = np.broadcast_to(1 / counts, values.shape).astype(np.float32).ravel()
+    rows = np.repeat(np.arange(len(values)), values.shape[1])
+    return scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:]
 
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> None:

@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 
-import accuracy
 import accuracy_data
 
 # The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
@@ -23,12 +22,12 @@ _OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns the smallest difference of the mean test AUCs; prints a line for each data set."""
-    results = accuracy.Results(flags.work / "search.jsonl")
+    results = accuracy_data.Results(flags.work / "search.jsonl")
     data_sets = flags.data or DATA
     gains = []
     for data in data_sets:
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
-        found = search(data, parts, flags.work, flags.search_minutes / len(data_sets), [f"--model={MODEL}"])
+        found = search(data, parts, flags.work, flags.search_minutes / len(data_sets))
         chosen = flags_found(pathlib.Path(found["flagfile"]))
         tested = {side: _tested(results, data, parts, side, flags.seeds, chosen) for side in ("found", "by_hand")}
         means = {side: statistics.mean(each["auc"] for each in runs) for side, runs in tested.items()}
@@ -37,25 +36,14 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
     return {"search_minus_hand_tuned_min": round(min(gains), 6)}
 
 
-def search(
-    data: str, parts: accuracy_data.Parts, work: pathlib.Path, minutes: float, given: list[str], space: str = ""
-) -> dict[str, object]:
-    """Searches by validation AUC, or continues a search; returns its last line.
-
-    Args:
-      data, parts: the data set.
-      work: directory of the search.
-      minutes: of this start; 0 for what was found before.
-      given: flags that the search starts from.
-      space: path of the space; "" for the default one.
-    """
+def search(data: str, parts: accuracy_data.Parts, work: pathlib.Path, minutes: float) -> dict[str, object]:
+    """Searches by validation AUC, or continues a search for as long again; returns its last line."""
     work.mkdir(parents=True, exist_ok=True)
-    flagfile, output = work / f"{data}.search.flags", work / f"{data}.search"
+    flagfile = work / f"{data}.search.flags"
     lines = [f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={work / f'{data}.model'}"]
-    flagfile.write_text("\n".join([*lines, *given, "--best_metric=auc", "--seed=1"]) + "\n")
-    command = [sys.executable, "-m", "ctr_trainer", "search", f"--flagfile={flagfile}", f"--output={output}"]
-    command += [f"--minutes={minutes}"] if minutes else ["--minutes=0", "--budget_rows=1"]
-    done = subprocess.run([*command, *([f"--space={space}"] if space else [])], stdout=subprocess.PIPE, text=True)
+    flagfile.write_text("\n".join([*lines, f"--model={MODEL}", "--best_metric=auc", "--seed=1"]) + "\n")
+    command = [sys.executable, "-m", "ctr_trainer", "search", f"--flagfile={flagfile}", f"--minutes={minutes}"]
+    done = subprocess.run([*command, f"--output={work / f'{data}.search'}"], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -68,19 +56,20 @@ def flags_found(flagfile: pathlib.Path) -> list[str]:
 
 
 def _tested(
-    results: accuracy.Results, data: str, parts: accuracy_data.Parts, side: str, seeds: list[int], chosen: list[str]
+    results: accuracy_data.Results,
+    data: str,
+    parts: accuracy_data.Parts,
+    side: str,
+    seeds: list[int],
+    chosen: list[str],
 ) -> list[dict[str, float]]:
     """Returns the figures of a side by seed."""
     import accuracy_ours  # It imports TensorFlow.
 
-    is_by_hand = side == "by_hand"
-    flags = [accuracy_ours.fingerprint(data, MODEL)] if is_by_hand else chosen
-    found = []
+    is_by_hand, found = side == "by_hand", []
+    flags, own = ([accuracy_ours.fingerprint(data, MODEL)], []) if is_by_hand else (chosen, chosen)
     for seed in seeds:
         key = dict(side=side, data=data, seed=seed, flags=flags)
-        if not results.has(**key):
-            own = [] if is_by_hand else chosen
-            results.add(**key, **accuracy_ours.run(data, parts, MODEL, seed, own, is_flagfile=is_by_hand))
-        line = next(each for each in results.lines if {name: each.get(name) for name in key} == key)
+        line = results.once(key, accuracy_ours.run, data, parts, MODEL, seed, own, is_flagfile=is_by_hand)
         found.append({name: round(line[name], 6) for name in ("seed", "auc", "logloss", "copc", "valid")})
     return found

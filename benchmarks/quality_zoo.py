@@ -21,7 +21,6 @@ import textwrap
 import time
 from typing import Any
 
-import accuracy
 import accuracy_data
 import numpy as np
 import tensorflow as tf
@@ -88,7 +87,7 @@ def models() -> list[str]:
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Trains the models, writes the table, and returns the best test AUC with histories and without."""
-    results = accuracy.Results(flags.work / "zoo.jsonl")
+    results = accuracy_data.Results(flags.work / "zoo.jsonl")
     wanted = [(model, chosen(model)) for model in flags.models or models()]
     wanted += [(model, sized(model, size)) for size in flags.sizes for model in SIZES if model in dict(wanted)]
     for seed in flags.seeds:

@@ -45,18 +45,18 @@ def sides(steps: int) -> dict[str, Side]:
     alone, two = (f"--steps={steps}", "--cores=0"), (f"--steps={steps}", "--cores=0,1")
     shared, averaged = "--embedding_service=shared", "--dense_sync_steps=30"
     return {
-        "one": Side("ours.py", alone),
-        "one_service": Side("ours.py", (*alone, "--service_core=1", "--prefetch_batches=4")),
-        "one_bf16": Side("ours.py", (*alone, "--mixed_precision=bfloat16"), needs_bfloat16=True),
-        "in_graph": Side("baselines.py", ("in_graph", *alone)),
-        "tower": Side("baselines.py", ("tower", *alone)),
-        "one_2_cores": Side("ours.py", (*two, "--prefetch_batches=4", "--overlap_lookup")),
-        "one_2_cores_in_turn": Side("ours.py", (*two, "--prefetch_batches=4")),
-        "two_shared": Side("ours.py", (*two, shared, averaged), workers=2),
-        "two_service": Side("ours.py", (*two, averaged), workers=2),
-        "two_shared_each": Side("ours.py", (*two, shared), workers=2),
-        "two_service_each": Side("ours.py", (*two, "--prefetch_batches=4"), workers=2),
-        "two_naive": Side("baselines.py", ("in_graph", *two), workers=2),
+        "one": Side(("ours", *alone)),
+        "one_service": Side(("ours", *alone, "--service_core=1", "--prefetch_batches=4")),
+        "one_bf16": Side(("ours", *alone, "--mixed_precision=bfloat16"), needs_bfloat16=True),
+        "in_graph": Side(("in_graph", *alone)),
+        "tower": Side(("tower", *alone)),
+        "one_2_cores": Side(("ours", *two, "--prefetch_batches=4", "--overlap_lookup")),
+        "one_2_cores_in_turn": Side(("ours", *two, "--prefetch_batches=4")),
+        "two_shared": Side(("ours", *two, shared, averaged), workers=2),
+        "two_service": Side(("ours", *two, averaged), workers=2),
+        "two_shared_each": Side(("ours", *two, shared), workers=2),
+        "two_service_each": Side(("ours", *two, "--prefetch_batches=4"), workers=2),
+        "two_naive": Side(("in_graph", *two), workers=2),
     }
 
 
@@ -118,7 +118,7 @@ def main() -> None:
     chosen["one"].run()  # compiles the kernels and warms the file cache
     rates = compare(chosen, flags.rounds)
     small = ("--batch_size=64", f"--steps={flags.rss_steps}", "--cores=0", "--prefetch_batches=4")
-    (memory,) = Side("ours.py", small).run()
+    (memory,) = Side(("ours", *small)).run()
     growth = memory.get("rss_growth_percent")
     with tempfile.TemporaryDirectory() as directory:
         first = seconds_to_first_step(directory)

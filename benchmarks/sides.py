@@ -1,16 +1,25 @@
-"""The sides of a comparison: scripts that run in turn, so that a drift of the machine's speed affects all of them."""
+"""What benchmarks share: commands, waiting, and the sides of a comparison.
 
+The sides run in turn, so that a drift of the machine's speed affects all of them. The import of this module makes
+`tests` importable.
+"""
+
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
 TIMEOUT_SECONDS = 1800
 
 
@@ -37,25 +46,55 @@ def call(command: Sequence[object], root: pathlib.Path = ROOT, **more: str) -> s
     return done
 
 
+def command(*arguments: object) -> str:
+    """Runs a command of the package in this process. Returns the last line that it prints, "" if it prints nothing."""
+    from ctr_trainer import cli
+
+    line = [*map(str, arguments)]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        status = cli.main(line)
+    if status:
+        raise SystemExit(f"{' '.join(line)} ended with {status}")
+    return out.getvalue().strip().rpartition("\n")[2]
+
+
+def wait_until(
+    condition: Callable[[], Any],
+    what: str,
+    seconds: float,
+    process: subprocess.Popen | None = None,
+    log: pathlib.Path | None = None,
+) -> Any:
+    """Returns what the condition returns, once it is true.
+
+    If time is up or the process ends, it ends the program with the end of the log.
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline or process and process.poll() is not None:
+            tail = f"; the end of {log.name}:\n{log.read_text(errors='replace')[-3000:]}" if log else ""
+            raise SystemExit(f"waited for {what} in vain{tail}")
+        time.sleep(0.05)
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """A command of a comparison.
+    """A run of `w1.py`, whose workers each end their output with a JSON line.
 
     Attributes:
-      script: the script in this directory; each of its workers ends its output with a JSON line.
-      arguments: the arguments of the script.
+      arguments: the arguments of the program.
       workers: number of workers; 0 runs the script without horovodrun.
       needs_bfloat16: whether it multiplies bfloat16, for which not every processor has instructions.
     """
 
-    script: str
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...]
     workers: int = 0
     needs_bfloat16: bool = False
 
     def run(self) -> list[dict]:
         """Returns the JSON objects of the workers."""
-        command = [sys.executable, str(HERE / self.script), *self.arguments]
+        command = [sys.executable, str(HERE / "w1.py"), *self.arguments]
         if self.workers:
             command = ["horovodrun", "-np", str(self.workers), "--gloo", *command]
         done = call(command, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")

@@ -16,10 +16,13 @@ same topic is then trained without kills, and both models are evaluated on the s
 """
 
 import contextlib
+import dataclasses
+import functools
 import http.client
 import json
 import pathlib
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -33,15 +36,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import sides
 import tqdm
-from faults import FaultyJob, evaluated
-from serving_load import Server, serving
-from stream_loop import COLUMNS, NAME, OWN, PARTITIONS, TOPIC, Appender, Clicks
+from stream_loop import COLUMNS, NAME, OWN, PARTITIONS, TOPIC, Appender, Clicks, running
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
 from ctr_trainer.features import hashing
+from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.stream.plan import StreamPosition
 from tests.scoring.conftest import Client
+from tests.scoring.process import Server, serving
 from tests.service.proxy import CuttingProxy
 from tests.stream import brokers
 
@@ -58,6 +61,40 @@ dim = {DIM}
 [[sparse]]
 columns = ["{OWN}", "C1..C{COLUMNS}"]
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A running `launch`."""
+
+    process: subprocess.Popen
+    log: pathlib.Path
+    model_dir: pathlib.Path
+
+    def workers(self) -> list[psutil.Process]:
+        """Returns the worker of each rank that trains; those with a higher number wait for their turn."""
+        starts: dict[str, tuple[int, psutil.Process]] = {}
+        for process in self.processes("ctr_trainer.launch.worker"):
+            with contextlib.suppress(psutil.Error):
+                rank, start = (process.environ()[name] for name in ("HOROVOD_RANK", ATTEMPT))
+                number = int(start.partition(".")[2])
+                starts[rank] = min(starts.get(rank, (number, process)), (number, process), key=lambda one: one[0])
+        return [process for _, process in starts.values()]
+
+    def processes(self, *module: str) -> list[psutil.Process]:
+        """Returns its processes of `python -m MODULE`, with the words that follow."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline()
+                is_ours = ATTEMPT in process.environ() and str(self.model_dir) in " ".join(line)
+                if is_ours and line[2 : 2 + len(module)] == [*module]:
+                    found.append(process)
+        return found
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Returns what a condition returns, once it is true; see `sides.wait_until`."""
+        return sides.wait_until(condition, what, WAIT_SECONDS, self.process, self.log)
 
 
 class Servers:
@@ -92,9 +129,7 @@ class Servers:
 class Asker(threading.Thread):
     """Sends a request again and again; one that a server does not answer goes to the other server.
 
-    Attributes:
-      sent: number of requests.
-      failed: number of requests to which no server answered with status 200.
+    `failed` counts the requests to which no server answered with status 200, and `sent` counts all.
     """
 
     def __init__(self, servers: Servers, instances: list[dict[str, Any]]) -> None:
@@ -117,17 +152,17 @@ class Asker(threading.Thread):
         return False
 
 
-def kill_at_random(job: FaultyJob, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float) -> None:
+def kill_at_random(job: Job, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float) -> None:
     """Kills so many times, every `kill_secs` seconds on average.
 
-    A kill of a worker or the service waits for a checkpoint since the last such kill, but at most for `kill_secs`, so
-    that most of them meet a job that trains, and the others one that starts.
+    A kill of a worker or the service waits at most `kill_secs` for a checkpoint since the last such kill, so that most
+    of these kills meet a job that trains, and the others one that starts.
     """
     draw, kinds, step = random.Random(0), list[str](), -1
     find: dict[str, Callable[[], list[psutil.Process]]] = {
-        "worker": lambda: [each for rank in range(WORKERS) if (each := job.worker(rank))],
-        "service": lambda: job.processes("ctr_trainer", "serve"),
-        "publisher": lambda: job.processes("ctr_trainer", "publish"),
+        "worker": job.workers,
+        "service": functools.partial(job.processes, "ctr_trainer", "serve"),
+        "publisher": functools.partial(job.processes, "ctr_trainer", "publish"),
     }
     for number in tqdm.trange(kills, desc="kills", disable=not sys.stderr.isatty()):
         kind = (kinds := kinds or draw.sample(KINDS, len(KINDS))).pop()
@@ -141,20 +176,10 @@ def kill_at_random(job: FaultyJob, proxy: CuttingProxy, servers: Servers, kills:
         elif kind == "server":
             servers.kill()
         else:
-            draw.choice(until(find[kind], f"a {kind} runs", job)).kill()
+            draw.choice(job.until(find[kind], f"a running {kind}")).kill()
         reached, offsets = saved(job.model_dir)
         step = reached if kind in ("worker", "service") else step
         print(f"kill {number + 1} of {kills}: {kind}; {sum(offsets.values())} records are trained", flush=True)
-
-
-def until(found: Callable[[], Any], what: str, job: FaultyJob) -> Any:
-    """Returns what a function finds, once it is true; if the job ends or time is up, ends the program and says why."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (it := found()):
-        if job.process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"waited in vain until {what}; the end of the job's output:\n{job.tail(60)}")
-        time.sleep(0.1)
-    return it
 
 
 def read_topic(address: str, most: int) -> tuple[list[str], dict[int, int]]:
@@ -188,9 +213,7 @@ def steps_by_key(checkpoint: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
 def count(names: list[str], keys: np.ndarray, steps: np.ndarray) -> tuple[int, int]:
     """Returns how many records were not trained, and how many more often than the topic has them.
 
-    Args:
-      names: the own key of each record of the topic.
-      keys, steps: as `steps_by_key` returns them.
+    `names` has the own key of each record of the topic; `keys` and `steps` are those of `steps_by_key`.
     """
     own, appended = np.unique(hashing.keys(OWN, pa.array(names)), return_counts=True)
     places = np.minimum(np.searchsorted(keys, own), len(keys) - 1)
@@ -218,9 +241,10 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     instances = [{k: v for k, v in held_out.next().items() if k != "label"} for _ in range(EXAMPLES)]
     flags = [*training_flags(work, proxy.address, "killed"), f"--publish={publication}", "--publish_secs=2"]
     with contextlib.ExitStack() as stack:
-        arguments = ["-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
-        job = stack.enter_context(FaultyJob(arguments, work / "killed"))
-        until((publication / "publication.json").exists, "there is a publication", job)
+        start = [sys.executable, "-m", "ctr_trainer", "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS]
+        process = stack.enter_context(running([*start, "--", *flags], work / "launch.log"))
+        job = Job(process, work / "launch.log", work / "killed")
+        job.until((publication / "publication.json").exists, "the first publication")
         servers = Servers(publication, work, stack)
         rate = records / kills / kill_secs
         appender = Appender(proxy.address, rate, Clicks("record", seed=1), LINGER_MS, records)
@@ -233,13 +257,15 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         appender.join(WAIT_SECONDS)
         names, ends = read_topic(proxy.address, records)
         print(f"{records} records to append, {len(names)} in the topic, {len(set(names))} of them distinct", flush=True)
-        until(lambda: saved(work / "killed")[1] == ends, "all records are trained", job)
+        job.until(lambda: saved(work / "killed")[1] == ends, "the training of all records")
         job.process.terminate()
         job.process.wait(WAIT_SECONDS)
         checkpoint = latest_checkpoint(work / "killed")
-        restarts = job.count("training again after")
+        restarts = job.log.read_text(errors="replace").count("training again after")
         servers.wait()
-        await_served(servers, checkpoint.step)
+        for server in servers.running:
+            is_served = functools.partial(serves, server, checkpoint.step)
+            sides.wait_until(is_served, f"step {checkpoint.step} at a score server", WAIT_SECONDS, server.process)
     not_trained, twice = count(names, *steps_by_key(checkpoint))
     return {
         "records": len(names),
@@ -252,22 +278,17 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     }
 
 
+def serves(server: Server, step: int) -> bool:
+    """Returns whether a server serves a step."""
+    with contextlib.closing(Client(server.port)) as client:
+        return client.ask("/healthz")[1].get("global_step") == step
+
+
 def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
     """Returns the step of the newest checkpoint, 0 without one, and the offsets up to which it is trained."""
     found = latest_checkpoint(model_dir)
     position = StreamPosition.from_dict(found.position) if found else None
     return (found.step, position.trained()) if found and position else (0, {})
-
-
-def await_served(servers: Servers, step: int) -> None:
-    """Waits until each server serves a step; ends the program if one does not."""
-    for server in servers.running:
-        deadline, now = time.monotonic() + WAIT_SECONDS, {}
-        while now.get("global_step") != step:
-            if time.monotonic() > deadline:
-                raise SystemExit(f"the training ended at step {step}, and a server is left with {now}")
-            time.sleep(0.1)
-            now = Client(server.port).ask("/healthz")[1]
 
 
 def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT) -> dict[str, Any]:
@@ -286,7 +307,8 @@ def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT
         rows = Clicks("held out", seed=2)
         pq.write_table(pa.Table.from_pylist([rows.next() for _ in range(held_out)]), work / "held_out.parquet")
         data = f"--eval_data={work / 'held_out.parquet'}"
-        one, other = (evaluated([f"--model_dir={work / name}", data]) for name in ("killed", "undisturbed"))
+        of = "killed", "undisturbed"
+        one, other = (json.loads(sides.command("evaluate", f"--model_dir={work / name}", data)) for name in of)
         print(f"with kills: {one}\nundisturbed: {other}", flush=True)
     return found | {
         "auc_minus_undisturbed": round(one["auc"] - other["auc"], 5),

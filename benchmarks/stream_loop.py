@@ -14,19 +14,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 import psutil
 import sides
 import tqdm
-from serving_load import serving
 
 from tests.scoring.conftest import Client
+from tests.scoring.process import serving
 from tests.stream import brokers
 
-HERE = pathlib.Path(__file__).resolve().parent
 TOPIC, PARTITIONS, NAME, TIMEOUT_SECONDS = "clicks", 4, "clicks", 180.0
 SHOWN = 1e-4
 OWN, COLUMNS, VALUES = "own", 8, 1000
@@ -166,7 +165,7 @@ def running(command: list[object], log: pathlib.Path) -> Iterator[subprocess.Pop
             [*map(str, command)],
             stdout=out,
             stderr=out,
-            cwd=HERE.parent,
+            cwd=sides.ROOT,
             env=sides.environment(),
             stdin=subprocess.DEVNULL,
         )
@@ -180,16 +179,6 @@ def running(command: list[object], log: pathlib.Path) -> Iterator[subprocess.Pop
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         process.wait()
-
-
-def wait_until(condition: Callable[[], bool], what: str, process: subprocess.Popen, log: pathlib.Path) -> None:
-    """Returns once the condition holds; ends the program with the end of the log if the process ends or time is up."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        if process.poll() is not None or time.monotonic() > deadline:
-            tail = log.read_text(encoding="utf-8", errors="replace")[-3000:]
-            raise SystemExit(f"waited for {what} in vain; the end of {log.name}:\n{tail}")
-        time.sleep(0.1)
 
 
 def training(work: pathlib.Path, address: str, *flags: str, workers: int = 2) -> list[object]:
@@ -217,7 +206,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         command = training(work, broker.address, *flags)
         process = stack.enter_context(running(command, work / "train.log"))
         place = work / "publication" / "publication.json"
-        wait_until(place.exists, "the first publication", process, work / "train.log")
+        sides.wait_until(place.exists, "the first publication", TIMEOUT_SECONDS, process, work / "train.log")
         server = stack.enter_context(serving(work / "publication", work / "score.log", f"--name={NAME}"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
         time.sleep(args.warm_secs)

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from serving_load import TIMEOUT_SECONDS, serving
+import sides
 
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.publication import records
@@ -29,8 +29,8 @@ from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.settings.publish_config import RedisFiles
 from tests.scoring import trained
 from tests.scoring.conftest import Client
+from tests.scoring.process import TIMEOUT_SECONDS, serving
 
-HERE = pathlib.Path(__file__).resolve().parent
 ROUNDS, EXAMPLES, BODIES, RATE = 4, 10, 64, 300.0
 MORE_ROWS, HIDDEN_UNITS, ARRIVAL_SECONDS, STEADY_SECONDS, WARM_SECONDS = 20_000, (512, 256), 1.3, 15.0, 5.0
 
@@ -76,7 +76,7 @@ class Spool:
 def requests(port: int, bodies: pathlib.Path, out: pathlib.Path) -> Iterator[subprocess.Popen]:
     """Sends requests until the end of the block; then `out` has the times, see `open_loop.py`."""
     path = f"/v1/models/{trained.NAME}:predict"
-    command = [sys.executable, HERE / "open_loop.py", port, path, bodies, RATE, out]
+    command = [sys.executable, sides.HERE / "open_loop.py", port, path, bodies, RATE, out]
     process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE)
     try:
         yield process
@@ -97,7 +97,7 @@ def measure(epochs: int = 100) -> dict[str, Any]:
         chosen = [draw.choice(len(spool.instances), EXAMPLES, replace=False) for _ in range(BODIES)]
         bodies.write_text(json.dumps([{"instances": [spool.instances[each] for each in some]} for some in chosen]))
         stack.enter_context(DeliveryProcess(spool.path, str(target), RedisFiles(), place / "publish.log"))
-        _until(lambda: (target / records.PUBLICATION).exists(), "the first publication")
+        sides.wait_until((target / records.PUBLICATION).exists, "the first publication", TIMEOUT_SECONDS)
         server = stack.enter_context(serving(target, place / "score.log"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
         phases, memory = [], {"steady": [], "switches": []}
@@ -113,7 +113,9 @@ def measure(epochs: int = 100) -> dict[str, Any]:
                             spool.release()
                         memory[phase].append(server.resident_mb())
                         time.sleep(max(began + (number + 1) * ARRIVAL_SECONDS - time.monotonic(), 0))
-                    _until(lambda: client.ask("/healthz")[1]["epoch"] == spool.released, "the last record is served")
+                    sides.wait_until(
+                        lambda: client.ask("/healthz")[1]["epoch"] == spool.released, "the last record", TIMEOUT_SECONDS
+                    )
                     phases.append((phase, began, time.monotonic()))
         found = np.load(out)
         switched = (place / "score.log").read_text().count("global step") - 1
@@ -131,7 +133,7 @@ def _summary(found: np.ndarray, phases: list[tuple[str, float, float]]) -> dict[
         some = seconds[(due >= begin) & (due < end)] * 1000
         if len(some) < (end - begin) * RATE / 2:  # What was due at the end of a run was never sent.
             sent = len(found) / (phases[-1][2] - phases[0][1])
-            sys.exit(f"the server answers {sent:.0f} requests/s, and {RATE:.0f} were due: run it on a less loaded machine")
+            sys.exit(f"the server answers {sent:.0f} requests/s, and {RATE:.0f} were due: use a less loaded machine")
         figures.append(np.percentile(some, (50, 99, 99.9)))
         print(f"{phase}: {len(some)} requests, ms at 50, 99, 99.9%: {np.round(figures[-1], 2).tolist()}", flush=True)
     p99 = np.array(figures)[:, 1]
@@ -141,11 +143,3 @@ def _summary(found: np.ndarray, phases: list[tuple[str, float, float]]) -> dict[
         "p99_steady_ms": round(float(np.median(p99[::2])), 2),
         "p99_switches_ms": round(float(np.median(p99[1::2])), 2),
     }
-
-
-def _until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"waited {TIMEOUT_SECONDS:g} s until {what}")
-        time.sleep(0.05)

@@ -8,7 +8,7 @@ import pytest
 from tests.benchmarks.calls import wrong_calls
 
 ROOT = pathlib.Path(__file__).parents[2]
-OPTIONAL = ("lightgbm", "pyspark", "torch")  # Peers need libraries that the package does not.
+OPTIONAL = ("pyspark", "torch")  # Libraries that the package does not need.
 
 
 def test_every_module_of_the_benchmarks_imports_and_no_call_there_or_in_the_package_is_one_that_cannot_be(monkeypatch):

@@ -22,7 +22,7 @@ def test_a_side_that_the_processor_cannot_run_is_left_out_by_name_and_its_ratio_
 ):
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx avx2\n")
     # Stands for the script that trains.
-    (tmp_path / "ours.py").write_text("print('worker: {\"examples_per_sec\": 10.0}')")
+    (tmp_path / "w1.py").write_text("print('worker: {\"examples_per_sec\": 10.0}')")
     monkeypatch.setattr("sides.HERE", tmp_path)
     both = {name: scaling.sides(steps=2)[name] for name in ("one", "one_bf16")}
     rates = scaling.compare(scaling.runnable(both, hardware.has_bfloat16(tmp_path / "cpuinfo")), rounds=2)

@@ -3,13 +3,15 @@
 import http.client
 import json
 import os
-import pathlib
+import random
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -18,6 +20,7 @@ from pyarrow import flight
 from ctr_trainer import cli
 from tests import certificates
 from tests.scoring import trained
+from tests.scoring.process import serving
 
 _SECONDS = 60
 pytestmark = pytest.mark.integration
@@ -96,12 +99,58 @@ def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else(publi
     assert sorted(path.name for path in tmp_path.rglob("*")) == [others.name]
 
 
-def test_no_request_is_lost_when_a_server_under_load_ends(publication, small_model, monkeypatch):
-    monkeypatch.syspath_prepend(pathlib.Path(__file__).parents[2] / "benchmarks")
-    import serving_limits
+class _Sender(threading.Thread):
+    """Sends one request after another on one connection, until the server accepts no connection.
 
-    lost, sent = serving_limits.measure_sigterm(publication, small_model.instances[:5], rounds=1, clients=4)
-    assert sent > 4 and lost == 0
+    It connects anew after an answer that says `Connection: close`. A request is lost if its connection ends without an
+    answer although the previous answer did not say so, or if its status is not 200.
+    """
+
+    def __init__(self, port, body, seed):
+        super().__init__(daemon=True)
+        self._port, self._body, self._draw = port, body, random.Random(seed)
+        self.sent, self.lost = 0, []
+
+    def run(self):
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_SECONDS)
+            try:
+                connection.connect()
+            except OSError:
+                return
+            connection.auto_open = 0
+            try:
+                while self._is_kept_open(connection):
+                    time.sleep(0.1 * self._draw.random())
+            except (OSError, http.client.HTTPException) as error:
+                self.lost.append(error)
+            finally:
+                connection.close()
+
+    def _is_kept_open(self, connection):
+        self.sent += 1
+        connection.request("POST", f"/v1/models/{trained.NAME}:predict", self._body)
+        response = connection.getresponse()
+        response.read()
+        if response.status != 200:
+            self.lost.append(response.status)
+        return response.headers.get("connection") != "close"
+
+
+def test_no_request_is_lost_when_a_server_under_load_ends(publication, small_model, tmp_path):
+    body = json.dumps({"instances": small_model.instances[:5]}).encode()
+    # A loaded machine must not turn an answer into a timeout, which would count as lost.
+    with serving(publication, tmp_path / "score.log", "--timeout_secs=60") as server:
+        senders = [_Sender(server.port, body, seed) for seed in range(4)]
+        for sender in senders:
+            sender.start()
+        time.sleep(1 + random.random())  # The signal comes at a random moment of the load.
+        server.process.send_signal(signal.SIGTERM)
+        for sender in senders:
+            sender.join(_SECONDS)
+        assert server.process.wait(_SECONDS) == 0, (tmp_path / "score.log").read_text()
+    assert [sender.lost for sender in senders] == [[]] * 4 and sum(sender.sent for sender in senders) > 4
+    assert not any(sender.is_alive() for sender in senders)
 
 
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement(server):
