@@ -159,7 +159,7 @@ class ClientSecurity:
         except ssl.SSLCertVerificationError as error:
             by = f"; it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')} on {socket.gethostname()}"
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
-            return f"its certificate is not signed by service_ca: {why}"
+            return f"its certificate cannot be verified with service_ca: {why}"
         except (OSError, ValueError):
             pass  # It cannot be reached, or is not an address: the connection itself reports that.
         return None
