@@ -91,7 +91,7 @@ class Row:
     Attributes:
       setting: the setting.
       figures: the figures, see `summarize`.
-      gain_percent: by how many percent its examples/s exceed the examples/s of the previous row; None for the first.
+      gain_percent: percent by which its examples/s exceed the previous row's; None for the first.
       evaluations: for each round, the `step` and the `auc` of each evaluation.
       best_so_far: whether the median of its best AUC exceeds the medians of all previous rows.
     """
@@ -167,7 +167,7 @@ def auc_changes(aucs: Mapping[str, Mapping[int, Figure]]) -> dict[int, dict[str,
     """Returns the changes of the validation AUC compared with one batch a step in the same round.
 
     Args:
-      aucs: by what is equal, dict of batches a step -> AUC.
+      aucs: by what is equal, dict of batches per step -> AUC.
 
     Returns:
       dict of batches a step -> dict of what is equal -> change; if both are known, also the change by `fewer_steps`.

@@ -98,7 +98,7 @@ def read_costs(path: str | os.PathLike[str]) -> Costs:
     """Reads costs from a JSON file. They are under the key `costs`, as `bench simulate` writes them, or at the top.
 
     Raises:
-      UserError: there is no such file, it is no JSON, or a cost is missing, unknown or not a valid number.
+      UserError: there is no such file, it is not JSON, or a cost is missing, unknown or not a valid number.
     """
     try:
         with open(path) as file:

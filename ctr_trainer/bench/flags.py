@@ -15,8 +15,8 @@ class AccumulationFlags(Settings, title="Bench accumulation"):
 
     equal: tuple[str, ...] = setting(
         ("examples",),
-        "what the runs of all --accumulation_steps have as many of: examples, steps of the optimizer, or "
-        "examples,steps for both in turn, which tells the loss by fewer steps from that by larger batches",
+        "what is equal in the runs of all --accumulation_steps: the number of examples, of optimizer steps, or "
+        "examples,steps for both in turn, which separates the effect of fewer steps from the effect of larger batches",
         "name",
     )
     evaluations: int = setting(
@@ -33,17 +33,25 @@ class NetworkFlags(Settings, title="Bench network"):
     """Bench network."""
 
     machines: int = setting(
-        4, "network namespaces with a worker each; of `simulate`: of the job", "machines", minimum=1
+        4,
+        "number of network namespaces, each with a worker; for `simulate`: machines of the job",
+        "machines",
+        minimum=1,
     )
-    gbit: tuple[str, ...] = setting((), "speeds of each machine's network, each way; 0: no limit", "Gbit/s")
+    gbit: tuple[str, ...] = setting(
+        (), "network speeds of a machine to measure, in each direction; 0: no limit", "Gbit/s"
+    )
     dense_params: tuple[str, ...] = setting(
         (),
-        "dense networks, in turn: resnet50, vgg16 or a number for layers with as many parameters, conv for "
-        "convolutions with ResNet-50's; none: --hidden_units. With /N at the end, as resnet50/100, an N-th of them",
+        "dense networks to measure in turn. resnet50, vgg16 or a number: layers with as many parameters; conv: "
+        "convolutions with the parameters of ResNet-50; none: --hidden_units. With /N at the end, such as "
+        "resnet50/100, an N-th of the parameters",
         "name",
     )
     ways: tuple[str, ...] = setting(
-        (), "ways of the gradients: plain, fp16, accumulation, sync, autotune; plain,fp16,autotune by default", "name"
+        (),
+        "ways to exchange the gradients: plain, fp16, accumulation, sync, autotune; plain,fp16,autotune by default",
+        "name",
     )
 
 
@@ -51,10 +59,10 @@ class NetworkFlags(Settings, title="Bench network"):
 class SimulateFlags(Settings, title="Bench simulate"):
     """Bench simulate."""
 
-    costs: str = setting("", "JSON of costs, as a run without this flag measures and writes them", "path")
-    check: bool = setting(False, "run jobs of --workers, and print how far the prediction was off")
+    costs: str = setting("", "JSON file of costs, which a run without this flag measures and writes", "path")
+    check: bool = setting(False, "run jobs of --workers as well, and print the error of the prediction")
     worker_cores: int = setting(
-        0, "cores of each machine of --machines; 0: as many as this one has", "cores", minimum=0
+        0, "cores per machine of --machines; 0: as many as this machine has", "cores", minimum=0
     )
     most_workers: int = setting(1000, "workers up to which the prediction goes", "workers", minimum=1, flag=None)
 
@@ -64,31 +72,31 @@ class BenchFlags(Settings, title="Bench"):
     """Bench."""
 
     workers: tuple[int, ...] = setting(
-        (1, 2), "workers of each job that is measured", "workers", minimum=1, example=(1, 2, 4)
+        (1, 2), "numbers of workers of the jobs to measure", "workers", minimum=1, example=(1, 2, 4)
     )
     rounds: int = setting(
         0,
-        "rounds: how often each setting is measured, all of them in turn; 0: 3 times, of `network` once",
+        "number of rounds, each of which measures every setting once; 0: 3, or 1 for `network`",
         "times",
         minimum=0,
     )
     steps: int = setting(
         0,
-        "steps measured in each run, after a warm-up of 20 or a third as many; 0: 200, of `network` 100",
+        "steps to measure per run, after a warm-up of 20 steps or a third as many; 0: 200, or 100 for `network`",
         "steps",
         minimum=0,
     )
     output: str = setting(
-        "bench", "directory of the reports: JSON and PNG; and of data and models made for them", "path"
+        "bench", "directory for the reports (JSON and PNG) and for data and models made for them", "path"
     )
     job_timeout: float = setting(1800.0, "longest time that one run may take", "seconds", minimum=1.0, flag=None)
     axes: tuple[str, ...] = setting(
-        (), "axes that `settings` varies; all by default", "name", example=("sync_steps", "batch_size")
+        (), "axes that `settings` varies; all if not given", "name", example=("sync_steps", "batch_size")
     )
     rows: int = setting(
         200_000,
-        "training rows of the data that `settings`, `methods` and `accumulation` make where none are given; the last "
-        "makes as many as its longest run reads, if that is more",
+        "training rows of the data that `settings`, `methods` and `accumulation` generate if none are given; "
+        "`accumulation` generates more if its longest run needs them",
         "rows",
         minimum=1,
     )
@@ -105,7 +113,7 @@ class ListedTraining(TrainSettings):
 
     accumulation_steps: tuple[int, ...] = setting(  # type: ignore[assignment]  # A list is what sets it apart.
         (),
-        "batches of an optimizer step, 1 if not given; of `accumulation` a list to compare, 1,2,4,8 if not given; 0 or "
+        "batches per optimizer step, 1 if not given; for `accumulation` a list to compare, 1,2,4,8 if not given; 0 or "
         "1 accumulates none",
         "batches",
         minimum=0,

@@ -226,7 +226,7 @@ def _best_rows(logs: Mapping[tuple[str, str], pathlib.Path]) -> dict[tuple[str, 
     for key, log in logs.items():
         try:
             found[key] = autotune.best_row(str(log))
-        except UserError:  # The job failed, and the report says so.
+        except UserError:  # The job failed, and the report has its error.
             continue
     return found
 

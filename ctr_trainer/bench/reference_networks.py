@@ -89,7 +89,7 @@ def without_divisor(texts: Sequence[str]) -> tuple[list[str], float]:
     """Returns the names in `--dense_params`, as `resnet50` of `resnet50/100`, and the divisor of their parameters.
 
     Raises:
-      UserError: a divisor is no number of at least 1, or the divisors differ.
+      UserError: a divisor is not a number of at least 1, or the divisors differ.
     """
     names = [text.partition("/")[0] for text in texts]
     try:

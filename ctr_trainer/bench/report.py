@@ -181,7 +181,7 @@ def write_report(
       charts: dict of file name -> f(path) that draws the chart.
 
     Raises:
-      UserError: a file with one of these names exists and is no earlier report.
+      UserError: a file with one of these names exists and is not an earlier report.
     """
     busy = machine["load"] > machine["cores"]
     title = [f"Measured at a load of {machine['load']:g} on {machine['cores']} cores, so the times say little:"] * busy

@@ -41,7 +41,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: SimulateFlags, network
         if flags.check and costs.batch_size != batch_size:
             raise UserError(
                 f"--costs={flags.costs} are of {costs.batch_size} examples a step, and --check would run {batch_size}: "
-                "measure anew, without --costs"
+                "measure again, without --costs"
             )
     else:
         with scratch(bench.output) as directory:
@@ -93,7 +93,7 @@ def parse_gbit(texts: Sequence[str]) -> float:
     """Returns the Gbit/s of the network that is simulated; 0.0 for no limit.
 
     Raises:
-      UserError: the text is no number, or there are several.
+      UserError: the text is not a number, or there are several.
     """
     try:
         (gbit,) = map(float, texts or ("0",))

@@ -1,1 +1,1 @@
-"""One command a module: what it takes, its examples and what it does."""
+"""The commands, one per module: their flags, examples and functions."""

@@ -9,7 +9,7 @@ from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.messages.errors import UserError
 
-if TYPE_CHECKING:  # Imported where it is used, so that the help appears at once.
+if TYPE_CHECKING:  # Imported only where it is used, so that the help appears at once.
     from ctr_trainer.features.spec import FeatureSpec
 
 
@@ -23,31 +23,37 @@ class ConvertFlags(Settings, title="Convert"):
         choices=("criteo", "movielens", "csv", "parquet", "tfrecord", "libsvm", "libffm", "synthetic"),
     )
     input: str = setting(
-        "", "file, files (comma separated), glob, or directory (not of csv and criteo); or a URL", "path"
+        "",
+        "files to convert, comma separated: paths, patterns or URLs; or a directory, except for csv and criteo",
+        "path",
     )
-    output: str = setting("", "directory to write, or its URL; with --infer the feature spec's file", "path")
+    output: str = setting("", "directory, or its URL, to write; with --infer the file of the feature spec", "path")
     infer: bool = setting(
-        False, "write a first feature spec for a csv, parquet, libsvm or libffm input, and convert nothing"
+        False,
+        "write a first feature spec for a csv, parquet, libsvm or libffm input, to be reviewed, and convert nothing",
     )
-    label: str = setting("", "column of the label, with --infer; guessed if not given")
+    label: str = setting("", "column of the label, for --infer; if not given, a column of 0 and 1 with a usual name")
     feature_spec: str = setting(
-        "", "feature spec; criteo, libsvm, movielens and synthetic have one of their own", "path"
+        "", "feature spec (TOML); criteo, libsvm, movielens and synthetic have a default", "path"
     )
-    unlabelled: bool = setting(False, "convert data without labels, to predict on: neither labels nor weights are read")
+    unlabelled: bool = setting(False, "convert data without labels, to predict on; neither labels nor weights are read")
     split: str = setting(
-        "", "shares of the outputs: none, or e.g. random:0.8,0.1,0.1 or time:0.8,0.1,0.1:timestamp", "shares"
+        "",
+        "how to split the rows: none; random:0.8,0.1,0.1; or time:0.8,0.1,0.1:COLUMN, by the order of a column; two "
+        "shares are train and test, three are train, valid and test",
+        "shares",
     )
     seed: int | None = setting(
-        None, "seed of a random split, 2026 if not given, and of the synthetic data, 1 if not given", minimum=0
+        None, "seed of a random split, 2026 if not given, or of the synthetic data, 1 if not given", minimum=0
     )
-    threads: int = setting(0, "threads that encode blocks of the input; 0: one per core", "threads", minimum=0)
+    threads: int = setting(0, "threads that encode blocks of the input; 0 for one per core", "threads", minimum=0)
     rows: int = setting(
-        2_000_000, "training rows of the synthetic data; a tenth is added to test on", "rows", minimum=1
+        2_000_000, "training rows of the synthetic data; a tenth of them are added as test rows", "rows", minimum=1
     )
     max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
     engine: str = setting(
         "local",
-        "where to convert: on this machine, or on a Spark cluster that sees the same paths",
+        "where to convert: on this machine (local), or on a Spark cluster that sees the same paths (spark)",
         choices=("local", "spark"),
     )
 

@@ -2,7 +2,7 @@
 
 The flags after `--` are flags of `train`. The launcher's options have the names and the meanings of horovodrun's.
 After a loss of a worker, a host or a service all workers stop, and --min-np to --max-np of them start on the hosts that
-are there. An error that the user can mend ends the training.
+are there. An error that the user can correct ends the training.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def _experiment(arguments: list[str]) -> Experiment:
       UserError: a flag is wrong or missing.
     """
     if not arguments:
-        raise UserError("launch needs the flags of `train` after --: launch -np 2 -- --flagfile=my.flags")
+        raise UserError("the flags of `train` after -- are missing, such as launch -np 2 -- --flagfile=my.flags")
     values = train_flags.define(train_flags.EXPERIMENT)
     try:
         rest = train_flags.parse(values, ["train", *arguments])

@@ -18,9 +18,11 @@ from ctr_trainer.settings.setting import Settings, setting
 class PublishFlags(Settings, title="Publish"):
     """Publish."""
 
-    to: str = setting("", "directory, its URL, or redis://host:port,host:port/NAME of a cluster, to publish to", "path")
+    to: str = setting(
+        "", "where to publish: a directory, its URL, or redis://host:port,host:port/NAME of a cluster", "path"
+    )
     source: str = setting(
-        "", "spool of a training to deliver continuously, in place of a checkpoint", "path", flag="input"
+        "", "spool of a training to deliver continuously, instead of a checkpoint", "path", flag="input"
     )
 
 

@@ -10,7 +10,7 @@ from ctr_trainer.system.messages.errors import UserError
 class ReportFlags(Settings, title="Report"):
     """Report."""
 
-    output: str = setting("report", "directory of the curves, as PNG files; none are written if empty", "path")
+    output: str = setting("report", "directory for the curves (PNG); none are written if empty", "path")
 
 
 GROUPS = (ReportFlags,)

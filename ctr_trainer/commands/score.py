@@ -39,11 +39,6 @@ def _serve(flags: ScoreFlags) -> None:
     import tensorflow as tf
 
     from ctr_trainer.serving.scoring.server import serve
-    from ctr_trainer.settings.setting import SettingError
-    from ctr_trainer.system.messages.errors import UserError
 
     tf.get_logger().setLevel("ERROR")  # Its warnings are about TensorFlow 1 names, which are used on purpose.
-    try:
-        serve(flags)
-    except SettingError as error:
-        raise UserError(error.by_flags) from None
+    serve(flags)

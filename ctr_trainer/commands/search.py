@@ -28,28 +28,28 @@ class SearchFlags(Settings, title="Search"):
     """Search."""
 
     output: str = setting(
-        "search", "directory of best.flags, trials.csv, search.html, and of the trials' files", "path"
+        "search", "directory for best.flags, trials.csv, search.html and the files of the trials", "path"
     )
     minutes: float = setting(
         60.0,
-        "time of the search, from the start of this process; 0 for no limit, until --budget_rows",
+        "duration of the search; 0 for no limit, until --budget_rows",
         "minutes",
         minimum=0.0,
     )
     budget_rows: int = setting(
         0,
-        "training examples of all trials, over all starts and hosts; 0 for no limit, until --minutes",
+        "training examples of all trials together, over all restarts and hosts; 0 for no limit, until --minutes",
         "examples",
         minimum=0,
     )
     storage: str = setting(
         "",
-        "database of the trials, which hosts may share: a URL, as postgresql://host/name, or an SQLite file; "
-        "OUTPUT/search.db if not given",
+        "database of the trials, which several hosts may share: a URL such as postgresql://host/name, or an SQLite "
+        "file; OUTPUT/search.db if not given",
         "path",
     )
     space: str = setting(
-        "", "TOML file of the flags to vary, with their ranges or choices; a default space if not given", "path"
+        "", "TOML file of the flags to vary, with ranges or choices; a default space if not given", "path"
     )
 
 
@@ -78,7 +78,7 @@ def run(
     evaluation: EvaluationConfig,
     metrics: MetricsConfig,
 ) -> None:
-    """Searches, prints the best trials, and as the last line a JSON object of what was found."""
+    """Searches, prints the best trials, and prints the result as a JSON object on the last line."""
     from ctr_trainer.data.dataset import open_dataset
     from ctr_trainer.search import space
     from ctr_trainer.search.plan import TrialPlan, TrialPlans
@@ -88,11 +88,11 @@ def run(
     require(data, "train_data", "eval_data")
     require_known(experiment.model.model)
     if not flags.minutes and not flags.budget_rows:
-        raise UserError("--minutes=0 never ends by itself: give --budget_rows")
+        raise UserError("--minutes=0 sets no time limit, so the search would never end: give --budget_rows")
     for name, path in (("train_data", data.train_data), ("eval_data", data.eval_data)):
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
-        open_dataset(path)  # Data without a conversion would be converted by each trial anew.
+        open_dataset(path)  # Each trial would convert other data again.
     own = TrialPlan(experiment, evaluation, metrics, given)
     texts = own.texts()
     found = space.load(flags.space)

@@ -28,7 +28,7 @@ class ExplainFlags(Settings, title="Defaults"):
     """Defaults."""
 
     explain_defaults: bool = setting(
-        False, "print what --recipe=data chooses for --train_data, with the reasons, and train nothing"
+        False, "print the flags that --recipe=data chooses for --train_data, with the reasons, and train nothing"
     )
 
 

@@ -205,7 +205,7 @@ class Encoded:
       lengths: int[n], number of values of each row's list, before the cut at `max_length`; None if the column has no
         lists.
       odd: a value that looks like several values, as `[1, 2]`; None if there was no such value.
-      cure: setting of the feature spec that may mend the bad rows, the end of their message.
+      cure: setting of the feature spec that may correct the bad rows; the end of their message.
     """
 
     column: pa.Array

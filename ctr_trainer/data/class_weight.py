@@ -11,7 +11,7 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.row_order import Share
 from ctr_trainer.data.source import Source, source_of
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.settings.setting import refused
 
 BALANCED = "balanced"
 
@@ -47,7 +47,7 @@ def balanced_weight(
       float, the factor by which the loss of a positive example is multiplied.
 
     Raises:
-      UserError: the label is not known, or its examples are all positive or all negative.
+      SettingError: the label is not known, or its examples are all positive or all negative.
 
     Caveat: the model predicts as if half of all examples were clicks, so COPC falls far below 1.
     """
@@ -56,17 +56,23 @@ def balanced_weight(
     if not label and len(means) == 1:
         label = next(iter(means))
     if label not in means:
-        several = ", ".join(means) or "none"
-        raise UserError(
-            f"positive_weight={BALANCED} is for one label, and {source.name} has {several}: name one of them by "
-            "the setting label, or give a number as positive_weight"
+        raise refused(
+            "{positive_weight} is for one label, and {source} has {several}: name one of them with {label:name}, or "
+            "give a number as {positive_weight:name}",
+            {"positive_weight": BALANCED, "label": label},
+            source=source.name,
+            several=", ".join(means) or "none",
         )
     positive = means[label]
     if not 0 < positive < 1:
         lacking = "negative" if positive == 1 else "positive"
-        raise UserError(
-            f"positive_weight={BALANCED}: {source.name} has no {lacking} example of the label {label}: there is "
-            "nothing to balance, or the label's column, `positive` or `threshold` in the feature spec is wrong"
+        raise refused(
+            "{positive_weight}: {source} has no {lacking} example of the label {wanted}: there is nothing to balance, "
+            "or the label's column, `positive` or `threshold` in the feature spec is wrong",
+            {"positive_weight": BALANCED},
+            source=source.name,
+            lacking=lacking,
+            wanted=label,
         )
     return (1.0 if negative_sampling is None else negative_sampling) * (1 - positive) / positive
 

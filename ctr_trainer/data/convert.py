@@ -148,7 +148,9 @@ def new_data_set(output: Path) -> Iterator[Unfinished]:
         raise UserError(f"output {output}: is a file; give a directory")
     for file in (output / dataset.FILE, *output.glob(f"*/{dataset.FILE}")):
         if file.exists() and not (output / UNFINISHED).exists():
-            raise UserError(f"output {output}: holds a data set already ({file}); remove it or give another directory")
+            raise UserError(
+                f"output {output}: contains a data set already ({file}); remove it or give another directory"
+            )
     with Unfinished(output, "conversion") as directory:
         directory.clear()
         try:
@@ -232,7 +234,7 @@ def progress_bar(progress: bool, what: str | None = None) -> tqdm.tqdm:
     """Makes a progress bar of rows and rows/s.
 
     Args:
-      progress: False hides the bar. It is also hidden if stderr is no terminal.
+      progress: False hides the bar. It is also hidden if stderr is not a terminal.
       what: text before the bar; None for none.
 
     Returns:

@@ -163,8 +163,8 @@ class _Wait:
             advanced(str(why))
         if time.monotonic() - self._since > self._timeout:
             raise UserError(
-                f"{why}; it has written nothing for {self._timeout:g} s: end that process and restart to continue "
-                "from its files, or remove its directory"
+                f"{why}; it has written nothing for {self._timeout:g} s: stop that process and restart this one to "
+                "continue from its files, or remove its directory"
             )
         time.sleep(_LOOK_SECONDS)
 

@@ -14,7 +14,7 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _DELIMITERS = ",\t;|\x01"
-_SAY_HEADER = "`header = true` in [csv] of a spec for format csv says so"
+_SAY_HEADER = "set `header = true` in [csv] of a feature spec for format csv"
 _TRIED, _BLANK = ",\t;|", " "
 _LINES, _BYTES = 50, 1 << 16
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -44,7 +44,7 @@ class FirstLine:
         self.hint = _delimiter_hint(text.decode(errors="replace"), form, fields, self.names)
         if not form.header:
             if [field.strip() for field in fields] == list(self.names):
-                raise UserError(f"{where}: names the columns, so it is a header: {_SAY_HEADER}")
+                raise UserError(f"{where}: this line names the columns, so it is a header: {_SAY_HEADER}")
             self.hint += f"; if line 1 is a header, {_SAY_HEADER}"
         elif form.columns and _is_row(fields, form, wanted):
             raise UserError(
@@ -64,7 +64,8 @@ def fields_of(line: str, form: CsvFormat, where: str) -> list[str]:
         return next(csv.reader([line], delimiter=form.delimiter, strict=True, **quoting), [])
     except csv.Error as error:
         raise UserError(
-            f'{where}: cannot be taken apart: {error}; in [csv], `quote = ""` takes quotes as text: {line[:200]!r}'
+            f'{where}: cannot be split into fields: {error}; in [csv], `quote = ""` takes quotes as text: '
+            f"{line[:200]!r}"
         ) from error
 
 

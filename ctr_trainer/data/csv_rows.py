@@ -137,7 +137,7 @@ class CsvBlock:
             raise UserError(
                 f"{self.rows.file}, lines {self.before + 1} to {self.before + lines}: {lines:,} lines became "
                 f"{rows:,} rows, {bad:,} bad rows, {blank:,} empty lines and {continued:,} lines that "
-                f"continue a row, which is another number of lines; {_QUOTE_CURE}"
+                f"continue a row. These numbers do not add up; {_QUOTE_CURE}"
             )
 
 

@@ -30,7 +30,7 @@ def form_of(source: Input, form: CsvFormat, spec: FeatureSpec) -> CsvFormat:
     """Returns the form of the files. With an unlabelled spec they may lack the labels' columns; the first line tells.
 
     Args:
-      source, form: as for `blocks`.
+      source, form: see `blocks`.
       spec: FeatureSpec.
     """
     if spec.labelled or not form.columns:
@@ -45,7 +45,7 @@ def stream(source: Input, form: CsvFormat, bad_rows: BadRowSink) -> Iterator[Chu
     """Yields the Chunks of delimited files with all their columns; see `blocks`.
 
     Args:
-      source, form: as for `blocks`.
+      source, form: see `blocks`.
       bad_rows: BadRows, which counts each row that is left out.
     """
     for block in blocks(source, form):
@@ -85,7 +85,7 @@ def files(source: Input) -> list[str]:
     """Lists the files of `source`, which is a path, a URL, a glob, or a list of them.
 
     Raises:
-      UserError: a path is no file, or a glob matches none.
+      UserError: a path is not a file, or a glob matches none.
     """
     found = []
     for name in named(source):

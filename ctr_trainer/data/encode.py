@@ -169,7 +169,7 @@ def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
     assert feature.derive is not None
     values = one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
-        raise TypeError("one value per row is wanted, as text or number")
+        raise TypeError("expected one value per row, a text or a number")
     column, bad = derived.derived(values, feature.derive)
     return Encoded(column, bad, derived.expected(feature.derive))
 

@@ -20,6 +20,7 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.settings.setting import refused
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 LABEL_NAMES = (
@@ -59,7 +60,7 @@ def infer(
     """
     output = pathlib.Path(output)
     if output.exists():
-        raise UserError(f"output {output}: is there already; remove it or name another file")
+        raise UserError(f"output {output}: exists already; remove it or name another file")
     if format is None:
         format = "parquet" if parquet.is_parquet(list_files(input)[0].path) else "csv"
     if format in ("libsvm", "libffm"):
@@ -88,7 +89,9 @@ def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> d
     with contextlib.closing(encoded(read, spec, bad_rows, Observations(spec), measured=False)) as tables:
         leaks = find_leaks((table for table, _ in tables), spec)
     for leak in leaks:
-        _log.warning("%s: it gives the label away, so the feature spec leaves it out; see its comment", leak)
+        _log.warning(
+            "%s: the column gives the label away, so the feature spec leaves it out; see the comment in the spec", leak
+        )
     return {leak.column: f"{leak.why}. Add it only if it is known before the label" for leak in leaks}
 
 
@@ -147,7 +150,9 @@ def _label_column(profiles: list[Profile], name: str | None) -> Profile:
         if not found:
             names = [p.name for p in profiles]
             hint = did_you_mean(name, names)
-            raise UserError(f"label={name}: no such column; there are {', '.join(names)}{hint}")
+            raise refused(
+                "{label}: no such column; there are {names}{hint}", {"label": name}, names=", ".join(names), hint=hint
+            )
         return found[0]
     binary = [p for p in profiles if p.kind == NUMBER and set(np.unique(p.values)) == {0, 1}]
     named = sorted(
@@ -155,9 +160,16 @@ def _label_column(profiles: list[Profile], name: str | None) -> Profile:
     )
     if named or len(binary) == 1:
         return (named or binary)[0]
-    which = f"the columns of 0 and 1 are {', '.join(p.name for p in binary)}" if binary else "none has 0 and 1 only"
+    which = (
+        f"the columns of 0 and 1 are {', '.join(p.name for p in binary)}" if binary else "no column has 0 and 1 only"
+    )
     every = ", ".join(p.name for p in profiles)
-    raise UserError(f"which column is the label? Name it by the setting label: {which}; all are {every}")
+    raise refused(
+        "no column is clearly the label: {which}. Name it with {label:name}; the columns are {every}",
+        {"label": ""},
+        which=which,
+        every=every,
+    )
 
 
 def _set_label(p: Profile, draft: Draft) -> None:
@@ -175,4 +187,8 @@ def _set_label(p: Profile, draft: Draft) -> None:
         why = f"the rarer of {both}: check that it is the positive one"
         draft.set_label(p.name, why, positive=counts[0]["values"])
     else:
-        raise UserError(f"label={p.name}: has {p.distinct} different values; a label has two, or is a number")
+        raise refused(
+            "{label}: the column has {distinct} different values; expected two, or numbers",
+            {"label": p.name},
+            distinct=p.distinct,
+        )

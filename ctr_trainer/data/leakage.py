@@ -118,7 +118,7 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
     """Returns why an encoded column gives the labels away; "" if it does not.
 
     Args:
-      column: of an encoded table.
+      column: column of an encoded table.
       missing: the key of a missing value, in addition to 0.
       labels: bool[rows].
     """

@@ -20,7 +20,7 @@ class SourceFile:
     """A file, and the columns in its directories' names (`date=2024-01-31/part-0.parquet`), null if without value.
 
     Attributes:
-      path: of the file, or its URL.
+      path: path or URL of the file.
       partitions: dict of column -> value.
     """
 

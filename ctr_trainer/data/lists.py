@@ -25,7 +25,7 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
     """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
     A text is split at the separators, a list has its elements, and any other value is a list of one value. Empty values
-    do not count: "A||B" has two values, "" has none. A row is bad if a weight in it is no finite number.
+    do not count: "A||B" has two values, "" has none. A row is bad if a weight in it is not a finite number.
 
     Args:
       values: column of the source.
@@ -36,7 +36,7 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
         flat, owner = _bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
         return _encode(flat, owner, len(values), feature)
     if pa.types.is_nested(values.type):
-        raise TypeError("a list or separated text is wanted")
+        raise TypeError("expected a list or separated text")
     values = without_nan(values)
     # Equal texts are split once. An empty text at the end stands for missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
@@ -125,7 +125,7 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
     texts = pc.list_element(parts.filter(pa.array(has_weight)), 1)
     found, bad = numbers(texts, pa.float32())
     weights[has_weight] = found.to_numpy(zero_copy_only=False)
-    wrong = np.isnan(weights)  # An empty weight is wrong too, like a weight that is no number.
+    wrong = np.isnan(weights)  # An empty weight is wrong too, like a weight that is not a number.
     if bad is not None:
         wrong[has_weight] |= bad
     return values, weights, wrong if wrong.any() else None
@@ -134,7 +134,7 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
 def _bytes(values: pa.Array) -> pa.Array:
     """Returns the values as bytes; a number as its decimal digits."""
     if pa.types.is_nested(values.type):
-        raise TypeError("lists of single values are wanted")
+        raise TypeError("expected lists of single values")
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return (values if is_text(values.type) else without_nan(values).cast(pa.string())).cast(pa.binary())

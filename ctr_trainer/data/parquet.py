@@ -74,7 +74,7 @@ def open_file(path: str | os.PathLike) -> pq.ParquetFile:
     """Opens a Parquet file.
 
     Raises:
-      UserError: the file is no Parquet file.
+      UserError: the file is not a Parquet file.
     """
     try:
         return path_of(path).open_parquet()

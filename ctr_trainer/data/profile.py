@@ -110,7 +110,7 @@ def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
             if count >= rows:
                 break
     if not count:
-        raise UserError("the input has no rows to look at")
+        raise UserError("the input has no rows; a feature spec is inferred from rows")
     return pa.concat_tables(taken, promote_options="permissive")
 
 
@@ -217,7 +217,7 @@ def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple
         if count >= rows:
             break
     if not count:
-        raise UserError("the input has no rows to look at")
+        raise UserError("the input has no rows; a feature spec is inferred from rows")
     values = np.concatenate(labels)
     label = Profile(libsvm.LABEL, NUMBER, len(values), len(values), len(np.unique(values)), values)
     return label, [fields[name] for name in sorted(fields)], count

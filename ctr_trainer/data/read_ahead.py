@@ -50,7 +50,7 @@ class OrderedMap(Generic[T, R]):
       items: iterable, which may be endless.
       name: what the consumer waits for, as `reading /data/train`; the threads' name, and part of the error.
       timeout: seconds to wait for a result, and for the end of each thread.
-      ahead: results that may wait or be in the making; None for one more than there are workers.
+      ahead: largest number of results that wait or are being computed; None for one more than there are workers.
 
     Raises:
       UserError: no result came within `timeout`, or a thread did not end within `timeout` of `close()`.
@@ -89,7 +89,9 @@ class OrderedMap(Generic[T, R]):
     def __next__(self) -> R:
         with self._changed:
             if not self._changed.wait_for(self._is_decided, self._timeout):
-                raise UserError(f"{self._name}: nothing came for {self._timeout} s; is the disk or the network stuck?")
+                raise UserError(
+                    f"{self._name}: nothing was read for {self._timeout} s; check whether the disk or the network hangs"
+                )
             result, error = self._results.pop(self._taken, (_END, None))
             self._taken += 1
             self._changed.notify_all()
@@ -106,7 +108,7 @@ class OrderedMap(Generic[T, R]):
         for thread in self._threads:
             thread.join(self._timeout)
             if thread.is_alive():
-                raise UserError(f"{self._name}: the item in the making did not end within {self._timeout} s")
+                raise UserError(f"{self._name}: reading the current item did not end within {self._timeout} s")
         self._results.clear()
         self._begun = self._taken
 
@@ -159,7 +161,7 @@ def read_ahead(
     Args:
       iterable: any iterable. A generator is closed in the thread that ran it.
       depth: number of items that may wait; one more may be being made. 0 uses no thread.
-      name, timeout: as for `OrderedMap`, with its errors.
+      name, timeout: see `OrderedMap`, with its errors.
     """
     items = _Items(iterable)
     return OrderedMap([items], items, name, timeout, ahead=depth + 1) if depth else items

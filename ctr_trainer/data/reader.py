@@ -31,16 +31,16 @@ class BatchReader:
     Args:
       data: the path of a data set that `convert` made, or another `Source`.
       batch_size: rows per batch.
-      rank, size: number of this worker, from 0, and number of workers.
-      shuffle: False keeps the order of the files.
+      rank, size: rank of this worker, and number of workers.
+      shuffle: whether to shuffle the rows; False keeps the order of the files.
       seed: seed of the shuffling.
       epochs: number of the epoch to stop before, counted from the beginning of the training; None for no end.
       position: what `position_after` returned for the same data, seed and shuffling; `size` and `batch_size` may
         differ.
-      shuffle_buffer: number of rows, about, that are shuffled among each other.
+      shuffle_buffer: approximate number of rows that are shuffled together.
       dim: width of every sparse feature's embedding, in place of the spec's; None keeps the spec's.
-      labels: whether the batches need labels. False is for prediction: the data may lack labels, which are NaN then.
-      num_readers: threads that read buffers ahead, each one buffer at a time. The batches do not depend on it.
+      labels: whether the batches need labels. False is for prediction: labels that the data lacks are NaN.
+      num_readers: threads that read buffers ahead, one buffer each. The batches do not depend on it.
 
     Attributes:
       epochs: number of the epoch to stop before; None for no end.
@@ -104,7 +104,7 @@ class BatchReader:
         """Replaces the data's statistics by the ones that a model was trained with, which place its quantiles.
 
         Args:
-          statistics: as the attribute `statistics`.
+          statistics: see the attribute `statistics`.
 
         Returns:
           a `BatchReader` that is otherwise the same as this one.

@@ -46,7 +46,7 @@ class RowGroups:
         return rows_of(tables, sum(self.rows[group] for group in groups), self._spec, self._buckets)
 
     def reopened(self) -> "RowGroups":
-        """Returns a reader of the same groups that opens the files anew, for another thread."""
+        """Returns a reader of the same groups with its own open files, for another thread."""
         other = copy.copy(self)
         other._source = self._source.reopened()
         return other
@@ -60,7 +60,7 @@ def rows_of(tables: Iterable[pa.Table], total: int, spec: FeatureSpec, buckets: 
     """Returns the Rows of encoded tables, in order.
 
     Args:
-      tables: as `encode.Encoder` makes them.
+      tables: what `encode.Encoder` makes.
       total: number of their rows.
       spec: FeatureSpec of the tables.
       buckets: the Buckets of each bucketised feature, of `hashing.buckets_of`.

@@ -154,7 +154,7 @@ class Position:
             if there.get(name) != value:
                 raise UserError(
                     f"reader position: it was saved with {name} = {there.get(name)}, and now {name} = {value}, so the "
-                    "rows come in another order, and some would be read twice and others never. Resume with the data "
+                    "order of the rows differs: some would be read twice and others never. Resume with the data "
                     "and the settings that the checkpoint was saved with"
                 )
         shares = values["shares"]

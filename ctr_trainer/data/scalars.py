@@ -10,15 +10,16 @@ from ctr_trainer.data.blocks import Encoded
 from ctr_trainer.features.columns import Label
 
 _LABEL_CURE = (
-    "; where its column has other values, name in [label] the `positive` one, or the `threshold` of positive numbers"
+    "; if the column has other values, give [label] the value `positive`, or the `threshold` of positive numbers"
 )
 _NUMBER = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # what else may be cast to one
 
 
 def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns a float array, NaN if missing or bad, and which rows hold a value that is no finite number; None if none
-    do.
+    """Returns a float array, NaN if missing or bad, and a mask of the rows whose value is not a finite number.
+
+    The mask is None if there is no such row.
 
     Args:
       values: a column of numbers, or of texts that hold numbers.
@@ -34,12 +35,12 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
     if pa.types.is_integer(values.type):
         return _of_integers(values, kind), None
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
-        raise TypeError("one number a row is wanted")
+        raise TypeError("expected one number per row")
     try:
         plain = values.cast(pa.string()) if is_text(values.type) else values
         column = plain.cast(kind)
     except pa.ArrowNotImplementedError as error:
-        raise TypeError("one number a row is wanted") from error
+        raise TypeError("expected one number per row") from error
     except pa.ArrowInvalid:
         column = _of_some(text(values)[0].dictionary_encode(), kind)
     bad = np.isinf(column.fill_null(np.nan).to_numpy(zero_copy_only=False))
@@ -54,7 +55,7 @@ def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | Non
     """
     values = one(values)
     if pa.types.is_nested(values.type):
-        raise TypeError("one value a row is wanted")
+        raise TypeError("expected one value per row")
     try:
         return values.cast(pa.string()), None
     except pa.ArrowInvalid:
@@ -83,7 +84,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:
-    """Returns the union of two masks, the first of which may be None; None if no row is in it."""
+    """Returns the union of two masks; `bad` may be None. Returns None if the union is empty."""
     wrong = wrong if bad is None else bad | wrong
     return wrong if wrong.any() else None
 

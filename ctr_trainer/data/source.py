@@ -56,7 +56,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def reopened(self) -> "Source":
-        """Returns the same source, which opens the files anew, for another thread."""
+        """Returns the same source with its own open files, for another thread."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -68,13 +68,13 @@ class ParquetGroups:
 
     Args:
       files: list of (path, numbers of rows of the file's row groups).
-      mend: advice if a file has changed, as `convert the data again`; the end of a message.
+      cure: what to do if a file has changed, such as `convert the data again`; the end of a message.
     """
 
-    def __init__(self, files: Sequence[tuple[Named, Sequence[int]]], mend: str) -> None:
+    def __init__(self, files: Sequence[tuple[Named, Sequence[int]]], cure: str) -> None:
         self._places = [(path, number) for path, rows in files for number in range(len(rows))]
         self.rows = tuple(count for _, rows in files for count in rows)
-        self._mend = mend
+        self._cure = cure
         self._open: dict[Named, pq.ParquetFile] = {}
 
     def place(self, group: int) -> tuple[Named, int]:
@@ -94,16 +94,16 @@ class ParquetGroups:
                 self._open[path] = _open(path, dictionaries)
             table = self._open[path].read_row_group(number, columns=columns, use_threads=False)
         except (OSError, IndexError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._mend}") from error
+            raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._cure}") from error
         if len(table) != self.rows[group]:
             raise UserError(
-                f"{path}: row group {number} has {len(table)} rows and should have {self.rows[group]}: the file is "
-                f"not the one it was; {self._mend}"
+                f"{path}: row group {number} has {len(table)} rows, expected {self.rows[group]}: the file has "
+                f"changed since; {self._cure}"
             )
         return table
 
     def reopened(self) -> "ParquetGroups":
-        """Returns the same row groups, with files opened anew, for another thread."""
+        """Returns the same row groups with their own open files, for another thread."""
         other = copy.copy(self)
         other._open = {}
         return other
@@ -119,7 +119,7 @@ def description(files: Iterable[tuple[int | None, Sequence[int]]]) -> str:
     """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
 
     The digest is computed from the size and the numbers of rows of each file, not from paths, so that data may be
-    moved. Data that are written anew with other row groups, or in another order of the rows, have another digest.
+    moved. Data that are written again with other row groups, or in another order of the rows, have another digest.
 
     Args:
       files: (size in bytes, or None if it is not known; numbers of rows of the row groups) of each file, in order.
@@ -146,7 +146,7 @@ class ConvertedData(Source):
       path: directory of the data set, or its URL.
 
     Raises:
-      UserError: the directory is no finished data set.
+      UserError: the directory is not a finished data set.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:

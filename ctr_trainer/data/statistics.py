@@ -21,7 +21,7 @@ _SIZE = 1 << 14
 class Quantiles:
     """The boundaries of a column's quantiles: exact up to a million values, then computed from a sample.
 
-    Each boundary is a value that occurs, and the smallest value is no boundary, so no bucket is empty. Equal boundaries
+    Each boundary is a value that occurs, and the smallest value is none, so no bucket is empty. Equal boundaries
     count once, so there may be fewer buckets than `count`.
 
     Args:

@@ -129,11 +129,11 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 def _check(spec: FeatureSpec, rows: int) -> None:
     if rows < 1000:
-        raise UserError(f"format synthetic: {rows} rows; it makes at least 1000")
+        raise UserError(f"format synthetic: rows={rows}; expected at least 1000")
     multi_valued, labels = spec.bags + spec.sequences, [label.column for label in spec.labels]
     if multi_valued or spec.bucketised or spec.ids or spec.weight or labels != ["label"]:
         raise UserError(
-            f"format synthetic makes label, I1..I13 and C1..C26; feature spec {spec.name!r} wants bags, sequences, "
+            f"format synthetic makes label, I1..I13 and C1..C26; feature spec {spec.name!r} has bags, sequences, "
             "buckets, ids, weights or another label; use configs/features/demo.toml or one like it"
         )
     for kind, features, columns in (("dense", spec.dense, DENSE), ("sparse", spec.sparse, SPARSE)):

@@ -35,7 +35,7 @@ class TextBlocks:
       longest: number of bytes of the longest line, at least `size`.
 
     Raises:
-      UserError: the file cannot be read, is empty, or is no text.
+      UserError: the file cannot be read, is empty, or is not text.
     """
 
     def __init__(self, file: str, size: int, longest: int) -> None:
@@ -53,7 +53,7 @@ class TextBlocks:
             raise UserError(f"{file}: it is empty; expected text")
         for magic, what in _NOT_TEXT.items():
             if start.startswith(magic):
-                raise UserError(f"{file}: it is no text, but {what}")
+                raise UserError(f"{file}: it is not text, but {what}")
         end = _BREAK.search(start)
         self._returns = end is not None and end[0] == b"\r"
         self._rest = self._with_line_ends(start.removeprefix(_MARK))
@@ -133,7 +133,7 @@ class TextBlocks:
         except (OSError, pa.ArrowInvalid) as error:
             after = f" after line {before}" if before else ""
             raise UserError(
-                f"{self._file}: cannot be read{after}: {error}; a file that was cut or damaged must be made again"
+                f"{self._file}: cannot be read{after}: {error}; a truncated or damaged file must be written again"
             ) from error
 
 

@@ -25,7 +25,7 @@ _GZIP = b"\x1f\x8b"
 _GZIP_SIZE = 4  # Bytes at the end of a gzip file that hold the length of the text, modulo 2^32.
 _AROUND = 16  # Bytes around a record: a length and two checksums.
 _PIECE = 1 << 20
-_CUT = "; a file that was cut or damaged must be made again"
+_CUT = "; a truncated or damaged file must be written again"
 _NO_HEADER = "corrupted record at 0 "
 # What TensorFlow says of its graph: a traceback up to "Node: ...", and "[[{{node NAME}}]]" after the reason.
 _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*", re.DOTALL)
@@ -72,7 +72,7 @@ def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None,
 
     Args:
       local: path of the file, or of a copy of it, on a local disk.
-      path: of the file, for messages.
+      path: path of the file, for messages.
     """
     compressed = _is_gzip(local)
     options = tf.data.Options()
@@ -114,13 +114,13 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
     """Raises UserError if a file is longer than its records: TensorFlow takes the place of a cut for the file's end.
 
     Args:
-      local, path: as for `_records`.
+      local, path: see `_records`.
       size: number of bytes of the records that were read, with the bytes around them.
       read: number of records that were read.
     """
     found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
     if found != size:
-        raise UserError(f"{path}: {read} records are whole, and the {found - size} bytes behind them are not one{_CUT}")
+        raise UserError(f"{path}: after {read} valid records, {found - size} bytes are not a record{_CUT}")
 
 
 def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
@@ -140,7 +140,7 @@ def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int
             while piece := file.read(_PIECE):
                 found += len(piece)
     except (EOFError, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: {read} records are whole, and then: {error}{_CUT}") from error
+        raise UserError(f"{path}: after {read} valid records: {error}{_CUT}") from error
     return found
 
 
@@ -148,7 +148,7 @@ def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
     """Returns the kind of each wanted feature that the records have."""
     found = {}
     for record in records:
-        with contextlib.suppress(Exception):  # The record is no Example; the parser reports it, with its row.
+        with contextlib.suppress(Exception):  # The record is not an Example; the parser reports it, with its row.
             for name, feature in tf.train.Example.FromString(record).features.feature.items():
                 if name in wanted and name not in found and (kind := feature.WhichOneof("kind")):
                     found[name] = kind

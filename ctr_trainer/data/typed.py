@@ -77,13 +77,12 @@ def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: Feature
     for column, use in wanted.items():
         if list(names).count(column) > 1:
             raise UserError(
-                f"{file}: {list(names).count(column)} columns are named {column!r}, which is wanted for {use.why}; "
-                "rename one"
+                f"{file}: {list(names).count(column)} columns are named {column!r}, the column of {use.why}; rename one"
             )
         if column not in names:
             hint = _LABELS_ARE_NEEDED if column in {label.column for label in label_columns(spec).values()} else ""
             raise UserError(
-                f"{file}: no column {column!r}, which is wanted for {use.why} (feature spec {spec.name!r}); the "
+                f"{file}: no column {column!r} for {use.why} (feature spec {spec.name!r}); the "
                 f"columns are {', '.join(names)}{did_you_mean(column, names)}{cure or hint}"
             )
 
@@ -107,8 +106,8 @@ def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.nda
             columns[name], bad, expected = _plain(values, wanted[name])
         except pa.ArrowNotImplementedError as error:
             raise UserError(
-                f"{file}: column {name!r} has type {values.type}, which cannot become {wanted[name].why}: it takes "
-                "single values, or a list of them where it has a combiner; flatten the column, or name another one"
+                f"{file}: column {name!r} has type {values.type}, which cannot be read as {wanted[name].why}: expected "
+                "single values, or lists of them if the feature has a combiner; flatten the column, or name another one"
             ) from error
         for row in np.flatnonzero(bad & good) if bad is not None else ():
             good[row] = False
@@ -132,7 +131,7 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
             splits, flat = _flat(lists)
             return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
         values, bad = _only(lists)
-        expected = f"one value, as {use.why} wants it; a list is for a feature with a combiner"
+        expected = f"one value for {use.why}; lists are for features with a combiner"
     return _number(values) if use.number else _category(values), bad, expected
 
 

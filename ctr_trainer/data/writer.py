@@ -69,7 +69,7 @@ class DatasetWriter:
                     for number in range(file.num_row_groups):
                         groups.append(file.read_row_group(number))
             except (OSError, pa.ArrowInvalid):
-                break  # This file, and all after it, are written anew.
+                break  # This file, and all after it, are written again.
             for group in groups:
                 self.statistics.add(group)
                 advanced(self.statistics.rows)
@@ -214,7 +214,7 @@ def info_of(
       spec: FeatureSpec.
       statistics: Statistics of all rows.
       files: list of a dict per file, as in `DatasetInfo.files`.
-      bad_rows, fitted, extra: as for `DatasetWriter.finish`.
+      bad_rows, fitted, extra: see `DatasetWriter.finish`.
     """
     figures = statistics.to_dict()
     return DatasetInfo(

@@ -92,8 +92,8 @@ def _read(c: Circumstances) -> Finding | None:
         return Finding(share, "--prefetch_batches=4", "the training thread reads its batches itself")
     # More batches ahead help only against bursts, so the text says what else helps.
     why = (
-        "batches come late; if more batches ahead do not help, reading is the limit: raise --num_readers if a core is "
-        "free, convert the data, or use a faster disk"
+        "steps wait for batches; if more prefetched batches do not help, reading is the bottleneck: raise "
+        "--num_readers if a core is free, convert the data, or use a faster disk"
     )
     return Finding(share, f"--prefetch_batches={2 * ahead}", why)
 
@@ -102,7 +102,7 @@ def _rows(c: Circumstances) -> Finding | None:
     share, embedding = c.shares["lookup"] + c.shares["update"], c.config.embedding
     if share <= 0.10 or not c.has_free_core or embedding.overlap_lookup or embedding.strict_sync or c.has_limits:
         return None
-    why = "rows are looked up and trained between steps; a free core can do it during steps, with rows a step older"
+    why = "rows are looked up and trained between steps; a free core can do so during steps, on rows one step older"
     return Finding(share, "--overlap_lookup", why)
 
 
@@ -110,20 +110,22 @@ def _sync(c: Circumstances) -> Finding | None:
     share, embedding = c.shares["sync"], c.config.embedding
     if share <= 0.05 or c.workers == 1:
         return None
-    why = "training stands still for syncs of the embedding rows"
+    why = "training waits for syncs of the embedding rows"
     if embedding.strict_sync:
         return Finding(share, "--nostrict_sync", f"{why}, because syncs are strict")
     if _can_share(c):
         return Finding(share, "--embedding_service=shared", f"{why}, and workers of one host need none")
     if embedding.service == "auto":
-        return Finding(share, f"--service_shards={2 * embedding.service_shards}", f"{why}: the service is the limit")
+        return Finding(
+            share, f"--service_shards={2 * embedding.service_shards}", f"{why}, and the service is the bottleneck"
+        )
     return Finding(share, f"--sync_steps={2 * embedding.sync_steps}", f"{why}; rows may then be staler")
 
 
 def _service(c: Circumstances) -> Finding | None:
     if c.syncing <= 0.20 or c.workers == 1 or c.has_free_core or not _can_share(c):
         return None
-    why = "the service and its syncs run on the cores of the steps, and workers of one host need none"
+    why = "the service and its syncs use cores that the steps need, and workers of one host need no service"
     return Finding(c.syncing, "--embedding_service=shared", why)
 
 
@@ -148,9 +150,7 @@ def _checkpoint(c: Circumstances) -> Finding | None:
     share, every = c.shares["checkpoint"], c.config.checkpoint_steps
     if share <= 0.10 or not 0 < every < c.steps:  # The last checkpoint is always written.
         return None
-    return Finding(
-        share, f"--save_checkpoints_steps={5 * every}", "training stands still while checkpoints are captured"
-    )
+    return Finding(share, f"--save_checkpoints_steps={5 * every}", "training waits while checkpoints are captured")
 
 
 def _tower(c: Circumstances) -> Finding | None:

@@ -165,7 +165,7 @@ def newest_whole(model_dir: str) -> Checkpoint | None:
         return checkpoint
     if refused:
         raise UserError(
-            f"no checkpoint in {model_dir} is whole, so there is nothing to resume from; to train from the beginning, "
+            f"no checkpoint in {model_dir} is valid, so there is nothing to resume from; to train from the beginning, "
             f"name another model_dir. What is wrong: {''.join(refused)}"
         )
     return None

@@ -73,7 +73,7 @@ def update(
     Args:
       optimizer: `DenseOptimizer`, whose class has the equation.
       variable: a resource variable.
-      gradient: of its shape.
+      gradient: tensor of its shape.
       learning_rate: scalar tensor.
       step: t, scalar integer tensor, read before this step raises it.
     """

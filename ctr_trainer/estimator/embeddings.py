@@ -42,7 +42,7 @@ class Embeddings:
     Staleness: a row that a step reads lacks the changes that other copies sent in the last s steps of this worker. With
     a sync every N steps, s is the sum of
 
-    - the steps since the last sync began, and those during which it is under way, each fewer than N, because the next
+    - the steps since the last sync began, and the steps during which it runs, each fewer than N, because the next
       sync waits for it; the latter 0 if `strict_sync`;
     - the batches by which the row was pulled ahead, at most 2 `prefetch_batches`; 0 if `strict_sync`;
     - one step with `RowPipeline`.
@@ -200,7 +200,7 @@ class Embeddings:
     def sync(self) -> None:
         """Syncs this worker's copies with the service: a collective if strict, otherwise in the background.
 
-        Waits for the previous sync if it is still under way, and raises its error if it failed.
+        Waits for the previous sync if it still runs, and raises its error if it failed.
         """
         self._turns.finish_pending()
         if self.is_strict:
@@ -242,7 +242,7 @@ class Embeddings:
             rows.flush()
 
     def close(self) -> None:
-        """Waits for the sync under way and ignores its errors; for a training that ends early."""
+        """Waits for a running sync and ignores its errors; for a training that ends early."""
         self._background.close()
         self._each_table.close()
 

@@ -188,7 +188,7 @@ class EqualVariables:
         """Returns if the variables are equal on all ranks, apart from rounding. A collective.
 
         Args:
-          session: of the graph.
+          session: session of the graph.
           step: the step that was just done, for the message.
 
         Raises:

@@ -54,23 +54,24 @@ class Estimator(TrainedModel):
             `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens if they do not, and
             `RunConfig.equal_inputs` what happens if they get the same batches.
           hooks: more session hooks.
-          steps: how many more steps; exclusive with `max_steps`.
+          steps: number of further steps; excludes `max_steps`.
           max_steps: the global step to stop at; a checkpoint of that step ends the call on all ranks.
           saving_listeners: must be empty.
           evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None for none.
-          resume_from: the step of the checkpoint to resume from; later ones are set aside. None for the newest.
+          resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
 
         Returns:
           `TrainResult`; None if there was nothing to do. If a lost service was restarted, it covers the steps since the
           checkpoint that all ranks went back to.
 
         Raises:
-          ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart;
-            names the last checkpoint.
-          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. This
-            happens only in programs that handle these signals by `LastWords.run`, such as the command line.
-          UserError: there is no checkpoint of the step `resume_from`; or the training diverged or cannot continue for
-            another reason, and the message names the last checkpoint.
+          ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart.
+            The message names the last checkpoint.
+          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. Only
+            programs that use `run_program`, such as the command line, handle these signals.
+          UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot continue for
+            another reason. The message names the last checkpoint.
+          ValueError: both `steps` and `max_steps` are given.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
@@ -138,15 +139,15 @@ class Estimator(TrainedModel):
         | the model is evaluated | `EvaluationHook` |
         """
         if job.last_step is not None and job.start >= job.last_step:
-            self._log_nothing_to_do(job, f"it is to stop at step {job.last_step}")
+            self._log_nothing_to_do(job, f"it was to stop at step {job.last_step}")
             return None
         if evaluation and is_over(self.model_dir, evaluation, job.start):
-            self._log_nothing_to_do(job, "it was stopped early there; with a higher patience it continues")
+            self._log_nothing_to_do(job, "early stopping has ended it there; a higher patience continues it")
             return None
         with open_training(job) as training:
             feed, observation = training.feed, training.observation
             if feed.steps == 0:
-                self._log_nothing_to_do(job, "its data have been read to the end of the last epoch")
+                self._log_nothing_to_do(job, "its data has been read to the end of the last epoch")
                 return None
             if notes().plateau:
                 check_plateau(notes().plateau.patience, evaluation)
@@ -197,7 +198,7 @@ def _log_start(training: Training) -> None:
 
 @contextlib.contextmanager
 def _watched_step(training: Training) -> Iterator[None]:
-    """Tells the watchdog what the block waits for, and the other ranks if this rank's input ends in it."""
+    """Tells the watchdog what the block waits for, and tells the other ranks if the input of this rank ends in it."""
     observation = training.observation
     waiting = distributed.watchdog().waiting(f"step {observation.step + 1} and its gradient exchange")
     with waiting, observation.input_ends.noticed():

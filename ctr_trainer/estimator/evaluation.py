@@ -38,7 +38,7 @@ class ExampleGroups:
       fetch: the tensor to fetch with the step; None if the batch itself has the column.
 
     Raises:
-      UserError: there is no such column; names the columns that there are.
+      UserError: there is no such column; the message names the columns.
     """
 
     def __init__(self, inputs: GraphInput, name: str) -> None:
@@ -59,8 +59,8 @@ class ExampleGroups:
                 self._column = lambda batch: batch.keys[table][:, at]
         if name not in offered:
             raise UserError(
-                f"no column {name!r} to group by: it must be an id column or a single-valued sparse feature, of which "
-                f"there are {', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
+                f"no column {name!r} to group by: expected an id column or a single-valued sparse feature; there are "
+                f"{', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
             )
 
     def of(self, batch: Batch | None, fetched: np.ndarray) -> np.ndarray:

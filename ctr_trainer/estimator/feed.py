@@ -79,7 +79,7 @@ class GraphInput(abc.ABC):
             `config` says.
           within_training: whether this input is evaluated while another input trains. If so, each step reads the rows
             from the store.
-          clock: `Clock` of the training thread; None if nobody reads it.
+          clock: `Clock` of the training thread; None if it is not needed.
 
         Raises:
           UserError: the settings do not fit the data.
@@ -200,7 +200,7 @@ class Feed:
         return ()
 
     def rewind(self) -> None:
-        """Feeds from the first batch on; what the graph reads itself begins anew in each session."""
+        """Feeds from the first batch on; inputs that the graph reads itself restart in each session."""
 
     def flush(self) -> None:
         """Returns when the store has every change that the steps so far made."""

@@ -37,13 +37,13 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
     by `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers step as one does on all their examples.
 
     Args:
-      spec: of `model_fn` in training.
+      spec: `EstimatorSpec` of the `model_fn` in training.
       inputs: the `GraphInput`. The examples of a `tf.data` batch weigh 1 each.
-      row_learning_rate: of the embedding rows, a number.
+      row_learning_rate: learning rate of the embedding rows, a number.
 
     Raises:
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
-        updates a trainable variable by gradients that are not exchanged, or Horovod adds up those of several steps.
+        updates a trainable variable by gradients that are not exchanged, or Horovod adds up gradients of several steps.
     """
     if distributed.size() > 1 and notes().step_plan is FOREIGN_STEP:
         _warn_of_sum(spec.loss)

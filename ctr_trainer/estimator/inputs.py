@@ -55,7 +55,7 @@ def pandas_input_fn(
     Args:
       x: `pandas.DataFrame`.
       y: `pandas.Series` or `pandas.DataFrame` of labels; None for none.
-      batch_size, num_epochs, shuffle, queue_capacity, num_threads: as for `numpy_input_fn`.
+      batch_size, num_epochs, shuffle, queue_capacity, num_threads: see `numpy_input_fn`.
       target_column: not used: labels are `y`.
     """
     labels = y if y is None or getattr(y, "ndim", 1) == 1 else _columns(y)

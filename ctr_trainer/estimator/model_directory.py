@@ -104,7 +104,7 @@ def newest_model_record(model_dir: str) -> dict[str, Any] | None:
 
 
 def no_checkpoint(model_dir: str) -> UserError:
-    """Returns the error that there is no checkpoint."""
+    """Returns the error for a model directory without a checkpoint."""
     return UserError(f"there is no checkpoint in {model_dir}; train first, with this model_dir")
 
 
@@ -211,7 +211,7 @@ def _refuse_foreign(path: str) -> None:
     state = tf.train.get_checkpoint_state(os.path.dirname(path))
     own = tuple(os.path.join(os.path.dirname(path), place, "") for place in (RECENT, BEST))
     if state is None or not state.model_checkpoint_path.startswith(own):
-        found = f"names {state.model_checkpoint_path}" if state else "is no checkpoint file of TensorFlow"
+        found = f"names {state.model_checkpoint_path}" if state else "is not a checkpoint file of TensorFlow"
         raise UserError(
             f"{path} {found}, so another program trains in this directory: name another model_dir, or move the file"
         )
@@ -266,8 +266,8 @@ def one_job(model_dir: str) -> Iterator[PathLease | None]:
 
     def refusal(holder: str) -> str:
         return (
-            f"another job ({holder}) trains the model in {model_dir}: wait for its end, end it, or name another "
-            "model_dir"
+            f"another job ({holder}) trains the model in {model_dir}: wait until it ends, stop it, or name "
+            "another model_dir"
         )
 
     with contextlib.ExitStack() as stack:

@@ -27,10 +27,10 @@ class ModelRecord:
 
     Attributes:
       name: the model's name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
-      params: by name, the params that JSON can hold.
-      defaults: by name, the defaults of the params, if they are known.
+      params: params by name, if JSON can represent them.
+      defaults: defaults of the params by name, if known.
       may_change: names of the params that may change after training.
-      rows: by flag, how the embedding rows are made and trained.
+      rows: settings by flag of how embedding rows are created and trained.
       optimizer: name of the dense variables' optimizer; None if it is not known.
       spell: writes a param as its user does.
     """
@@ -132,7 +132,7 @@ class ModelRecord:
 
 
 def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
-    """Returns the error that settings differ from the ones that a model was trained with.
+    """Returns the error for settings that differ from the settings that a model was trained with.
 
     Args:
       model_dir: the model directory.

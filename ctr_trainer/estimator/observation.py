@@ -74,8 +74,8 @@ class InputEnds:
         pad = "have the shorter inputs padded (RunConfig(uneven_inputs='pad'))" if batches else "give it at least one"
         return (
             f"rank {rank} has no batch for step {step}: its input has ended after {batches} batches, and rank "
-            f"{self._rank} has read {self._batches}. All ranks need as many batches: {pad}, cut the longer inputs "
-            "(Dataset.take), or repeat all of them (Dataset.repeat) and give max_steps"
+            f"{self._rank} has read {self._batches}. All ranks need the same number of batches: {pad}, cut the longer "
+            "inputs (Dataset.take), or repeat all of them (Dataset.repeat) and give max_steps"
         )
 
 

@@ -93,7 +93,7 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
 
     Args:
       config: has the optimizer.
-      rows: of all tables.
+      rows: number of rows of all tables.
       first_step: the global step that the training starts from; None for an evaluation.
 
     Raises:
@@ -103,12 +103,12 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
     for each in dense:
         if each.are_copies:
             raise config.refused(
-                "{optimizer} moves every row at every step, which rows in a service cannot: train with one worker and "
-                "{service:name}=auto, or with the workers of one host and {service:name}=shared"
+                "{optimizer} updates every row at every step, which is not possible for rows in a service: train with "
+                "one worker and {service:name}=auto, or with the workers of one host and {service:name}=shared"
             )
         if each.config.has_limits:
             raise config.refused(
-                "{optimizer} moves every row at every step, and [[limits]] of the feature spec say which keys of "
+                "{optimizer} updates every row at every step, but [[limits]] of the feature spec limit which keys of "
                 "{table} have rows: leave out one of the two",
                 table=each.config.name,
             )

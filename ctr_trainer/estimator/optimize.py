@@ -31,9 +31,9 @@ class TrainOp(TrainSettings):
         dense:  w -= scale * learning_rate * optimizer(sum_r W_r g_r / sum_r W_r)
         rows:   see `embedding.worker.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r in place of g_r
 
-    so that with SGD both parts move alike, as one worker's would on all the examples in one batch: the service's sum of
-    K steps of size 1/K is a mean. Over `accumulation_steps` micro-batches the sums go over these too, and there is one
-    step for them all.
+    so that with SGD both parts move as those of one worker would with all examples in one batch: the sum of K steps of
+    size 1/K is a mean. With `accumulation_steps` the sums also go over the micro-batches, and there is one step for
+    all of them.
 
     With `dense_sync_steps` = N > 1 (local SGD) each worker steps its own dense variables by its own g_r, and every N
     steps all of them, with the optimizer's state, become their mean over the workers:
@@ -41,13 +41,13 @@ class TrainOp(TrainSettings):
         dense:  w_r -= scale * learning_rate * optimizer(g_r);  after N steps  w = sum_r w_r / K
         rows:   as above with 1 in place of K W_r / sum_s W_s
 
-    A worker's dense variables then lag behind the others' by up to N steps, and the means are of workers, whatever
-    the weights of their examples.
+    The dense variables of a worker then lack up to N steps of the other workers, and the means count all workers
+    equally, whatever the weights of their examples.
 
-    Staleness: with `overlap_allreduce` a step's dense gradients are reduced while the next step runs, and applied at
-    its end. They are therefore computed on variables that lack the gradients of the previous step. Nothing is lost:
-    checkpoints, and so the end of training, first apply the gradients that are being reduced; the step after them then
-    applies nothing. Rows are updated as in local SGD, since the other workers' weights are not known in time.
+    Staleness: with `overlap_allreduce` the dense gradients of a step are reduced while the next step runs, and applied
+    at its end. They are therefore computed on variables that lack the gradients of the previous step. Nothing is lost:
+    a checkpoint, and so the end of training, first applies the gradients that are being reduced, and the next step
+    applies none. Rows are updated as in local SGD, since the weights of the other workers are not known in time.
 
     The gradients are clipped and regularized after the reduction: + l2 * w, then the clipping.
 
@@ -154,7 +154,7 @@ def _stair_lines(schedule: Schedule, start: int, epochs: run_length.StepsOfEpoch
     the run has another number of workers than before.
 
     Args:
-      schedule: of the dense variables.
+      schedule: `Schedule` of the dense variables.
       start: the global step that the run starts from.
       epochs: `StepsOfEpochs` of the run; None if they are not known.
     """
@@ -182,7 +182,7 @@ def _rate_lines(
     """Yields the log lines about learning rates that depend on the end of the run.
 
     Args:
-      schedule, rows: of the dense variables and of the rows.
+      schedule, rows: `Schedule` of the dense variables, and of the rows.
       run: `RunLength`.
       end: the global step that the run ends at; None if it is not known.
       epochs: `StepsOfEpochs` of the run; None if they are not known.
@@ -191,12 +191,12 @@ def _rate_lines(
         return
     if end is None:
         yield (
-            "learning rates stay as they are: the number of steps of this run is not known (the input does not say, "
-            "and there is no max_steps); give max_steps, and they run out over the run"
+            "learning rates stay constant: the number of steps of this run is not known (the input does not say it, "
+            "and max_steps is not set); with max_steps they fall towards the end of the run"
         )
         return
     if run.begin and run.start == run.begin:
-        yield f"the previous run ended at step {run.begin}: learning rates begin anew"
+        yield f"the previous run ended at step {run.begin}: the learning rates start from the beginning"
     elif run.earlier_end not in (None, end):
         yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
     for what, of in (("dense variables", schedule), ("rows", rows)):

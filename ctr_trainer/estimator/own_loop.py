@@ -22,14 +22,14 @@ from ctr_trainer.system.messages.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class OwnLoop:
-    """What a program needs for a `MonitoredTrainingSession` and a loop of its own.
+    """The parts that a program passes to its own `MonitoredTrainingSession` and training loop.
 
     Attributes:
       train_op: operation of a step, for `session.run`.
       loss: scalar tensor.
       hooks: for the session, after `hvd.BroadcastGlobalVariablesHook(0)`. They feed batches and rows, train and sync
         the rows, save them together with the dense variables, and log rates, AUC and means.
-      checkpoint_dir: for the session of rank 0, with `save_checkpoint_secs=None`; None for the other ranks.
+      checkpoint_dir: `checkpoint_dir` of the session on rank 0, with `save_checkpoint_secs=None`; None on other ranks.
     """
 
     train_op: tf.Operation
@@ -46,14 +46,15 @@ def own_loop(
     config: RunConfig = RunConfig(),  # noqa: B008, frozen
     params: Any = None,
 ) -> Iterator[OwnLoop]:
-    """Gives what a program's own loop needs, in the graph of its model; the loop resumes from the newest checkpoint.
+    """Builds the graph of a model, and yields what a training loop of your own needs; resumes the newest checkpoint.
 
-    A collective: all ranks call it alike, after `hvd.init`. `examples/horovod_loop.py` is a whole program.
+    A collective: all ranks call it with equal arguments, after `hvd.init`. `examples/horovod_loop.py` is a complete
+    program.
 
     Args:
-      model_fn, params: as for `Estimator`. Its `train_op` exchanges the gradients of all trainable variables.
-      input_fn: as for `Estimator.train`. To resume, it declares `position` and hands it to its `BatchReader`.
-      model_dir: where checkpoints are kept: a path or a URL.
+      model_fn, params: see `Estimator`. Its `train_op` must exchange the gradients of all trainable variables.
+      input_fn: see `Estimator.train`. To resume, it declares `position` and passes it to its `BatchReader`.
+      model_dir: directory of the checkpoints: a path or a URL.
       config: `RunConfig`.
 
     Yields:
@@ -97,8 +98,8 @@ class _OneStep(tf1.train.SessionRunHook):
     """Refuses a session whose dense variables are of another step than the rows.
 
     Args:
-      step: of the rows.
-      model_dir: for the message.
+      step: step of the rows.
+      model_dir: model directory, for the message.
     """
 
     def __init__(self, step: int, model_dir: str) -> None:

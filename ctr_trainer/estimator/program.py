@@ -19,7 +19,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 
 def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: RunConfig, position: Any = None) -> Any:
-    """Calls `input_fn` with as many of `mode`, `params`, `config`, `position` and `input_context` as it declares.
+    """Calls `input_fn` with the arguments among `mode`, `params`, `config`, `position` and `input_context` it declares.
 
     Args:
       input_fn: f(...) of any of these arguments; returns the data.
@@ -48,7 +48,7 @@ def make_input(
       has_read: f(), called after each batch; None for nothing.
 
     Raises:
-      UserError: the data's feature spec is not that of the model in `model_dir`.
+      UserError: the feature spec of the data differs from the feature spec of the model in `model_dir`.
     """
     if not hasattr(data, "spec"):
         return DatasetInput(data, has_read)
@@ -70,7 +70,7 @@ def make_input(
         )
     if statistics and any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
         reader = reader.with_statistics(statistics)
-    # Which keys have rows may be decided anew for each run.
+    # Each run may have its own limits on which keys have rows.
     return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics, has_read)
 
 
@@ -110,7 +110,7 @@ def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Call
 
 
 def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> dict[str, tf.Tensor]:
-    """Returns a model's predictions by name, those of `keys` only if it is given.
+    """Returns a model's predictions by name, only the named ones if `keys` is given.
 
     Raises:
       UserError: there is no prediction of such a name.

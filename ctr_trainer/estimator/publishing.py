@@ -168,7 +168,7 @@ def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
     if not feed.inputs.fed:
         raise UserError(
             f"publish={publish.to}: a model that is fed by a tf.data.Dataset has no feature spec, which a server needs "
-            "to look up rows: train it on converted data, or export it at the end with a serving_input_receiver_fn"
+            "to look up rows: train it on converted data, or export it after training with a serving_input_receiver_fn"
         )
     if not distributed.is_chief():
         return NoPublishing()

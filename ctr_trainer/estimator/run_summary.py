@@ -227,7 +227,7 @@ def lines(result: TrainResult) -> list[str]:
         synced = f", {result['bytes_per_sync'] / 1e6:.2f} MB a sync" if result["bytes_per_sync"] else ""
         said.append(f"cache hit rate {result['cache_hit_rate']:.1%}{synced}, of a {result['copies_of']}")
     if result["service_silent_seconds"]:
-        said.append(f"the embedding service stood still for {result['service_silent_seconds']:.1f} s of it")
+        said.append(f"the embedding service did not answer for {result['service_silent_seconds']:.1f} s of it")
     if result["row_lock_held_percent"] is not None:
         said.append(
             "the lock of the embedding rows: a worker waits for it {row_lock_wait_percent:.2f}% and holds it "

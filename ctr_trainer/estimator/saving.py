@@ -229,8 +229,8 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
-            f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The earlier checkpoints stay "
-            "valid"
+            f"the checkpoint {path} cannot be written: {reason(error)}; free some space there. The earlier checkpoints "
+            "stay valid"
         ) from None
 
 

@@ -31,10 +31,10 @@ def training_session(
 
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
-      hooks: of the session.
+      hooks: hooks of the session.
       model_dir: local directory for its summaries.
       config: `RunConfig`.
-      saver: of the dense variables.
+      saver: `Saver` of the dense variables.
       given: the Scaffold of the `EstimatorSpec`, which initializes the variables; None for none.
 
     Raises:
@@ -64,7 +64,7 @@ def session_of(
 
     Args:
       checkpoint: the `Checkpoint`.
-      hooks: of the session.
+      hooks: hooks of the session.
       config: `RunConfig`.
 
     Raises:
@@ -98,7 +98,7 @@ class _OneSessionHook(tf1.train.SessionRunHook):
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         if self._made:
             raise UserError(
-                "TensorFlow lost its session, and would resume with dense variables that are older than the rows; "
-                "start the training again, and it resumes from its last checkpoint"
+                "TensorFlow lost its session, and would resume with dense variables that are older than the rows. "
+                "Restart the training: it resumes from its last checkpoint"
             )
         self._made = True

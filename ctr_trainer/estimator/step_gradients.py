@@ -124,7 +124,7 @@ class _BatchGradients(MeanOptimizer):
       sparse: whether gradients that are `tf.IndexedSlices` stay so.
 
     Attributes:
-      rows: by placeholder name, the gradients of the embedding rows.
+      rows: gradients of the embedding rows by placeholder name.
       statistics: the `BatchStatistic`s of the last pairs.
       is_sparse: whether a gradient is a `tf.IndexedSlices`.
     """

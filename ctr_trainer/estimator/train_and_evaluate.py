@@ -26,7 +26,7 @@ class TrainResult(Mapping[str, Any]):
       global_step: the global step after the last one.
       examples: examples of all workers in this call.
       seconds: training time without evaluations.
-      examples_per_sec: of all workers.
+      examples_per_sec: examples per second of all workers.
       input_wait_seconds: seconds in which this rank waited for batches.
       phases, load: the figures of `StepTraceHook` and `LoadHook` of this rank; None without `RunConfig.phase_steps`.
       training_auc: the AUC of the training examples of all ranks, by name: `auc`, or with several labels `auc/<label>`.
@@ -170,10 +170,10 @@ class EvalSpec(EvaluationConfig):
         `every_n_epochs`, `throttle_secs` or `start_delay_secs` is given.
       every_n_epochs: epochs between two evaluations, counted from the first epoch of the model.
       steps: batches of each rank; 0 or None for all.
-      best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; "" or None keeps none.
+      best_metric: metric by which the best checkpoint is kept in `MODEL_DIR/best`; "" or None keeps none.
       best_direction: `max` or `min`; "" or None for a metric of this package, which knows its own.
       early_stopping_patience: evaluations without an improvement of `best_metric` that end the training; 0: never.
-      early_stopping_min_delta: by how much it must be better to count as one.
+      early_stopping_min_delta: smallest change of the metric that counts as an improvement.
 
     Raises:
       UserError: both periods, early stopping without `best_metric` or a period, or no direction is known.

@@ -87,20 +87,23 @@ class TrainedModel:
         checkpoint: Checkpoint | None = None,
         metrics: MetricsConfig = MetricsConfig(),  # noqa: B008, it is frozen.
     ) -> EvaluationResult:
-        """Computes the metrics of a checkpoint over all ranks' examples.
+        """Computes the metrics of a checkpoint over the examples of all ranks. A collective.
 
         Args:
-          input_fn: see `train`; keys that training never saw look up zeros.
+          input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data, see `train`. A key that
+            training never saw has a row of zeros.
           steps: number of batches per rank; None for all.
           hooks: more session hooks.
-          checkpoint_path: the directory of a checkpoint, or its path as TensorFlow's `Saver` names it; None for
-            the newest.
+          checkpoint_path: directory of a checkpoint, or its path as TensorFlow's `Saver` names it; None for the newest.
           name: not used: only evaluations of a training write summaries.
           checkpoint: a `Checkpoint`, instead of `checkpoint_path`.
           metrics: the metrics to compute.
 
         Returns:
-          `EvaluationResult`, a dict of the metrics by name.
+          `EvaluationResult`, a dict of the metrics by name, equal on all ranks.
+
+        Raises:
+          UserError: there is no such checkpoint, another model wrote it, or `metrics` names an unknown column.
         """
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
@@ -123,12 +126,18 @@ class TrainedModel:
         """Yields the predictions for this rank's share of the input, in the order of the input.
 
         Args:
-          input_fn: see `train`.
+          input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data, see `train`.
           predict_keys: names of the predictions to compute; None for all.
           hooks: more session hooks.
           checkpoint_path, checkpoint: see `evaluate`.
-          yield_single_examples: True yields one dict per example, False one dict of arrays per batch. The dict also has
-            the id columns of the data and the labels if there are any; see `BatchFeed.with_columns`.
+          yield_single_examples: whether to yield one dict per example, not one dict of arrays per batch.
+
+        Yields:
+          dict of name -> value, or array of the values of a batch. It also has the id columns of the data, and the
+          labels if there are any; see `BatchFeed.with_columns`.
+
+        Raises:
+          UserError: there is no such checkpoint or prediction, or another model wrote the checkpoint.
         """
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
@@ -167,6 +176,9 @@ class TrainedModel:
 
         Returns:
           the path of the SavedModel; None on ranks other than 0.
+
+        Raises:
+          UserError: there is no such checkpoint, another model wrote it, or the graph cannot be exported.
         """
         if not distributed.is_chief():
             return None
@@ -188,10 +200,19 @@ class TrainedModel:
         rows: str = "all",
         assets_extra: Mapping[str, str] | None = None,
     ) -> str:
-        """Exports to `path` itself. An earlier export there is replaced; anything else there is never replaced.
+        """Writes a SavedModel of stock operations to `path` itself. Call it on rank 0 only.
 
         Args:
-          rows: `none` exports the dense tower alone, whose inputs are rows; see `export.row_inputs.RowInputs`.
+          path: directory, or its URL. An earlier export there is replaced; other files are never replaced.
+          serving_input_receiver_fn, assets_extra: see `export_saved_model`.
+          checkpoint: the `Checkpoint` to export; None for the newest.
+          rows: `all`, or `none` for the dense tower alone, whose inputs are rows; see `export.row_inputs.RowInputs`.
+
+        Returns:
+          `path`.
+
+        Raises:
+          UserError: there is no checkpoint, another model wrote it, or `path` holds files of another kind.
         """
         checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
@@ -215,15 +236,22 @@ class TrainedModel:
         )
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """Returns the value of a dense variable in the newest checkpoint. A collective."""
+        """Returns the value of the dense variable `name` in the newest checkpoint, an array. A collective."""
         return program.variables_of(model_directory.required_checkpoint(self.model_dir)).get_tensor(name)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest complete `Checkpoint`, or None. A collective."""
+        """Returns the newest `Checkpoint` that is complete; None if there is none. A collective."""
         return model_directory.newest_checkpoint(self.model_dir)
 
     def find_checkpoint(self, which: str) -> Checkpoint:
-        """Returns the `Checkpoint` that is `latest`, `best` or a step's; see `model_directory`. A collective."""
+        """Returns a `Checkpoint`. A collective.
+
+        Args:
+          which: `latest`, `best` (by `EvalSpec.best_metric`), or a step as text.
+
+        Raises:
+          UserError: there is no such checkpoint.
+        """
         return model_directory.find_checkpoint(self.model_dir, which)
 
     @property

@@ -275,6 +275,6 @@ def _restore_rows(store: Store, job: TrainingJob) -> None:
     rows = {name: table["rows"] for name, table in store.stats()["tables"].items() if table["rows"]}
     if rows:
         raise UserError(
-            f"the embedding service holds rows ({rows}) and {job.model_dir} has no checkpoint, so this would be a "
-            "fresh model on another's rows: restart the service empty, or name the model_dir that they belong to"
+            f"the embedding service holds rows ({rows}) and {job.model_dir} has no checkpoint, so this would train "
+            "a new model on the rows of another one: restart the service empty, or name the model_dir of these rows"
         )

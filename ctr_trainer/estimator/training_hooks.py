@@ -53,7 +53,7 @@ _QUIET_STEP_SECONDS = 2.0
 def training_hooks(
     training: Training, status_lines: Sequence[Callable[[], str]] = ()
 ) -> tuple[list[tf1.train.SessionRunHook], MeasuringHooks]:
-    """Returns the session hooks of a training, and those of them that measure. A collective.
+    """Returns the session hooks of a training, and the hooks among them that measure. A collective.
 
     Each hook declares the phase that its time counts for and its place among the others, see `Order`.
 
@@ -118,7 +118,7 @@ def training_hooks(
 
 
 def _trace(config: RunConfig, clock: Clock, has_gpu: bool) -> StepTraceHook:
-    """Returns the hook of `phase_steps`, or else one that measures which share of a step the exchange takes."""
+    """Returns the hook of `phase_steps`, or else a hook that measures the share of the exchange in a step."""
     if config.phase_steps:
         return StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
     return StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)

@@ -275,18 +275,17 @@ class WarmStart(NoWarmStart):
             path.remove_all()
 
     def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> None:
-        anew = sorted(name for name, blocks in found.items() if blocks is None)
+        lacking = sorted(name for name, blocks in found.items() if blocks is None)
         left = self._results["tables_left"] = self._tables.others(found.keys())
-        if anew and left:
+        if lacking and left:
             raise UserError(
-                f"warm_start: {self._source} has no rows of table {', '.join(anew)}, and this model has no table for "
-                f"its {', '.join(left)}: give the embedding_dim, or the dims of the feature spec, that the rows were "
-                "trained with"
+                f"warm_start: {self._source} has no rows of table {', '.join(lacking)}, and this model has no table "
+                f"for its {', '.join(left)}: give the embedding_dim, or the dims of the feature spec, that the rows "
+                "were trained with"
             )
-        if anew:
-            _log.info(
-                "warm start: %s has no rows of table %s: it starts with initial values", self._source, ", ".join(anew)
-            )
+        if lacking:
+            names = ", ".join(lacking)
+            _log.info("warm start: %s has no rows of table %s: it starts with initial values", self._source, names)
         if left:
             _log.info("warm start: %s, which this model does not have", _left(left, "not taken are the tables"))
 

@@ -15,7 +15,7 @@ from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
 
 def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
-    """Returns the `Experiment` with what the model directory's model has in place of defaults.
+    """Returns the `Experiment` with the settings of the model in the model directory in place of defaults.
 
     A collective: rank 0 reads the directory. If it has no checkpoints, or only checkpoints of an earlier version, the
     defaults stay. The `Estimator` refuses given settings that do not fit the model, except for the model itself and

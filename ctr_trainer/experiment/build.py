@@ -92,7 +92,7 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
 
     Args:
       experiment: `Experiment`.
-      core_shares, gpus_each: of `distributed.init`.
+      core_shares, gpus_each: see `distributed.init`.
 
     Returns:
       the log that `autotune.prepare` says Horovod will write, or None.
@@ -123,7 +123,7 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
 
     Args:
       experiment: `Experiment`.
-      services: of `Estimator`.
+      services: see `Estimator`.
 
     Raises:
       UserError: no --model_dir, no such model, or params that it does not take.
@@ -167,7 +167,7 @@ def steps_exchange(embedding: EmbeddingConfig, exchange: str) -> bool:
 
     Args:
       embedding: `EmbeddingConfig`.
-      exchange: of `way_of_exchange`.
+      exchange: what `way_of_exchange` returned.
     """
     # With restarts the workers agree at each sync that the service is there.
     waits = embedding.strict_sync or embedding.service_restarts > 0
@@ -182,7 +182,7 @@ def make_eval_spec(
     Args:
       evaluation: `EvaluationConfig`.
       metrics: `MetricsConfig`.
-      input_fn: of `EvalSpec`.
+      input_fn: see `EvalSpec`.
       at_end: whether to evaluate at the end if no evaluations while training are asked for.
 
     Raises:
@@ -214,7 +214,7 @@ def reader(
 
     Args:
       experiment: `Experiment`.
-      path: of the data.
+      path: path of the data.
       position: where to resume; None for the beginning.
       once: every row once and in the order of the files, as for evaluation.
       labels: whether they are needed; False to predict.

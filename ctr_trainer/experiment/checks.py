@@ -17,7 +17,7 @@ def require_data(path: str, experiment: Experiment) -> None:
     """Raises UserError if there are no such data, or no such feature spec.
 
     Args:
-      path: of --train_data or --eval_data.
+      path: value of --train_data or --eval_data.
       experiment: `Experiment`.
     """
     from ctr_trainer.data.dataset import FILE
@@ -35,7 +35,7 @@ def require_data(path: str, experiment: Experiment) -> None:
     if (path_of(path) / FILE).exists():
         return
     if not data.feature_spec and not path_of(model.model_dir).is_dir():
-        ConvertedData(path)  # It is none, and this says so.
+        ConvertedData(path)  # It is not converted: this raises the error.
     require_files(path)
 
 
@@ -67,7 +67,7 @@ def require_files(paths: str) -> None:
 
     for name in paths.split(","):
         if not path_of(name).exists() and not path_of(name).matches():
-            list_files(name)  # There is nothing to list, and this says so.
+            list_files(name)  # There is nothing to list: this raises the error.
 
 
 def require_model(model: ModelSettings) -> None:

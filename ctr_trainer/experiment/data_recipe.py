@@ -33,8 +33,8 @@ class Decision:
     """What the recipe has decided for a training.
 
     Attributes:
-      values: by flag, of the choices that no given flag replaces.
-      line: of the log; "" for none.
+      values: the choices by flag, without the choices that a given flag replaces.
+      line: line of the log; "" for none.
     """
 
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -136,7 +136,7 @@ def find_checkpoint(estimator: Estimator, which: str) -> Checkpoint:
 
     Args:
       estimator: the `Estimator` of the model.
-      which: of `Estimator.find_checkpoint`; or `auto`, the best one if this recipe chose to keep it, else the newest.
+      which: see `Estimator.find_checkpoint`; or `auto`: the best one if this recipe chose to keep it, else the newest.
     """
     if which == AUTO:
         kept = (_kept(estimator.model_dir) or {}) if distributed.is_chief() else {}

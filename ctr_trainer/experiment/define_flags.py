@@ -198,8 +198,9 @@ def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
 def help_text(flag: Flag) -> str:
     """Returns the help of a flag: what it is, its example, the kinds that have it, its unit and its choices."""
     setting = flag.setting
-    of = f"; of {', '.join(setting.of)}" if setting.of else ""
-    example = f", as {','.join(f'{part:g}' if isinstance(part, float) else str(part) for part in setting.example)}"
+    of = f"; only for {', '.join(setting.of)}" if setting.of else ""
+    parts = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in setting.example)
+    example = f"; example: {parts}"
     unit = f" [{setting.unit}]" if setting.unit else ""
     choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
     return f"{setting.help}{example if setting.example else ''}{of}{unit}{choices}"
@@ -212,7 +213,7 @@ def default_text(flag: Flag) -> str:
         for kind, value in flag.defaults.items():
             kinds.setdefault(value, []).append(kind)
         usual = max(kinds, key=lambda value: len(kinds[value]))
-        others = (f"{value:g} of {' and '.join(of)}" for value, of in kinds.items() if value != usual)
+        others = (f"{value:g} for {' and '.join(of)}" for value, of in kinds.items() if value != usual)
         return f"{', '.join(others)}, else {usual:g}"
     if flag.default in (None, "", ()):
         return "none"

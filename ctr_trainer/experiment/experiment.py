@@ -16,32 +16,33 @@ class ModelSettings(Settings, title="Model"):
     """Which model is trained, and where its checkpoints lie."""
 
     model_dir: str = setting(
-        "", "directory or URL for the checkpoints, summaries and feature spec of one model", "path"
+        "", "directory, or its URL, of one model: its checkpoints, summaries and feature spec", "path"
     )
     model: str = setting(
         "deepfm",
-        "one of the models listed below, or your own function as my.module:model_fn; if --model_dir has checkpoints, "
-        "this and all that makes the model's graph is as they have it",
+        "name of a model in the list below, or a function of your own as my.module:model_fn. A --model_dir with "
+        "checkpoints keeps the model and all settings of its graph",
     )
     model_params: tuple[str, ...] = setting(
         (),
-        "params that a model has of its own; --model=NAME --help lists them",
+        "settings that only this model has; --model=NAME --help lists them",
         "name=value",
         example=("cross_layers=3", "cross_rank=64"),
     )
     recipe: str = setting(
         "data",
-        "preset of flags, each of which a given flag overrides; data: what suits the rows of --train_data, see "
+        "preset of flags; a flag that you give overrides it. data: chosen from the size of --train_data, see "
         "--explain_defaults; none: the fixed defaults; bars: the optimizers, L2 of all rows, clipping, batch "
-        "normalization, plateau and early stopping of FuxiCTR, as the BARS leaderboards have them",
+        "normalization, plateau and early stopping of FuxiCTR in the BARS leaderboards",
         choices=tuple(RECIPES),
     )
     embedding_dim: int = setting(
-        0, "width of every feature's embedding; 0 takes the feature spec's", "floats", minimum=0
+        0, "width of the embedding of each feature; 0 takes the widths of the feature spec", "floats", minimum=0
     )
     resume_from: int = setting(
         0,
-        "step of the checkpoint that `train` resumes from; later ones are renamed to set-aside-...; 0 for the newest",
+        "step of the checkpoint to resume from, for example to go back before a divergence; later checkpoints are "
+        "renamed to set-aside-...; 0 takes the newest",
         "step",
         minimum=0,
     )
@@ -54,30 +55,42 @@ class DataSettings(Settings, title="Data"):
     train_data: str = setting(
         "",
         "data to train on: a directory that `convert` wrote; with --feature_spec also Parquet, TFRecords or CSV, or a "
-        "stream, as kafka://host:port,host:port/TOPIC; or a URL, as s3://bucket/data",
+        "stream, such as kafka://host:port,host:port/TOPIC; or a URL, such as s3://bucket/data",
         "path",
     )
     eval_data: str = setting(
-        "", "data to evaluate or predict on, as --train_data; the model's own feature spec is the default", "path"
+        "",
+        "data to evaluate or to predict, in any form of --train_data; it is read with the model's feature spec unless "
+        "--feature_spec is given",
+        "path",
     )
     feature_spec: str = setting(
-        "", "feature spec of Parquet, TFRecords or CSV (.csv, .tsv) made elsewhere, read without conversion", "path"
+        "", "feature spec (TOML) of Parquet, TFRecords or CSV (.csv, .tsv) that is read without `convert`", "path"
     )
-    batch_size: int = setting(1024, "examples of a batch of each worker", "examples", minimum=1)
-    epochs: int = setting(1, "passes over the training data; 0 for no limit, until --max_steps", "epochs", minimum=0)
-    max_steps: int = setting(0, "global step to stop at; 0 for no limit, until --epochs are over", "steps", minimum=0)
-    shuffle: bool = setting(True, "shuffle by row group and within a buffer, differently in each epoch")
+    batch_size: int = setting(
+        1024, "examples per batch and worker; K workers train on K times as many per step", "examples", minimum=1
+    )
+    epochs: int = setting(1, "passes over the training data; 0 trains until --max_steps", "epochs", minimum=0)
+    max_steps: int = setting(
+        0,
+        "global step to stop at, counted over all runs of the model; 0 trains until --epochs are over",
+        "steps",
+        minimum=0,
+    )
+    shuffle: bool = setting(
+        True, "shuffle the row groups, and the rows within --shuffle_buffer, differently in each epoch"
+    )
     shuffle_buffer: int = setting(
         200_000,
-        "rows that are shuffled together; memory holds --num_readers + 2 times as many",
+        "rows that are shuffled together; each worker's memory holds them --num_readers + 2 times",
         "rows",
         minimum=1,
     )
     num_readers: int = setting(
         1,
-        "threads of each worker that read and decode its data ahead, concurrently with training; the batches and their "
-        "order are the same for any number. Each holds some 200,000 rows more in memory. Of --train_data and "
-        "--eval_data, not of a tf.data input; e.g. --num_readers=2 where `read sample` is long and a core is free",
+        "threads per worker that read and decode data while training runs; any number gives the same batches in the "
+        "same order. Raise it if `read sample` in the log is long and a core is free; each thread holds about 200,000 "
+        "rows more in memory",
         "threads",
         minimum=1,
         alike=False,
@@ -89,29 +102,39 @@ class WorkersSettings(Settings, title="Workers"):
     """How workers wait for each other, and exchange the dense variables."""
 
     pin_cores: bool = setting(
-        True, "keep each of several workers of a machine on its own share of the cores", alike=False
+        True,
+        "give each of several workers on a machine its own share of the cores; --nopin_cores leaves the choice to the "
+        "system",
+        alike=False,
     )
-    stall_timeout: float = setting(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
+    stall_timeout: float = setting(
+        1800.0,
+        "longest wait for another rank; after it the job ends with an error that names the rank",
+        "seconds",
+        minimum=1.0,
+    )
     stall_warning: float = setting(
         60.0,
-        "wait after which the log names the rank and the phase waited for; 0 for never",
+        "waiting time after which the log names the rank and the phase that it waits for; 0 never does",
         "seconds",
         minimum=0.0,
         flag=None,
     )
     dense_exchange: str = setting(
         "auto",
-        "how workers exchange dense gradients; shared_memory: through memory that the workers of one host share; "
-        "hosts: the same within each host, then hvd.DistributedOptimizer between one worker per host; horovod: "
-        "hvd.DistributedOptimizer between all workers; auto: shared_memory on the processors of one host, hosts on "
-        "the processors of several, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune, and "
-        "--autotune_log make it horovod. The log names what was taken, and why",
+        "how workers exchange dense gradients. shared_memory: through memory that the workers of one host share; "
+        "hosts: so within each host, and by hvd.DistributedOptimizer between one worker per host; horovod: by "
+        "hvd.DistributedOptimizer between all workers; auto: shared_memory for CPU workers on one host, hosts for CPU "
+        "workers on several hosts, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune and "
+        "--autotune_log imply horovod. The log names the choice and its reason",
         choices=("auto", "shared_memory", "hosts", "horovod"),
     )
-    autotune: bool = setting(False, "let Horovod search for its best settings while training, and write --autotune_log")
+    autotune: bool = setting(
+        False, "have Horovod search for its fastest settings while training, and write them to --autotune_log"
+    )
     autotune_log: str = setting(
         "",
-        "file that --autotune writes, MODEL_DIR/autotune.csv if not given; without --autotune: settings to take",
+        "file that --autotune writes; MODEL_DIR/autotune.csv if not given. Without --autotune: file of settings to use",
         "path",
     )
 
@@ -122,7 +145,8 @@ class LogSettings(Settings, title="Log"):
 
     log_format: str = setting(
         "plain",
-        "form of the log's lines; json: each line of the log, and of a service started here, is one JSON object",
+        "form of the log's lines; json: each line of the log, and of an embedding service that the job starts, is one "
+        "JSON object",
         choices=log_lines.FORMATS,
         alike=False,
     )

@@ -33,7 +33,7 @@ def open_source(
     Args:
       path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a file, a directory, a URL or a pattern,
         several comma separated. TFRecords and CSV are converted on first use, to MODEL_DIR/data_cache.
-      model_dir: of the model that is trained, evaluated or asked.
+      model_dir: directory of the model that is trained, evaluated or asked.
       feature_spec: a TOML file, or "".
       labels: whether they are needed; False to predict: then weights are not looked at, and a label that is missing or
         none is NaN.
@@ -68,7 +68,7 @@ def _look(
     """Returns what rank 0 tells the others, as JSON can hold it.
 
     Args:
-      advanced: of `distributed.from_chief`.
+      advanced: see `distributed.from_chief`.
     """
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
@@ -87,7 +87,7 @@ def _look(
     if spec is None and model is not None:
         spec = model[0]
     if spec is None:
-        return {"converted": path}  # which it is not, and opening it says so
+        return {"converted": path}  # It is not converted: opening it raises the error.
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
         data_cache = str(path_of(model_dir) / _CACHE)

@@ -48,7 +48,7 @@ def lines(recipe: str, values: Mapping[str, Any]) -> Iterator[str]:
 
     Args:
       recipe: one of RECIPES.
-      values: of the run, by flag.
+      values: settings of the run, by flag.
     """
     if not RECIPES[recipe]:
         return

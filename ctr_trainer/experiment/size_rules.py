@@ -58,7 +58,7 @@ class Choice:
     """Flags that are chosen together.
 
     Attributes:
-      values: by flag.
+      values: values by flag.
       why: the reason.
       fact: the fact of the data that decided.
       others: further flags that replace this choice if they are given.

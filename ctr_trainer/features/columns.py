@@ -65,7 +65,7 @@ class DenseFeature:
         the transform's statistics are computed. None for no limits.
 
     Raises:
-      UserError: the transform is unknown, or `clip` is no interval.
+      UserError: the transform is unknown, or `clip` is not an interval.
     """
 
     name: str

@@ -9,7 +9,7 @@
 
     hour = floor(seconds / 3600) mod 24      weekday = (floor(seconds / 86400) + 3) mod 7, Monday is 0
 
-Hour and weekday are in UTC. A text of another form, or a date that the calendar does not have, is no time.
+Hour and weekday are in UTC. A text of another form, or a date that the calendar does not have, is not a time.
 """
 
 from typing import TYPE_CHECKING, Any

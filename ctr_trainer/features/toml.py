@@ -59,7 +59,7 @@ def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
       the table, in which a whole number is a float if its key's type is float.
 
     Raises:
-      UserError: `values` is no table, or has an unknown key or a value of another type.
+      UserError: `values` is not a table, or has an unknown key or a value of another type.
     """
     if not isinstance(values, dict):
         raise UserError(f"{where}: {values!r} is not a table")
@@ -75,14 +75,14 @@ def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
 
 
 def strings(values: Any, where: str) -> tuple[str, ...]:
-    """Returns the strings of a list as a tuple; raises UserError if `values` is no list of strings."""
+    """Returns the strings of a list as a tuple; raises UserError if `values` is not a list of strings."""
     if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of strings")
     return tuple(values)
 
 
 def numbers(values: Any, where: str) -> tuple[float, ...]:
-    """Returns the numbers of a list as a tuple of floats; raises UserError if `values` is no list of numbers."""
+    """Returns the numbers of a list as a tuple of floats; raises UserError if `values` is not a list of numbers."""
     if not isinstance(values, list) or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of numbers")
     return tuple(float(v) for v in values)

@@ -111,7 +111,7 @@ class Attempt:
         """Waits for the end, and kills what is left on this host after some time. Returns the `Ending`.
 
         Args:
-          seconds: to wait before. Workers that have said why they end have saved what they could, and get little more.
+          seconds: seconds to wait first. Workers that have said why they end have saved their state, and get less.
         """
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:

@@ -39,7 +39,7 @@ class Patience:
         """Counts a restart. Returns why the workers are not restarted, a sentence; "" if they are.
 
         Args:
-          ending: `Ending` that is no `FINISHED`.
+          ending: `Ending` other than `FINISHED`.
         """
         if ending.kind is Kind.REFUSED:
             return "Not restarted: the same flags and data would end the same way"
@@ -48,7 +48,7 @@ class Patience:
         self._failure = ending.reason if ending.kind is Kind.FAILED else ""
         self._fruitless += 1
         if self._fruitless > self._most:
-            return f"Not restarted: --max_restarts={self._most} restarts in a row have brought no new checkpoint"
+            return f"Not restarted: --max_restarts={self._most} restarts in a row produced no new checkpoint"
         return ""
 
 

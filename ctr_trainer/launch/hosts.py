@@ -18,7 +18,7 @@ _CONNECT_PERIOD_SECONDS, _SILENT_PERIOD_SECONDS = 5.0, 0.5
 _SSH_PORT = 22
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[\w.-]+")
-# Horovod asks as often.
+# Horovod's elastic mode uses the same period.
 _DISCOVERY_PERIOD_SECONDS = 1.0
 _ANSWER_SECONDS = 30
 
@@ -28,7 +28,7 @@ class Host:
     """A host and the number of workers that it takes.
 
     Attributes:
-      name: by which ssh finds it.
+      name: name by which ssh finds the host.
       slots: number of workers.
     """
 
@@ -45,7 +45,7 @@ class Host:
         Args:
           text: the text.
           where: what the text stands in, for the error.
-          slots: of a host whose text is `NAME` alone; None if that is refused.
+          slots: slots of a host whose text is `NAME` alone; None to refuse such a text.
 
         Raises:
           UserError: the text is not of that form.
@@ -53,7 +53,7 @@ class Host:
         name, colon, number = text.strip().partition(":")
         number = number if colon else str(slots)
         if not _NAME.fullmatch(name) or not re.fullmatch(r"[1-9]\d*", number):
-            raise UserError(f"{where}: {text.strip()!r} is no host: expected NAME:SLOTS, as host-1:4")
+            raise UserError(f"{where}: {text.strip()!r} is not a host: expected NAME:SLOTS, such as host-1:4")
         return Host(name, int(number))
 
 
@@ -95,12 +95,12 @@ class FixedHosts(Hosts):
 class DiscoveredHosts(Hosts):
     """Hosts that a command prints, asked every second by a thread.
 
-    If the command fails, or prints what is no list of hosts, the hosts of the previous answer stay. The first call
+    If the command fails, or prints what is not a list of hosts, the hosts of the previous answer stay. The first call
     has to succeed.
 
     Args:
       script: command, for the shell.
-      slots: of a host that is printed without.
+      slots: slots of a host that is printed without a number.
     """
 
     def __init__(self, script: str, slots: int) -> None:
@@ -139,7 +139,7 @@ class ReachableHosts(Hosts):
 
     Args:
       hosts: `Hosts`.
-      port: of ssh; 0 for its usual one.
+      port: port of ssh; 0 for its default.
       period: seconds between two connections to a host that answers.
     """
 

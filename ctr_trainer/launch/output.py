@@ -25,9 +25,9 @@ class Kind(enum.Enum):
     """What kind of end it was."""
 
     FINISHED = "finished"
-    LOST = "lost"  # A rank, a host or a service is gone, or hangs.
-    FAILED = "failed"  # An error that nobody expected.
-    REFUSED = "refused"  # An error that the user can mend.
+    LOST = "lost"  # A rank, a host or a service is lost, or hangs.
+    FAILED = "failed"  # An unexpected error.
+    REFUSED = "refused"  # An error that the user can correct.
     CHANGED = "changed"  # The launcher has ended them, to start them on other hosts.
 
 
@@ -75,10 +75,12 @@ class Output:
         # Workers that horovodrun has stopped because of another one are not the reason.
         own = [exit for exit in self.exits if exit[1] != _TERMINATED] or self.exits
         if not own:
-            return Ending(Kind.LOST, self.said or f"horovodrun ended with status {status}: {self.last or 'no word'}")
+            return Ending(
+                Kind.LOST, self.said or f"horovodrun ended with status {status}: {self.last or 'it printed nothing'}"
+            )
         kinds = [_KINDS.get(status, Kind.LOST) for _, status in own]
         kind = next(each for each in (Kind.REFUSED, Kind.LOST, Kind.FAILED) if each in kinds)
-        # The rank that was killed, or whose host is gone, is the cause; a rank that reports the loss is not.
+        # The rank that was killed, or whose host is lost, is the cause; a rank that reports the loss is not.
         silent = [rank for rank, status in own if status not in _KINDS]
         first, status = own[0]
         rank: int | None = first
@@ -120,13 +122,13 @@ def _how(status: int) -> str:
 
 
 class Outlet:
-    """Writes lines from a thread, so that nobody waits for a reader that stands still, such as a paused pager.
+    """Writes lines from a thread, so that the launcher does not wait for a reader that hangs, such as a paused pager.
 
-    At most `most_bytes` are kept for a reader that stands still. Further lines are dropped, and their number is written
+    At most `most_bytes` are kept for a reader that hangs. Further lines are dropped, and their number is written
     in their place as soon as the reader reads again.
 
     Args:
-      most_bytes: of the lines that wait.
+      most_bytes: largest number of bytes of the lines that wait.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -169,7 +171,7 @@ class Outlet:
                 if not self._lines:
                     return
                 stream, line = self._lines.popleft()
-            with contextlib.suppress(OSError, ValueError):  # If nobody reads any more, the training continues.
+            with contextlib.suppress(OSError, ValueError):  # If the reader has ended, the training continues.
                 stream.buffer.write(line)
                 stream.buffer.flush()
             with self._changed:

@@ -18,7 +18,7 @@ _SUMMARY = "train_summary.json"  # As `commands.train` names it.
 _KEY = "restarts"
 _log = logging.getLogger(__name__)
 # Names that checkpoints have. They are written out here, so that the launcher need not import TensorFlow.
-# A store is asked that often, and as long as this at the end of a start.
+# Seconds between two requests to a store, and the longest wait for a store at the end of a start.
 _STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 5.0
 _CHECKPOINTS, _MANIFEST, _STEP = "checkpoints", "manifest.json", re.compile(r"step-(\d{10})")
 
@@ -29,13 +29,13 @@ class Restart:
 
     Attributes:
       reason: sentence, without its full stop.
-      time, lost_at: of the loss, such as `2026-01-31 12:00:00`, and in seconds since 1970.
+      time, lost_at: time of the loss, such as `2026-01-31 12:00:00`, and in seconds since 1970.
       workers_before, workers: numbers of workers.
-      hosts: as `-H` takes them.
+      hosts: hosts in the form of `-H`.
       step: step of the checkpoint that training resumes from; 0 for the beginning, None if the directory did not tell.
       steps_lost: steps after the checkpoint that the workers are known to have finished.
-      seconds_lost: of training since the checkpoint, or since the start of the workers.
-      seconds_to_train_again: from the loss until a step after the checkpoint is finished; None if that is not known.
+      seconds_lost: seconds of training since the checkpoint, or since the start of the workers.
+      seconds_to_train_again: seconds from the loss until a step after the checkpoint is finished; None if unknown.
     """
 
     reason: str
@@ -82,10 +82,10 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
     path = path_of(model_dir) / _SUMMARY
     try:
         if path.exists() and path.stamp() != before:
-            summary = path.read_json("`train` writes it anew")
+            summary = path.read_json("`train` writes it again")
             path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})
-    except (OSError, UserError) as error:  # The training has ended well all the same.
-        _log.warning("the restarts are not in %s: %s", path, error)
+    except (OSError, UserError) as error:  # The training itself has succeeded.
+        _log.warning("cannot add the restarts to %s: %s", path, error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Reached:
         self._is_known = self._found is not None
 
     def trains_for(self, seconds: float) -> bool:
-        """Returns whether the workers have been training for so long."""
+        """Returns whether the workers have been training for at least this time."""
         return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
 
     def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:
@@ -209,7 +209,7 @@ class Reached:
         )
 
 
-def where_it_goes_on(model_dir: str) -> str:
+def where_it_resumes(model_dir: str) -> str:
     """Returns a sentence for a person who starts the same command again."""
     saved = Saved.newest(model_dir)
     if saved is None:

@@ -12,7 +12,7 @@ from ctr_trainer.launch.backoff import LeftOut, Patience
 from ctr_trainer.launch.gate import StartingGate
 from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
-from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
+from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.launch import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 # horovodrun stops the other workers of one that has failed; that takes a second, and 10 s if one of them hangs.
 _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
-# A host that answers no more is lost.
+# A host that has been silent for this time is lost.
 _SILENT_SECONDS = 3.0
 # A training that ends sooner needs no standby.
 _STANDBY_SECONDS = 10.0
@@ -36,7 +36,7 @@ class Supervisor:
       hosts: `Hosts`.
       command: list, the command of each worker.
       environment: dict, the environment of the workers.
-      model_dir: of the training.
+      model_dir: model directory of the training.
       grace_seconds: time that workers get to end when they are asked to.
       outlet: `Outlet` of what the workers write.
     """
@@ -103,7 +103,7 @@ class Supervisor:
             if silent := self._silent_host(attempt):
                 attempt.end(0.0)
                 self._note(attempt, reached, is_last=True)
-                return Ending(Kind.LOST, f"{silent} does not answer any more")
+                return Ending(Kind.LOST, f"{silent} no longer answers")
             if self._note(attempt, reached) and (change := self._change(attempt)):
                 attempt.terminate()
                 attempt.end(self._grace_seconds)
@@ -146,7 +146,7 @@ class Supervisor:
         placed, now = self._choose(self._flags.fewest), {host.name: host.slots for host in self._hosts.now()}
         gone = [str(host) for host in attempt.hosts if now.get(host.name, 0) < host.slots]
         if placed and gone:
-            return f"{', '.join(gone)} is no longer there"
+            return f"{', '.join(gone)} is no longer available"
         if slots(placed) > attempt.workers:
             return f"there are {slots(placed)} slots now, on {listed(placed)}"
         return ""
@@ -210,5 +210,5 @@ class Supervisor:
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
         said = attempt.said if attempt is not None else ""
-        text = f"stopped by {last_words.name_of(self._asked)}. {where_it_goes_on(self._model_dir)}"
+        text = f"stopped by {last_words.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
         raise StoppedInOrder(said or text, self._asked)

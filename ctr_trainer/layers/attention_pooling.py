@@ -39,7 +39,7 @@ def attention_pooling(
       activation: one of `ACTIVATIONS`, applied behind each hidden layer.
       softmax: whether the weights are normalised over the history.
       training: whether this graph trains; Dice then takes the batch's own statistics.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, dim].

@@ -32,12 +32,12 @@ def batch_ensemble(
       dropout: fraction of the activations that are set to zero while training.
       training: whether this graph trains: then dropout applies.
       activation: name of a function in `tf.nn`.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, members, hidden_units[-1]].
 
-    Advice: 8 to 32 members; the layers cost `members` times as much as those of one perceptron.
+    Advice: 8 to 32 members; the layers cost `members` times as much as the layers of one perceptron.
 
     Example:
       >>> batch_ensemble(tf.ones([2, 8]), (16, 4), members=3).shape

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ctr_trainer.features import tensors
 
 tf1 = tf.compat.v1
-# The moving statistics are of about so many steps, or of this share of an epoch if that is between the two.
+# The moving statistics average over this share of an epoch, but over no fewer and no more steps than these.
 _FEWEST_STEPS, _MOST_STEPS, _SHARE_OF_EPOCH = 10.0, 100.0, 0.1
 _KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does not try to serialize what is under it.
 
@@ -156,7 +156,7 @@ def batch_norm(
       training: whether this graph trains.
       momentum: the fraction of the moving statistics that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, n].

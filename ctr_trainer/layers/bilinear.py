@@ -14,7 +14,7 @@ def bilinear(embeddings: tf.Tensor, kind: str = "all", name: str = "bilinear") -
     Args:
       embeddings: v, float32[B, F, dim]; F at least 2.
       kind: `all`, one W for all pairs; `each`, a W_i for each left field i; or `interaction`, a W_ij for each pair.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, F (F - 1) / 2 * dim].

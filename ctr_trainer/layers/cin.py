@@ -17,7 +17,7 @@ def cin(embeddings: tf.Tensor, layer_sizes: Sequence[int], name: str = "cin") ->
     Args:
       embeddings: X^0, float32[B, F, dim].
       layer_sizes: number of feature maps of each layer.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       p^1, p^2, ... side by side, float32[B, sum(layer_sizes)].

@@ -22,7 +22,7 @@ def cross(inputs: Columns, layers: int, rank: int = 0, experts: int = 1, name: s
       layers: number of layers.
       rank: number of columns of U and V, far fewer than n; 0 for the full matrix W.
       experts: number of low-rank transformations that a gate mixes; 1 for no gate. More than 1 need a rank.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, n].
@@ -65,7 +65,7 @@ def gated_cross(inputs: tf.Tensor, layers: int, name: str = "gated_cross") -> tf
     Args:
       inputs: x_0, float32[B, n].
       layers: number of layers.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, n].
@@ -107,7 +107,7 @@ def masked_cross(
       layers: number of layers.
       exponential: whether a layer crosses its input with itself.
       dropout: fraction of each layer's outputs that are set to zero; 0 unless training.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, n].

@@ -59,7 +59,7 @@ def dice(
       training: whether E and Var are the batch's own.
       momentum: the fraction of the moving averages that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
-      name: of the variable scope.
+      name: name of the variable scope.
       present: the values of sequences that x belongs to, if it is float32[N, n], see `Present`.
 
     Returns:

@@ -19,7 +19,7 @@ def experts(
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
       count: number of networks.
       network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       list of float32[B, n].
@@ -42,7 +42,7 @@ def mixture(selector: Columns | Sequence[Columns], outputs: Sequence[tf.Tensor],
     Args:
       selector: x, a float32[B, n_i], or a list of them that stands for their concatenation.
       outputs: f, a list of float32[B, n].
-      name: of the gate's variable scope.
+      name: name of the variable scope of the gate.
 
     Returns:
       float32[B, n].

@@ -27,7 +27,7 @@ def extraction(
       task_experts: number of experts of each task; at least one.
       shared_experts: number of shared experts; at least one.
       network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
-      last: whether this is the last level, whose shared stream nobody reads.
+      last: whether this is the last level, which needs no shared stream.
 
     Returns:
       (dict of task name -> x_k', float32[B, n]; x_s', float32[B, n], None at the last level).

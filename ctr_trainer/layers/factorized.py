@@ -19,7 +19,7 @@ def factorized_interaction(
       inputs: x, a float32[B, n_i], or a list of them that stands for their concatenation.
       units: width of y; even for `concat`. a and c have `units / 2` columns for `concat`, and `units` for `sum`.
       residual: `concat` or `sum`.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       y, float32[B, units].

@@ -28,7 +28,7 @@ def gru(
       mask: float32[B, L], 1 for an input and 0 for the padding at the end.
       units: width of the state, which starts at 0.
       attention: a, float32[B, L]; None for a plain GRU.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, L, units], the state after each step. The last one, padding or not, is the state after the whole

@@ -38,7 +38,7 @@ def hstu_block(
       heads: number of attention heads; divides dim.
       dropout: fraction of the gated values that are set to zero; 0 unless training.
       target_only: whether only the target's output is computed, for the last block.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       y, float32[B, N, dim], zeros for padding; or the target's alone, float32[B, dim].
@@ -89,7 +89,7 @@ def _by_head(packed: tf.Tensor, present: Present, heads: int) -> tf.Tensor:
 
 
 def _biases(bias: tf.Tensor, context: int) -> tf.Tensor:
-    """Returns float32[N, N], r_ij for what token i attends to, and far below 0 for what it does not."""
+    """Returns float32[N, N]: r_ij for the tokens j that token i attends to, and far below 0 for the others."""
     i, j = np.indices(2 * bias.shape.as_list())
     of_context = j < context
     allowed = of_context | ((i >= context) & (j >= i))

@@ -53,7 +53,7 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
     """Reads one vector per sparse feature, for models that compare these vectors and so need one dim.
 
     Args:
-      features: as for `flat_embeddings`.
+      features: see `flat_embeddings`.
       model: the model's name, for the errors.
       fields: the least number of sparse features that the model needs.
 
@@ -92,7 +92,7 @@ def field_columns(features: Mapping[str, tf.Tensor], model: str) -> Columns:
     """Reads `field_embeddings`; of a ranking request the vectors of the context and of the candidates apart.
 
     Args:
-      features, model: as for `field_embeddings`.
+      features, model: see `field_embeddings`.
 
     Returns:
       float32[B, F, dim], or `RankedColumns`.
@@ -111,7 +111,7 @@ def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Te
     """Reads one vector per sparse feature, then one per dense feature: x_m v_m, its value times a learned vector.
 
     Args:
-      features, model: as for `field_embeddings`.
+      features, model: see `field_embeddings`.
 
     Returns:
       float32[B, F + n, dim].
@@ -140,8 +140,8 @@ def named_embeddings(features: Mapping[str, tf.Tensor], names: Sequence[str], mo
     """Reads the embeddings of some sparse features.
 
     Args:
-      features: as for `flat_embeddings`.
-      names: of the sparse features.
+      features: see `flat_embeddings`.
+      names: names of the sparse features.
       model: the model's name, for the errors.
 
     Returns:

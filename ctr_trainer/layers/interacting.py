@@ -16,7 +16,7 @@ def interacting(fields: tf.Tensor, heads: int, head_dim: int, name: str) -> tf.T
       fields: e, float32[B, F, n].
       heads: number of attentions side by side.
       head_dim: width of each attention's queries, keys and values.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, F, heads * head_dim].

@@ -14,7 +14,7 @@ def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, na
       inputs: x, float32[B, n] or float32[B, F, n].
       shared: whether the F vectors of an example share gamma and beta, float32[n]; else each has its own.
       epsilon: added to the variance, so that a vector of equal values stays finite.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32 of the shape of `inputs`.

@@ -17,7 +17,7 @@ def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float 
 
     Args:
       features: dict, from which `linear` float32[B, F, 1] and `dense` float32[B, n] are read; one may be missing.
-      name: of the variable scope.
+      name: name of the variable scope.
       bias: the number that b starts at, such as `ModelParams.base_logit()`.
 
     Returns:

@@ -19,7 +19,7 @@ def mask_block(
       units: width of the output.
       reduction: the mask's hidden layer has `reduction * n` units.
       activation: a function's name in `tf.nn`; the paper's is relu. The mask's hidden layer keeps relu.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, units].

@@ -25,7 +25,7 @@ def dense(
     Args:
       inputs: x, a float32[B, n_i], or a list of them.
       units: width of the output.
-      name: of the variable scope.
+      name: name of the variable scope.
       weights: makes W: `weights.glorot` or `weights.zeros`.
       bias: the number that all of b start at.
 
@@ -68,7 +68,7 @@ def mlp(
       training: whether this graph trains: then dropout applies, and normalization takes the batch's own statistics.
       activation: name of a function in `tf.nn`.
       batch_norm: whether the inputs of each activation are normalised, see `batch_norm.batch_norm`.
-      name: of the variable scope.
+      name: name of the variable scope.
       momentum, epsilon: see `batch_norm.batch_norm`.
 
     Returns:

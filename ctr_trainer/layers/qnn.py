@@ -12,7 +12,7 @@ def quadratic(inputs: tf.Tensor, rows: int, dropout: float = 0.0, name: str = "q
       inputs: x, float32[B, n].
       rows: number of maps W_r, float32[n, n].
       dropout: fraction of the rectified values that are set to zero; 0 unless training.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, n].

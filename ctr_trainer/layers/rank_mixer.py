@@ -15,7 +15,7 @@ def tokens_of(inputs: tf.Tensor, tokens: int, dim: int, name: str = "tokens") ->
       inputs: float32[B, n]; zeros fill up the last part.
       tokens: T.
       dim: D.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[T, B, D].
@@ -44,7 +44,7 @@ def rank_mixer_block(inputs: tf.Tensor, expansion: int, name: str = "block") -> 
     Args:
       inputs: X, float32[T, B, D]; T divides D.
       expansion: width of a network's hidden layer, in D.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       Y, float32[T, B, D].

@@ -15,7 +15,7 @@ def senet(embeddings: tf.Tensor, reduction: int = 3, name: str = "senet") -> tf.
     Args:
       embeddings: e, float32[B, F, dim].
       reduction: the hidden layer has F / reduction units, at least one.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       v, float32[B, F, dim].

@@ -32,7 +32,7 @@ def transformer_block(
       feed_forward_units: width of the hidden layer.
       dropout: fraction of the outputs of the attention, and of the network, that are set to zero while training.
       training: whether this graph trains, so that dropout applies.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, L, n].
@@ -63,7 +63,7 @@ def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "
       inputs: float32[B, L, n].
       mask: float32[B, L], 0 or 1.
       heads: number of attention heads; divides n.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, L, n]; 0 at positions of mask 0.

@@ -17,7 +17,7 @@ def gated(inputs: tf.Tensor, context: tf.Tensor | Sequence[tf.Tensor], units: in
       inputs: x, float32[B, n].
       context: c, float32[B, m]; float32[1, m] gates all examples alike.
       units: width of the hidden layer.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, n].
@@ -43,7 +43,7 @@ def fusion(first: tf.Tensor, second: tf.Tensor, heads: int = 1, name: str = "fus
       first: o_1, float32[B, n].
       second: o_2, float32[B, m].
       heads: number of equal parts of each stream; divides n and m. With 1, all elements interact.
-      name: of the variable scope.
+      name: name of the variable scope.
       bias: the number that b starts at.
 
     Returns:

@@ -16,7 +16,7 @@ def glorot(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Var
     elsewhere do not change it.
 
     Args:
-      name: of the variable, within the current variable scope.
+      name: name of the variable, within the current variable scope.
       shape: list of int.
       fan_in: number of inputs that an output adds up.
       fan_out: number of outputs that an input takes part in.
@@ -40,7 +40,7 @@ def signs(name: str, shape: Sequence[int]) -> tf.Variable:
     """Makes a variable of random signs, each -1 or 1, which are a function of the run's seed and its full name.
 
     Args:
-      name: of the variable, within the current variable scope.
+      name: name of the variable, within the current variable scope.
       shape: list of int.
 
     Returns:
@@ -60,7 +60,7 @@ def zeros(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Vari
     """Makes a variable of zeros; takes the arguments of `glorot`.
 
     Args:
-      name: of the variable, within the current variable scope.
+      name: name of the variable, within the current variable scope.
       shape: list of int.
       fan_in, fan_out: not read.
 

@@ -32,7 +32,7 @@ def wukong_layer(
       combinations: number of vectors in L.
       rank: number of columns of P, float32[n, rank].
       hidden_units: widths of the hidden layers between the products and F.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       Y, float32[B, products + combinations, dim].

@@ -34,7 +34,7 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
         AP = sum_s (p_s / P) * p_>=s / (p_>=s + n_>=s)
 
     Args:
-      negatives, positives: as for `roc_auc`.
+      negatives, positives: see `roc_auc`.
 
     Returns:
       float; NaN if there are no positive examples, 1 if there are only positive ones.

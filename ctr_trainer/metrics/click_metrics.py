@@ -28,7 +28,7 @@ class Mean:
         Args:
           values, weights: float32[B].
         """
-        # Not `np.dot`: for so many values OpenBLAS starts threads, which spin on the cores that the workers need.
+        # Not `np.dot`: for this many values OpenBLAS starts threads, which spin on the cores that the workers need.
         self.state += (np.multiply(values, weights, dtype=np.float64).sum(), weights.sum(dtype=np.float64))
 
     def reset(self) -> None:

@@ -42,7 +42,7 @@ class Correction:
 
 
 class LateLabelsHook(tf1.train.SessionRunHook):
-    """Raises UserError after a batch with a label that is neither 0 nor 1, or with a late record that is no positive.
+    """Raises UserError after a batch with a label that is neither 0 nor 1, or with a late record that is not positive.
 
     Args:
       name: name of the label, for the error.
@@ -81,7 +81,7 @@ def correction(
     """Makes the correction that `params.delayed_labels` asks for.
 
     Args:
-      features, labels, mode, params: of the `model_fn`.
+      features, labels, mode, params: arguments of the `model_fn`.
       logits: float32[B, 1], of p.
 
     Returns:

@@ -1,4 +1,4 @@
-"""ESMM: learns conversions over all impressions, by way of clicks."""
+"""ESMM: learns conversions over all impressions, through clicks."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -37,7 +37,7 @@ def binary_head(
     Args:
       features: the features of the `model_fn`; `weight` float32[B] is read, unless predicting.
       labels: float32[B], 0 or 1; a dict of them by name if there are several; None when predicting.
-      mode: of `ModeKeys`.
+      mode: one of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
       logits: z, float32[B, 1].
       extra_loss: scalar that training adds to the loss, or f(loss_of) -> scalar, where loss_of gives the loss above of
@@ -87,10 +87,10 @@ def multi_head(
       features: the features of the `model_fn`. `weight` float32[B] is read, unless predicting, and the labels' weights
         are read from `features.spec`; without a spec they are 1.
       labels: dict of name -> float32[B], 0 or 1; None when predicting.
-      mode: of `ModeKeys`.
+      mode: one of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
       logits: dict of label name -> float32[B, 1]. A label that is not in it is not trained.
-      extra_loss: as for `binary_head`.
+      extra_loss: see `binary_head`.
       predictions: dict of name -> float32[B], further predictions.
 
     Returns:
@@ -223,7 +223,7 @@ def calibrated(logits: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
 
     Args:
       logits: float32[B], of p.
-      mode: of `ModeKeys`.
+      mode: one of `ModeKeys`.
       params: `ModelParams`, whose `negative_sampling` is w.
 
     Returns:

@@ -48,40 +48,54 @@ class ModelParams(Settings, title="Network and loss"):
     train_op_fn: Callable | None = None
     label_means: Mapping[str, float] = dataclasses.field(default_factory=dict, kw_only=True)
     hidden_units: tuple[int, ...] = setting(
-        (256, 128, 64), "widths of the hidden layers, comma separated", "units", minimum=1, example=(256, 128)
+        (256, 128, 64),
+        "widths of the hidden layers, from the first to the last",
+        "units",
+        minimum=1,
+        example=(256, 128),
     )
-    dropout: float = setting(0.0, "share of activations dropped while training", "share", minimum=0.0, below=1.0)
-    batch_norm: bool = setting(False, "normalise the hidden layers' inputs to their activation over the batch")
+    dropout: float = setting(
+        0.0,
+        "share of the activations of the hidden layers that is set to 0 while training; 0 drops none",
+        "share",
+        minimum=0.0,
+        below=1.0,
+    )
+    batch_norm: bool = setting(False, "batch normalization of the hidden layers, before their activation")
     batch_norm_momentum: float | None = setting(
         None,
-        "share of the moving statistics of --batch_norm that a step keeps; by default the statistics are of a tenth of "
+        "share of the moving statistics of --batch_norm that a step keeps; if not given, they average over a tenth of "
         "an epoch, at least 10 and at most 100 steps",
         "share",
         minimum=0.0,
         below=1.0,
     )
-    batch_norm_epsilon: float = setting(1e-3, "number that --batch_norm adds to the variance", minimum=0.0)
+    batch_norm_epsilon: float = setting(
+        1e-3, "number that --batch_norm adds to the variance before it divides by its root", minimum=0.0
+    )
     activation: str = setting("relu", "activation of the hidden layers", choices=typing.get_args(Activation))
-    label: str = setting("", "label that a model of one label predicts, if the data has several", "name")
+    label: str = setting("", "label that a model of one label predicts; needed if the data has several", "name")
     positive_weight: float | str = setting(
         1.0,
-        "factor on the loss of a positive example while training; balanced: negative over positive examples of the "
-        "training data",
+        "factor that multiplies the loss of positive examples while training; balanced: the number of negative "
+        "examples divided by the number of positive ones in the training data. The odds that the model predicts are "
+        "then too high by that factor",
         choices=("balanced",),
         above=0.0,
     )
     negative_sampling: float | None = setting(
         None,
-        "share of the negative examples to train on, all by default; kept with checkpoints, whose predictions are "
-        "calibrated for it",
+        "share of the negative examples to train on; all if not given. The others get weight 0 and no rows, so the "
+        "number of steps stays the same; predictions are corrected for it",
         "share",
         above=0.0,
         maximum=1.0,
     )
     delayed_labels: str = setting(
         WAIT,
-        "how to train on labels that come later than impressions; wait: the data has them joined; fake_negative, "
-        "es_dfm: impressions come as negatives, late positives again, and weights correct for both",
+        "how to train on labels that arrive after their impressions. wait: the data has impressions and labels joined; "
+        "fake_negative, es_dfm: impressions arrive as negatives, and late positives arrive again; weights correct for "
+        "both",
         choices=(WAIT, FAKE_NEGATIVE, ES_DFM),
     )
 

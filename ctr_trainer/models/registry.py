@@ -112,7 +112,7 @@ def _model(name: str, module: ModuleType, function: str) -> Model:
         raise UserError(f"model={name}: {module.__name__} has no function {function!r}")
     params_class = getattr(module, "Params", ModelParams)
     if not (inspect.isclass(params_class) and issubclass(params_class, ModelParams)):
-        raise UserError(f"model={name}: the Params of {module.__name__} is no subclass of models.params.ModelParams")
+        raise UserError(f"model={name}: the Params of {module.__name__} is not a subclass of models.params.ModelParams")
     if "__dataclass_fields__" not in vars(params_class):
         raise UserError(f"model={name}: the Params of {module.__name__} lacks @dataclasses.dataclass(frozen=True)")
     return Model(getattr(module, function), params_class)

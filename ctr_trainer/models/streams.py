@@ -15,7 +15,7 @@ def self_distillation(
 
     Args:
       features: the features of the `model_fn`; `weight` float32[B] is read.
-      mode: of `ModeKeys`.
+      mode: one of `ModeKeys`.
       logits: the logits of p, float32[B, 1]; they get no gradient.
       streams: list of z_k, float32[B, 1].
 

@@ -56,8 +56,8 @@ def task_logits(
     """Makes each task's tower, see `layers.towers.towers`.
 
     Args:
-      inputs: as for `layers.towers.towers`.
-      mode: of `ModeKeys`.
+      inputs: see `layers.towers.towers`.
+      mode: one of `ModeKeys`.
       params: `TaskParams`.
 
     Returns:

@@ -21,10 +21,10 @@ def tower(
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
-      mode: of `ModeKeys`.
+      mode: one of `ModeKeys`.
       params: `ModelParams`.
       hidden_units: widths of the layers; None for the `hidden_units` of `params`.
-      name: of the variable scope.
+      name: name of the variable scope.
 
     Returns:
       float32[B, units of the last layer].

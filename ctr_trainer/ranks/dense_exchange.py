@@ -115,7 +115,7 @@ def sum_of_ranks(tensor: tf.Tensor, name: str, by_horovod: bool = False) -> tf.T
     It goes through shared memory if `is_in_memory`, else through Horovod.
 
     Args:
-      tensor: of a static shape; shape and dtype are the same on every rank.
+      tensor: tensor of a static shape; shape and dtype are the same on every rank.
       name: name of the reduction, the same on every rank.
       by_horovod: whether it goes through Horovod in any case.
     """
@@ -148,9 +148,9 @@ def _in_memory(
     """Returns what a method of a `HostSum` makes of a tensor, inside the graph. A collective of the host.
 
     Args:
-      method: of `HostSum`.
-      tensor: of a static shape.
-      name: of the `HostSum`, the same on every rank.
+      method: method of `HostSum`.
+      tensor: tensor of a static shape.
+      name: name of the `HostSum`, the same on every rank.
       what: that the method waits for, as the watchdog names it.
     """
     host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)

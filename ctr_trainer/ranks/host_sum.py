@@ -26,7 +26,7 @@ class HostPeers:
 
     Args:
       rank, size: local rank of this worker, and number of workers of this host.
-      name: of the group, the same for all its workers, and of no other group.
+      name: name of the group, the same for all its workers and different from all other groups.
       meet: f(), returns when every rank has called it.
       first: rank in the job of the worker whose local rank is 0, for messages.
 

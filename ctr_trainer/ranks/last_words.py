@@ -43,7 +43,7 @@ class LastWords:
     The rank that fails first claims the word when its error is raised, before it closes a connection, and so before the
     other ranks can notice. A rank that fails because another rank has ended finds the claim, keeps silent, and waits
     for `horovodrun` to end it. If a rank was killed and has claimed nothing, a rank on the host of `horovodrun` speaks:
-    `horovodrun` closes its connections to the other hosts first, so nobody would hear the ranks there.
+    `horovodrun` closes its connections to the other hosts first, so the output of the ranks there would be lost.
 
     Args:
       notices: `Notices` of the job.
@@ -74,7 +74,7 @@ class LastWords:
         self._roll_call.introduce()
 
     def is_one_lost(self) -> bool:
-        """Returns whether a rank is known to have ended without a word; to be called while no rank may end in order."""
+        """Returns whether a rank has ended without an error message; call it only while no rank may end in order."""
         return self._roll_call.is_one_lost()
 
     @contextlib.contextmanager
@@ -178,7 +178,7 @@ class LastWords:
         with self._lock:
             if self._claim() and not self._over:
                 self._over = True
-                with contextlib.suppress(OSError):  # horovodrun was killed, and nobody hears it.
+                with contextlib.suppress(OSError):  # horovodrun was killed, so the output is lost.
                     print(log_lines.last_line(make(), level), file=sys.stderr, flush=True)
             return bool(self._is_ours)
 

@@ -209,7 +209,7 @@ class SignsOfLife:
             f"{beat.step}"
             for beat, seconds in self._silent()
         ]
-        return f"{'; '.join(named)}: its process is stopped or dead, or its host hangs or is gone" if named else ""
+        return f"{'; '.join(named)}: its process is stopped or dead, or its host hangs or is down" if named else ""
 
     def _silent(self) -> list[tuple[Beat, float]]:
         """Returns the heartbeats that have not changed for too long, and for how many seconds."""

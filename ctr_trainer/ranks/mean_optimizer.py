@@ -180,7 +180,7 @@ class _SumOfHost(MeanOptimizer):
     Attributes:
       pairs: (gradient, variable) of the inner optimizer.
       fused: `Fused` of these gradients.
-      dtypes, sums: of the vectors.
+      dtypes, sums: dtypes and sums of the vectors.
     """
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:

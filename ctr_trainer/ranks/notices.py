@@ -21,7 +21,7 @@ _SECONDS = 10.0
 _SIGNED = "hmac-sha256:"
 _ANSWER_SECONDS = 1.5
 _POLL_SECONDS = 0.1
-_WITHOUT_A_WORD = "without a word: it was killed, as the system does when memory runs out, or it crashed"
+_WITHOUT_MESSAGE = "without an error message: it was killed, as the system does when memory runs out, or it crashed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,17 +168,17 @@ class RollCall:
             self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
 
     def end(self) -> None:
-        """Writes that this rank ends, and which processes of its host have ended without a word."""
+        """Writes that this rank ends, and which processes of its host have ended without an error message."""
         self._notices.put(f"ends.{self._placement.rank}", "")
         self._name_those_gone(_kill_if_stopped)
 
     def is_one_lost(self) -> bool:
-        """Returns whether a rank is known to have ended without a word; to be called while no rank may end in order."""
+        """Returns whether a rank has ended without an error message; call it only while no rank may end in order."""
         self._name_those_gone()
         return bool(self._ranks_of("lost"))
 
     def lost(self) -> str:
-        """Returns a sentence that names the ranks that ended without a word, or ""; call it after `end`."""
+        """Returns a sentence that names the ranks that ended without an error message, or ""; call it after `end`."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not (lost := self._ranks_of("lost")):
             if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._placement.size:
@@ -188,7 +188,7 @@ class RollCall:
         for rank in lost:
             hosts.setdefault(self._process(rank)[1], []).append(str(rank))
         named = [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} on {host}" for host, ranks in hosts.items()]
-        return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_A_WORD}"
+        return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_MESSAGE}"
 
     def unheard(self) -> str:
         """Returns a sentence that names the ranks that have never written anything; "" if there are none."""
@@ -200,7 +200,7 @@ class RollCall:
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
 
     def _name_those_gone(self, has_gone_too: Callable[[int, int], bool] = lambda process, rank: False) -> None:
-        """Writes which processes of this host have ended without a word, or count as such."""
+        """Writes which processes of this host have ended without an error message, or count as such."""
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             if host != socket.gethostname():

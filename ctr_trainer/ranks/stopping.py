@@ -134,7 +134,7 @@ class Stopping:
                 if self._own[_ASKED]:
                     threading.Thread(target=self._repeat, name="stopping notice", daemon=True).start()
                 self._tell()
-        except Exception:  # Another rank has ended: the training thread meets the same error, and says so.
+        except Exception:  # Another rank has ended: the training thread meets the same error, and reports it.
             pass
         finally:
             self._over.set()

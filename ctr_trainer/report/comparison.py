@@ -33,7 +33,7 @@ def write_curves(runs: Sequence[Run], directory: str) -> list[str]:
       the paths of the pictures. A figure that no run has gets no picture.
 
     Raises:
-      UserError: a file with the name of a picture exists, and is no earlier report.
+      UserError: a file with the name of a picture exists, and is not an earlier report.
     """
     figures = {}
     for name, trained, evaluated, axis in _FIGURES:

@@ -115,7 +115,7 @@ def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
-    cure = "`train` writes it anew; remove it to compare without it"
+    cure = "`train` writes it again; remove it to compare without it"
     return durable_file.read_json(path, cure) if path.exists() else {}
 
 

@@ -27,9 +27,9 @@ class Point:
     """A trial in a plot.
 
     Attributes:
-      number: of the trial.
-      value: of the metric.
-      texts: by flag, the values of the parameters; {} for the user's own settings.
+      number: number of the trial.
+      value: value of the metric.
+      texts: values of the parameters by flag; {} for the user's own settings.
       is_complete: whether it was not stopped early.
     """
 
@@ -51,7 +51,7 @@ def html(
     Args:
       found: the figures of `results.Found`, by name.
       rows: the table of the trials, the best one first.
-      importances: by flag, its share.
+      importances: importance by flag, between 0 and 1.
       points: the trials that have a value.
       is_max: whether a greater value is better.
     """

@@ -36,7 +36,7 @@ class TrialPlan:
     """The settings of a training.
 
     Attributes:
-      experiment, evaluation, metrics: as `train` takes them.
+      experiment, evaluation, metrics: settings of `train`.
       given: names of the flags that the user gave.
     """
 
@@ -69,7 +69,7 @@ class TrialPlan:
         Another optimizer has none of the settings of the optimizer that it replaces; so it is with a schedule.
 
         Args:
-          texts: by flag; `model_params=NAME` sets one of a model's own params.
+          texts: values by flag; `model_params=NAME` sets one of a model's own params.
 
         Raises:
           UserError: there is no such flag, or a value is refused.
@@ -82,7 +82,7 @@ class TrialPlan:
         except absl_flags.Error as error:
             raise UserError(str(error)) from None
         if unknown := sorted(name for name in read if name in _OF_A_TRIAL):
-            raise UserError(f"{unknown[0]}: cannot differ between trials")
+            raise UserError(f"{unknown[0]}: this flag cannot differ between trials; remove it from the space")
         if "model_params" in read:
             replaced_params = {text.partition("=")[0] for text in read["model_params"]}
             kept = (
@@ -117,7 +117,7 @@ class TrialPlans:
         """Returns the plan of a trial: its evaluations are equally many examples apart in all but the first.
 
         Args:
-          texts: by flag, the values of the parameters; None for the user's own settings.
+          texts: values of the parameters by flag; None for the user's own settings.
 
         Raises:
           UserError: the settings are refused.

@@ -28,9 +28,9 @@ class Found:
     """What a search has found.
 
     Attributes:
-      metric: by which trials were compared.
-      value: of the best trial.
-      own_value: of the user's own settings; None if they were not evaluated.
+      metric: metric by which trials were compared.
+      value: value of the metric in the best trial.
+      own_value: value of the metric with the user's own settings; None if they were not evaluated.
       best_trial: number of the best trial.
       trials, stopped, failed: how many trials have ended, were stopped early, and failed.
       rows: training examples of all trials.
@@ -70,7 +70,9 @@ def state(trial: Any) -> str:
 
 def failure(trial: Any) -> str:
     """Returns why a trial failed; "" if it did not."""
-    return trial.user_attrs.get(FAILURE, "" if trial.state != _State.FAIL else "its process ended without a word")
+    return trial.user_attrs.get(
+        FAILURE, "" if trial.state != _State.FAIL else "its process ended without an error message"
+    )
 
 
 def line(study: optuna.Study, trial: Any, metric: str) -> str:
@@ -124,7 +126,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
 
 
 def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
-    """Writes the files anew, and returns what was found.
+    """Writes the files, and returns the result of the search.
 
     Raises:
       UserError: no trial was evaluated.

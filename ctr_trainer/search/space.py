@@ -132,10 +132,10 @@ def load(path: str) -> Space:
     """Reads a space from a TOML file.
 
     Args:
-      path: of the file, or its URL; "" for the default space.
+      path: path or URL of the file; "" for the default space.
 
     Raises:
-      UserError: the file cannot be read, or is no space; names the table and the key.
+      UserError: the file cannot be read, or is not a space; names the table and the key.
     """
     source = path or str(DEFAULT)
     try:

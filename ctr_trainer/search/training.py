@@ -31,7 +31,7 @@ class TrialTraining:
 
     Args:
       place: directory of all trials.
-      number: of the trial.
+      number: number of the trial.
     """
 
     def __init__(self, place: pathlib.Path, number: int) -> None:
@@ -55,8 +55,8 @@ class TrialTraining:
         self.remove()
         if self.model_dir.exists():
             raise TrainingFailed(
-                f"{self.model_dir}: exists, and no search has made it, since {self._flagfile.name} is not next to it: "
-                "move it away, or name another output"
+                f"{self.model_dir}: exists, but was not made by a search, since {self._flagfile.name} is not next to "
+                "it: move it away, or name another output"
             )
         self._flagfile.parent.mkdir(parents=True, exist_ok=True)
         durable_file.write_text(str(self._flagfile), "\n".join(flags) + "\n")

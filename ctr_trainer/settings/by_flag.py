@@ -33,7 +33,7 @@ class Flag:
       kind: the type of its value.
       default: None of a setting that several kinds have with different defaults.
       setting: `Setting`.
-      defaults: of such a setting, the default by the name of the kind.
+      defaults: the default by the name of the kind, if several kinds have different defaults.
       of_some_kinds: whether only some kinds of a setting have this flag, as `--embedding_initial_accumulator`.
     """
 
@@ -97,7 +97,8 @@ def _params_of_kinds(choice: Setting) -> list[Flag]:
     if not having:
         return []
     text = ", ".join(f"{param} ({', '.join(kinds)})" for param, kinds in having.items())
-    return [Flag(choice.params_flag, tuple[str, ...], (), Setting(f"params of it, here with their defaults: {text}"))]
+    help = f"settings of the optimizer as name=value, here with their defaults: {text}"
+    return [Flag(choice.params_flag, tuple[str, ...], (), Setting(help))]
 
 
 def replaced(settings: S, values: Mapping[str, Any]) -> S:
@@ -105,7 +106,7 @@ def replaced(settings: S, values: Mapping[str, Any]) -> S:
 
     Args:
       settings: an instance.
-      values: by flag; flags that it does not have are left out. None for a flag that only some kinds of a setting have
+      values: values by flag; other flags are ignored. None for a flag that only some kinds of a setting have
         means that it is not given.
 
     Raises:

@@ -10,35 +10,44 @@ from ctr_trainer.settings.setting import Settings, one_of, setting
 class SecurityFiles(Settings, title="Security of the embedding service"):
     """The arguments of `security.ClientSecurity.read`, in its order; "" where there is no file."""
 
-    token_file: str = setting("", "file with the token of a service that asks for one", "path", alike=False)
+    token_file: str = setting(
+        "", "file with the token that the embedding service requires of its clients", "path", alike=False
+    )
     service_ca: str = setting(
-        "", "PEM of the authority that signed the service's certificate; turns on TLS", "path", alike=False
+        "", "PEM file of the authority that signed the certificate of the service; turns on TLS", "path", alike=False
     )
     service_cert: str = setting(
-        "", "PEM of this client's certificate, if the service asks for one", "path", alike=False
+        "", "PEM file of the certificate of this client, if the service requires one", "path", alike=False
     )
-    service_key: str = setting("", "PEM of the key of this client's certificate", "path", alike=False)
+    service_key: str = setting("", "PEM file of the key of --service_cert", "path", alike=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     """Where the embedding rows live and how they are trained.
 
+    Staleness: with one worker, or with `service="shared"`, a step reads the newest rows. Otherwise each host, or each
+    worker, trains copies of the rows, and a copy may lack the updates that other copies made since the last sync, that
+    is, of up to `sync_steps` steps. With `strict_sync` a lookup sees all pushes of the previous window. With
+    `overlap_lookup` a step also lacks the updates of the previous step.
+
     Attributes:
-      service: see its help; `SharedTable` for `shared`.
-      optimizer: of `row_optimizer`, or its name.
-      learning_rate: see `embedding.worker.merging` for what changes with the number of workers; `TrainOp` has its own.
-      stddev: of a uniform distribution; linear weights start at 0.
-      overlap_lookup: look a batch's rows up, and train them, during the previous and the next step, if a core is
-        free: a step's rows then lack the step before; see `RowPipeline`.
-      row_copies: see `HostRows` for `host`, and `RowCache` for `worker`.
-      sync_steps: for how far a row may lag behind the others' updates, see `embeddings.Embeddings`.
-      strict_sync: every lookup sees every push of the window before; training stands still meanwhile.
-      sync_merge: see `embedding.worker.merging`.
-      sync_compression: see `row_codec`.
-      service_shards: as many as it takes where one core cannot merge what the workers push. See
+      service: place of the rows: `auto`, `shared` (see `SharedTable`), or the addresses of a running service.
+      optimizer: a `RowOptimizer`, or its name.
+      learning_rate: learning rate of the rows. `TrainOp` has its own. `embedding.worker.merging` says what changes with
+        the number of workers.
+      stddev: standard deviation of the initial weights, which are uniform; linear weights start at 0.
+      overlap_lookup: whether to look up the rows of a batch during the previous step and to train them during the next
+        one, if a core is free, see `RowPipeline`.
+      row_copies: owner of a copy of the rows: `host` (see `HostRows`), `worker` (see `RowCache`) or `auto`.
+      sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last one.
+      strict_sync: whether every lookup sees all pushes of the previous window; training waits during a sync.
+      sync_merge: how changes of several copies are merged: `sum`, `mean` or `adaptive`, see `embedding.worker.merging`.
+      sync_compression: encoding of the rows that are sent: `none` or `fp16`, see `row_codec`.
+      service_shards: raise it if one core cannot merge the pushes of all workers. See
         `docs/embedding_service.md`.
-      service_restarts: all workers then go back to the last checkpoint. With 0 the job stops.
+      service_restarts: number of times that a lost service is restarted; all workers then return to the last
+        checkpoint. With 0 the job ends.
       security: `SecurityFiles`.
 
     Raises:
@@ -47,40 +56,47 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
 
     service: str = setting(
         "auto",
-        "where the rows live; auto: in the process for one worker, in a local service for several; shared: in memory "
-        "that the workers of this host share, without syncs; or host:port,host:port of running shards",
+        "where the embedding rows live. auto: in the process of one worker, or in a local service for several; shared: "
+        "in memory that the workers of this host share, without syncs; or host:port,host:port of the shards of a "
+        "running service",
         flag="embedding_service",
     )
     optimizer: RowOptimizer = one_of(
         RowAdagrad(),
         ROW_OPTIMIZERS,
-        "optimizer of the embedding rows",
+        "optimizer of the embedding rows; a dense_ optimizer updates all rows at each step, the others only the rows "
+        "of the batch",
         flag="embedding_optimizer",
         params_flag="embedding_optimizer_params",
         hints=NO_ROW_OPTIMIZERS,
     )
     learning_rate: float = setting(
         0.05,
-        "learning rate of the embedding rows, for one worker",
+        "learning rate of the embedding rows for one worker; --scale_lr adapts it to several workers",
         "1/step",
         minimum=0.0,
         flag="embedding_learning_rate",
     )
-    stddev: float = setting(0.01, "standard deviation of a new row's weights", minimum=0.0, flag="embedding_stddev")
+    stddev: float = setting(
+        0.01, "standard deviation of the initial weights of a new row", minimum=0.0, flag="embedding_stddev"
+    )
     l2: float = setting(
         0.0,
-        "adds l2 / 2 * sum w^2 to the loss: of the distinct rows of a step; with a dense_ optimizer, of all rows",
+        "L2 regularization of the embedding rows: adds l2 / 2 * sum w^2 to the loss, over the distinct rows of the "
+        "step, or over all rows with a dense_ optimizer; 0 has none",
         minimum=0.0,
         flag="embedding_l2",
     )
     clip_norm: float = setting(
         0.0,
-        "largest global norm of the dense gradients, and of a worker's row gradients; 0 for no limit",
+        "largest global norm of the dense gradients, and of the row gradients of a worker; larger gradients are scaled "
+        "down to it. 0 for no limit",
         minimum=0.0,
     )
     overlap_lookup: bool = setting(
         False,
-        "look rows up and update them while steps run, on a free core: rows lack the updates of the previous step",
+        "look up and update rows while steps run, which needs a free core; the rows of a step then lack the updates of "
+        "the previous step (staleness 1)",
     )
     row_copies: str = setting(
         "auto",
@@ -89,25 +105,46 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         choices=("auto", "host", "worker"),
         flag=None,
     )
-    sync_steps: int = setting(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
+    sync_steps: int = setting(
+        30,
+        "steps between two syncs of the rows with the service. A row may lack the updates that other hosts made since "
+        "the last sync",
+        "steps",
+        minimum=1,
+    )
     strict_sync: bool = setting(
         False,
-        "at a sync, have all workers push, wait for each other, then pull: each lookup sees all earlier pushes",
+        "have all workers push, wait for each other and then pull at each sync, so that each lookup sees all earlier "
+        "pushes; exact, but slower",
     )
     sync_merge: str = setting(
         "adaptive",
-        "how the changes that several copies made to a row are merged, see docs/staleness.md",
+        "how a sync merges the changes that several copies made to one row; see docs/staleness.md. adaptive: the mean "
+        "for rows that all copies update often, the sum for rare rows",
         choices=("sum", "mean", "adaptive"),
     )
-    sync_compression: str = setting("none", "how rows are sent: unchanged, or as float16", choices=("none", "fp16"))
+    sync_compression: str = setting(
+        "none", "encoding of the rows that a sync sends; fp16: float16, in half the bytes", choices=("none", "fp16")
+    )
     service_timeout: float = setting(
-        60.0, "longest time to retry a service that does not answer", "seconds", minimum=0.0
+        60.0,
+        "longest time to retry an embedding service that does not answer; after it training ends with an error",
+        "seconds",
+        minimum=0.0,
     )
     service_shards: int = setting(
-        1, "shards of the service that `auto` starts for several workers", "processes", minimum=1
+        1,
+        "shards (processes) of the service that --embedding_service=auto starts for several workers; raise it if one "
+        "core cannot keep up",
+        "processes",
+        minimum=1,
     )
     service_restarts: int = setting(
-        0, "number of times that a lost service of `auto` is restarted, from the last checkpoint", "times", minimum=0
+        0,
+        "how many times a lost service that --embedding_service=auto started is restarted from the last checkpoint; "
+        "with 0 its loss ends the job",
+        "times",
+        minimum=0,
     )
     security: SecurityFiles = SecurityFiles()
 

@@ -10,10 +10,14 @@ class MetricsConfig(Settings, title="Metrics"):
     """Which metrics an evaluation computes in addition to the usual ones; both take memory, see `ScoredExamples`."""
 
     exact_auc: bool = setting(
-        False, "compute AUC and AUC-PR from all scores, not from bins; 24 bytes of memory an example"
+        False,
+        "compute AUC and AUC-PR exactly, from all scores instead of from bins; takes 24 bytes of memory per example",
     )
     group_by: str = setting(
-        "", "id column or single-valued feature, as user: compute the AUC within its values too", "column"
+        "",
+        "id column or single-valued feature, such as user; adds the AUC within the examples of each of its values "
+        "(gauc)",
+        "column",
     )
 
 
@@ -23,36 +27,44 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
 
     every_n_steps: int | None = setting(
         None,
-        "steps between two evaluations on --eval_data; with 0 there is only the one at the end",
+        "steps between two evaluations on --eval_data; 0 evaluates at the end only",
         "steps",
         minimum=0,
         flag="eval_steps",
     )
     every_n_epochs: int = setting(
         0,
-        "epochs of the training data between two evaluations on --eval_data, in place of --eval_steps",
+        "epochs between two evaluations on --eval_data, in place of --eval_steps; 0 for --eval_steps",
         "epochs",
         minimum=0,
         flag="eval_epochs",
     )
     steps: int | None = setting(
         0,
-        "batches of each worker in an evaluation while training; 0 takes all",
+        "batches per worker in an evaluation while training; 0 takes all",
         "batches",
         minimum=0,
         flag="eval_batches",
     )
     best_metric: str | None = setting(
-        "", "metric by which the best checkpoint is kept, as auc, logloss, gauc or auc/click; none if empty"
+        "",
+        "metric that selects the best checkpoint, which is kept: auc, logloss, gauc or, of one label, auc/click; empty "
+        "keeps none",
     )
     best_direction: str | None = setting(
-        "", "values of --best_metric that are better, of a metric of your own", choices=("max", "min"), flag=None
+        "",
+        "whether larger (max) or smaller (min) values of --best_metric are better; needed for a metric of your own",
+        choices=("max", "min"),
+        flag=None,
     )
     early_stopping_patience: int = setting(
-        0, "evaluations without an improvement of --best_metric that end the training; 0 never", "times", minimum=0
+        0,
+        "number of evaluations without an improvement of --best_metric after which training ends; 0 has no such limit",
+        "times",
+        minimum=0,
     )
     early_stopping_min_delta: float = setting(
-        0.0, "least change of --best_metric that counts as an improvement", minimum=0.0, flag=None
+        0.0, "smallest change of --best_metric that counts as an improvement", minimum=0.0, flag=None
     )
 
     def __post_init__(self) -> None:

@@ -14,10 +14,12 @@ class LaunchFlags(Settings, title="Launch"):
       UserError: numbers of workers that cannot be, or two sources of the hosts.
     """
 
-    np: int = setting(1, "workers to start with", "workers", minimum=1)
-    min_np: int = setting(0, "fewest workers to continue with; 0: --np", "workers", minimum=0)
-    max_np: int = setting(0, "most workers, if more slots come; 0: --np", "workers", minimum=0)
-    hosts: str = setting("", "hosts and their slots, as a:4,b:4; the first is this one; this host alone if not given")
+    np: int = setting(1, "number of workers to start with", "workers", minimum=1)
+    min_np: int = setting(0, "fewest workers to continue with after a loss; 0 for --np", "workers", minimum=0)
+    max_np: int = setting(0, "most workers to continue with if slots are added; 0 for --np", "workers", minimum=0)
+    hosts: str = setting(
+        "", "hosts and their numbers of slots, such as a:4,b:4, this host first; this host alone if not given"
+    )
     hostfile: str = setting("", "file of the hosts, one NAME slots=NUMBER per line", "path")
     host_discovery_script: str = setting(
         "", "command that prints the available hosts, one NAME or NAME:SLOTS per line; it is run every second"
@@ -26,13 +28,18 @@ class LaunchFlags(Settings, title="Launch"):
         1, "slots of a host that --host_discovery_script prints without", "slots", minimum=1, flag=None
     )
     network_interface: str = setting("", "network interface by which the workers of several hosts connect", "name")
-    ssh_port: int = setting(0, "port of ssh on all hosts; 0: as in ssh's settings", minimum=0, maximum=65535)
-    start_timeout: int = setting(30, "longest time that horovodrun takes to reach all hosts", "seconds", minimum=1)
+    ssh_port: int = setting(
+        0, "port of ssh on all hosts; 0 takes the port of the ssh settings", minimum=0, maximum=65535
+    )
+    start_timeout: int = setting(30, "longest time for horovodrun to reach all hosts", "seconds", minimum=1)
     elastic_timeout: float = setting(
-        600.0, "longest wait for hosts with enough slots; then the launcher gives up", "seconds", minimum=1.0
+        600.0, "longest wait until the hosts have enough slots; after it the launcher gives up", "seconds", minimum=1.0
     )
     max_restarts: int = setting(
-        5, "restarts in a row without a new checkpoint between them; then the launcher gives up", "restarts", minimum=0
+        5,
+        "number of restarts without a new checkpoint between them after which the launcher gives up",
+        "restarts",
+        minimum=0,
     )
 
     standby: bool = setting(

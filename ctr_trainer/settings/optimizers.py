@@ -23,7 +23,7 @@ def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
 
     Args:
       own: dict of name -> object.
-      group: of the entry points.
+      group: group of the entry points.
 
     Raises:
       UserError: one has the name of another, or cannot be loaded.
@@ -53,7 +53,7 @@ class DenseOptimizer(Settings, title="Optimizer of the dense variables"):
     is another.
 
     Attributes:
-      name: of the optimizer.
+      name: name of the optimizer.
 
     Raises:
       UserError: a setting out of its range.
@@ -162,7 +162,7 @@ class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
     A package of your own adds one by two entry points, see docs/sparse_optimizers.md.
 
     Attributes:
-      name: of the optimizer.
+      name: name of the optimizer.
       moves_all_rows: whether every row moves at every step, see `embedding.table.missed_steps`.
     """
 
@@ -183,7 +183,10 @@ class RowMomentum(RowOptimizer):
     )
 
 
-_ACCUMULATOR = "what the sum of squared gradients of a new row starts at"
+_ACCUMULATOR = (
+    "value at which the sum of squared gradients of a new row starts. A larger value makes the first steps of a new "
+    "row smaller; raise it, for example to 1e-2, if a model overfits rare values"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,15 +14,18 @@ class RedisFiles(Settings, title="Redis or Valkey cluster"):
 
     redis_auth_file: str = setting(
         "",
-        "file whose first line is the cluster's password, USER:PASSWORD, or :PASSWORD if the password has a colon",
+        "file whose first line is the password of the cluster, USER:PASSWORD, or :PASSWORD if the password contains a "
+        "colon",
         "path",
         alike=False,
     )
     redis_ca: str = setting(
-        "", "PEM of the authority that signed the certificates of a rediss:// cluster", "path", alike=False
+        "", "PEM file of the authority that signed the certificates of a rediss:// cluster", "path", alike=False
     )
-    redis_cert: str = setting("", "PEM of this client's certificate, if the cluster asks for one", "path", alike=False)
-    redis_key: str = setting("", "PEM of the key of this client's certificate", "path", alike=False)
+    redis_cert: str = setting(
+        "", "PEM file of the certificate of this client, if the cluster requires one", "path", alike=False
+    )
+    redis_key: str = setting("", "PEM file of the key of --redis_cert", "path", alike=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,19 +39,22 @@ class PublishConfig(Settings, title="Publishing"):
 
     to: str = setting(
         "",
-        "publish rows and dense tower while training: to a directory or its URL, or to a Redis or Valkey cluster, "
-        "redis://host:port,host:port/NAME",
+        "where to publish rows and dense tower while training: a directory, its URL, or a Redis or Valkey cluster as "
+        "redis://host:port,host:port/NAME; none publishes nothing",
         "URL",
         flag="publish",
     )
     secs: float = setting(
         10.0,
-        "time from one published epoch to the next; epochs wait for those that are not delivered yet",
+        "time between two publications of changed rows; a publication waits until the previous ones are delivered",
         "seconds",
         minimum=0.1,
         flag="publish_secs",
     )
     dtype: str = setting(
-        "float32", "how the weights of a published row are packed", choices=DTYPES, flag="publish_dtype"
+        "float32",
+        "type of the weights in published rows; smaller types make smaller, less exact publications",
+        choices=DTYPES,
+        flag="publish_dtype",
     )
     redis: RedisFiles = RedisFiles()

@@ -38,21 +38,24 @@ class RunConfig(Settings, title="Run"):
     """The settings of a run.
 
     Attributes:
-      deterministic: see docs/training.md for what it fixes and what it costs. On several hosts, or with
-        `row_copies="worker"`, it turns `strict_sync` on.
-      warm_start: see `warm_start.WarmStart`; once there is a checkpoint, it is not read again.
-      save_checkpoints_steps: None for 1000 if no other period is given.
-      save_checkpoints_secs: see `periods.SecondsOfChief`.
-      save_checkpoints_epochs: counted from the very first one.
-      grace_secs: see `StopHook`.
-      keep_checkpoint_max: see `retention`.
-      full_checkpoint_every: 1 always writes all rows. A damaged file costs all checkpoints up to the next full one.
-      summary_steps: each point is made of a line of the log, the first one after that many steps.
-      profile_steps: () or (first, last), see `ProfileHook`.
-      progress: rank 0 shows the line where standard error is a terminal.
-      mixed_precision: see `device_config.config_proto`; evaluation, prediction and exports are float32 all the same.
-      phase_steps: a run ends with what its steps' time went to and what load it made, see `StepTraceHook` and
-        `LoadHook`; the first so many do not count.
+      deterministic: whether equal runs end with bit-identical models; see docs/training.md for its cost. On several
+        hosts, or with `row_copies="worker"`, it turns `strict_sync` on.
+      warm_start: source of the first rows and dense variables, see `warm_start.WarmStart`. Once there is a checkpoint,
+        it is not read again.
+      save_checkpoints_steps: steps between checkpoints; None for 1000 if no other period is given.
+      save_checkpoints_secs: seconds between checkpoints, see `periods.SecondsOfChief`.
+      save_checkpoints_epochs: epochs between checkpoints, counted from the first epoch of the model.
+      grace_secs: seconds that a training may take to end after a signal, see `StopHook`.
+      keep_checkpoint_max: number of newest checkpoints to keep, see `retention`.
+      full_checkpoint_every: checkpoints from one full checkpoint to the next; 1 always writes all rows. A damaged file
+        damages all checkpoints up to the next full one.
+      summary_steps: steps between TensorBoard summaries. Each point is made of the next line of the log.
+      profile_steps: () or (first, last) step to profile, see `ProfileHook`.
+      progress: whether rank 0 shows a progress line if standard error is a terminal.
+      mixed_precision: precision of the matrix products while training, see `device_config.config_proto`. Evaluation,
+        prediction and exports are float32 in any case.
+      phase_steps: steps between two traced steps, see `StepTraceHook` and `LoadHook`; the first `phase_steps` steps do
+        not count.
       uneven_inputs: `error` names the rank and the step; `pad`: see `PaddedInput`.
       equal_inputs: see `EqualBatchesHook`.
       embedding: `EmbeddingConfig`.
@@ -62,78 +65,83 @@ class RunConfig(Settings, title="Run"):
         `mixed_precision` take the place of its own; None for none.
       save_checkpoint_secs, tf_random_seed, log_step_count_steps, save_summary_steps: other names of
         `save_checkpoints_secs`, `seed`, `log_steps` and `summary_steps`, as TensorFlow calls them; None if not given.
-      keep_checkpoint_every_n_hours, protocol: of `tf.estimator.RunConfig`; they are not used, and the log says so.
-      train_distribute, eval_distribute, experimental_distribute, device_fn: of `tf.estimator.RunConfig`; refused.
+      keep_checkpoint_every_n_hours, protocol: arguments of `tf.estimator.RunConfig`; not used, as the log says.
+      train_distribute, eval_distribute, experimental_distribute, device_fn: refused; Horovod starts the workers.
 
     Raises:
       UserError: a setting out of its range, or settings that exclude each other.
     """
 
-    seed: int = setting(1, "seed of the data's order, the dense variables and new embedding rows", minimum=0)
+    seed: int = setting(1, "seed of the order of the data, the dense variables and the new embedding rows", minimum=0)
     deterministic: bool = setting(
         False,
-        "make two runs with equal settings, data and numbers of workers end with equal models, to the bit; workers of "
-        "a host then step the rows in the order of their ranks",
+        "make runs with equal settings, data and numbers of workers end with bit-identical models; slower, since the "
+        "workers of a host update rows in the order of their ranks",
     )
     warm_start: str = setting(
         "",
-        "model directory, checkpoint's directory, or directory of Parquet files with key and row, or its URL: a new "
-        "training begins with its rows and dense variables",
+        "start a new model from the rows and dense variables of another one: a model directory, the directory of a "
+        "checkpoint, or a directory of Parquet files with the columns key and row; or a URL",
         "path",
     )
     threads: int = setting(
         int(os.environ.get("CTR_TRAINER_THREADS", "0")),
-        "CPU threads of a worker; 0 lets TensorFlow choose",
+        "CPU threads of a worker; 0 leaves the choice to TensorFlow",
         minimum=0,
         alike=False,
     )
     mixed_precision: str = setting(
         "none",
-        "precision of the matrix products of training: bfloat16, on CPUs with AVX-512 BF16 or AMX; float16, on GPUs, "
-        "with loss scaling; all else stays float32",
+        "precision of the matrix products while training; all else stays float32. bfloat16: on CPUs with AVX-512 BF16 "
+        "or AMX; float16: on GPUs, with loss scaling",
         choices=("none", "bfloat16", "float16"),
     )
     prefetch_batches: int = setting(
-        4, "batches read and looked up ahead; 0 does both in the training thread", "batches", minimum=0
+        4,
+        "batches that are read and looked up ahead of the current step; 0 reads in the training thread",
+        "batches",
+        minimum=0,
     )
     save_checkpoints_steps: int | None = setting(
         None,
-        "steps between checkpoints; 0 saves at the end only; 1000 if neither --save_checkpoints_epochs nor "
-        "--save_checkpoints_secs is given",
+        "steps between checkpoints; 0 saves at the end only. 1000 if no other --save_checkpoints_ flag is given",
         "steps",
         minimum=0,
     )
-    save_checkpoints_epochs: int = setting(0, "epochs between checkpoints; 0 for another period", "epochs", minimum=0)
+    save_checkpoints_epochs: int = setting(
+        0, "epochs between checkpoints; 0 for another --save_checkpoints_ flag", "epochs", minimum=0
+    )
     save_checkpoints_secs: float = setting(
         0.0,
-        "seconds between checkpoints, by rank 0's clock and the pace of its steps; 0 for another period",
+        "seconds between checkpoints, by the clock of rank 0; 0 for another --save_checkpoints_ flag",
         "seconds",
         minimum=0.0,
     )
     save_checkpoints_event_secs: float = setting(
         0.0,
-        "seconds of event time between checkpoints of a training from a stream; 0 for another period",
+        "seconds of event time between checkpoints when training from a stream; 0 for another --save_checkpoints_ flag",
         "seconds",
         minimum=0.0,
     )
     validation_window_secs: float = setting(
         3600.0,
-        "length of the windows of event time for which the log of a training from a stream has auc_event_window, "
-        "xentropy_event_window and copc_event_window, on examples that the model had not yet seen; 0 for none",
+        "training from a stream: length of the windows of event time for which the log shows auc_event_window, "
+        "xentropy_event_window and copc_event_window, computed before the model trains on the examples; 0 shows none",
         "seconds",
         minimum=0.0,
         alike=False,
     )
     grace_secs: float = setting(
         30.0,
-        "longest time from SIGTERM or Ctrl-C to the end: the step is finished on all workers and its checkpoint saved; "
-        "0 ends at once, without one",
+        "longest time to end after SIGTERM or Ctrl-C: all workers finish the step and save a checkpoint; 0 ends at "
+        "once, without a checkpoint",
         "seconds",
         minimum=0.0,
     )
     keep_checkpoint_max: int = setting(
         5,
-        "number of newest checkpoints to keep, in addition to the previous chain; 0 keeps all",
+        "number of newest checkpoints to keep, in addition to the best one and to one that shares no files with them; "
+        "0 keeps all",
         "checkpoints",
         minimum=0,
     )
@@ -144,28 +152,32 @@ class RunConfig(Settings, title="Run"):
         minimum=1,
         flag=None,
     )
-    log_steps: int = setting(100, "steps between the log's lines", "steps", minimum=1)
+    log_steps: int = setting(100, "steps between two lines of the log", "steps", minimum=1)
     log_secs: float = setting(
         30.0, "seconds between the log's [RunStatus] lines of latencies", "seconds", minimum=0.1, flag=None
     )
     log_names: str = setting(
         PLAIN_NAMES,
-        "names in the log; graph: names of the graph, as xentropy_mean:0, the lines in the form of TensorFlow 1 "
-        "programs, and TensorFlow's own line INFO:tensorflow:global_step/sec",
+        "names in the log. plain: names such as xentropy_mean; graph: names of the graph such as xentropy_mean:0, "
+        "lines in the form of TensorFlow 1 programs, and TensorFlow's own line INFO:tensorflow:global_step/sec",
         choices=LOG_NAMES,
     )
     summary_steps: int = setting(
-        100, "steps between TensorBoard summaries, at the log's lines; 0 writes none", "steps", minimum=0
+        100,
+        "steps between two TensorBoard summaries, which are written together with a line of the log; 0 writes none",
+        "steps",
+        minimum=0,
     )
     phase_steps: int = setting(
         0,
-        "steps from one traced step to the next; the summary shows where the time of traced steps went; 0 traces none",
+        "steps between two traced steps; the summary at the end shows where the time of the traced steps went. 0 "
+        "traces none",
         "steps",
         minimum=0,
     )
     profile_steps: tuple[int, ...] = setting(
         (),
-        "FIRST,LAST: profile these steps of every rank, with Chrome traces, in MODEL_DIR/profile",
+        "first and last step to profile on every rank; writes Chrome traces to MODEL_DIR/profile",
         "steps",
         minimum=1,
         example=(100, 200),

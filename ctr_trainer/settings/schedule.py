@@ -46,26 +46,27 @@ class Schedule(Settings, title="Schedule of the learning rate"):
 
     name: str = setting(
         "constant",
-        "how the dense variables' learning rate changes after the warm-up: cooldown falls over the run's last fifth, "
-        "linear and cosine over the run, plateau when --best_metric does not improve; exponential falls step by step, "
-        "step in stairs, piecewise where --lr_boundaries say; constant stays",
+        "how the learning rate of the dense variables changes after the warm-up. cooldown: constant, then falls to 0 "
+        "over the last fifth of the run; linear, cosine: falls over the whole run; exponential: falls a little at each "
+        "step; step: falls in stairs; piecewise: changes at --lr_boundaries; plateau: falls when --best_metric does "
+        "not improve",
         choices=("constant", "linear", "cosine", "exponential", "step", "piecewise", "cooldown", "plateau"),
         flag="lr_schedule",
     )
     warmup_steps: float = setting(
-        0, "steps or epochs over which the learning rates rise from 0", "--lr_unit", minimum=0.0
+        0, "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none", "--lr_unit", minimum=0.0
     )
     decay_steps: float = setting(
         0,
-        "steps or epochs that the decay takes; 0 for all steps of the run, with cooldown a fifth of them; with "
-        "exponential and step, the steps or epochs of one --decay_rate",
+        "steps or epochs over which the rate falls; 0: the whole run, or its last fifth with cooldown. With "
+        "exponential and step: steps or epochs per factor of --decay_rate",
         "--lr_unit",
         minimum=0.0,
         of=_DECAYS,
     )
     decay_rate: float = setting(
         0.0,
-        "factor by which each decay multiplies the rate, between 0 and 1",
+        "factor between 0 and 1 that the rate is multiplied by at each decay",
         "factor",
         minimum=0.0,
         below=1.0,
@@ -73,7 +74,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     )
     end: float = setting(
         0.0,
-        "factor of the learning rate that the schedule ends at",
+        "share of the learning rate that is left at the end of the schedule",
         "factor",
         minimum=0.0,
         maximum=1.0,
@@ -82,7 +83,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     )
     patience: int = setting(
         0,
-        "evaluations without an improvement of --best_metric after which the rate is lowered",
+        "number of evaluations without an improvement of --best_metric after which the rate is lowered",
         "times",
         minimum=0,
         of=("plateau",),
@@ -90,13 +91,14 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     )
     unit: str = setting(
         "step",
-        "what --warmup_steps, --decay_steps and --lr_boundaries count: optimizer steps, or epochs, as 0.5",
+        "unit of --warmup_steps, --decay_steps and --lr_boundaries: optimizer steps, or epochs, which may be fractions "
+        "such as 0.5",
         choices=("step", "epoch"),
         flag="lr_unit",
     )
     boundaries: tuple[float, ...] = setting(
         (),
-        "where the rate changes, counted from the first step of the model",
+        "steps or epochs at which the rate changes, counted from the first step of the model",
         "--lr_unit",
         above=0.0,
         of=("piecewise",),
@@ -105,7 +107,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     )
     factors: tuple[float, ...] = setting(
         (),
-        "factors of the rate before, between and after --lr_boundaries",
+        "shares of the learning rate before, between and after the --lr_boundaries; one more than boundaries",
         "factor",
         minimum=0.0,
         of=("piecewise",),

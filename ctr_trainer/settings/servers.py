@@ -13,18 +13,22 @@ from ctr_trainer.system.messages import log_lines
 class ServeFlags(Settings, title="Serve"):
     """Serve."""
 
-    bind: str = setting("127.0.0.1:0", "host:port to listen on; port 0 picks one", "address")
-    data_dir: str = setting("", "the only directory, or its URL, that snapshots are written to and read from", "path")
-    token_file: str = setting("", "file with the token that clients must send; needed off loopback", "path")
-    tls_cert: str = setting("", "PEM of the service's certificate; turns on TLS", "path")
-    tls_key: str = setting("", "PEM of its key", "path")
-    tls_client_ca: str = setting("", "PEM of the authority whose certificates clients must show", "path")
+    bind: str = setting("127.0.0.1:0", "address to listen on, as host:port; port 0 picks a free port", "address")
+    data_dir: str = setting(
+        "", "directory, or its URL, that snapshots are written to and read from; other directories are refused", "path"
+    )
+    token_file: str = setting(
+        "", "file with the token that clients must send; required unless --bind is a loopback address", "path"
+    )
+    tls_cert: str = setting("", "PEM file of the certificate of this server; turns on TLS", "path")
+    tls_key: str = setting("", "PEM file of the key of --tls_cert", "path")
+    tls_client_ca: str = setting("", "PEM file of the authority whose certificates clients must present", "path")
     metrics_port: int = setting(
-        -1, "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves none", "port", minimum=-1
+        -1, "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves no metrics", "port", minimum=-1
     )
     port_file: str = setting("", "file that gets host:port once the service is ready", "path")
-    save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM, for --restore")
-    restore: str = setting("", "directory that such a save left, to start from", "path")
+    save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM; --restore reads them")
+    restore: str = setting("", "directory that --save_at_exit wrote, from which to start", "path")
     log_format: str = setting("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
 
 
@@ -38,11 +42,9 @@ class ServiceFlags(Settings, title="Service"):
         "address",
         flag="embedding_service",
     )
-    output: str = setting("", "directory that `save` writes, inside the shards' --data_dir", "path")
-    format: str = setting("table", "form of what is printed; json: one JSON object", choices=("table", "json"))
-    service_timeout: float = setting(
-        10.0, "time for which a shard that does not answer is asked again", "seconds", minimum=0.0
-    )
+    output: str = setting("", "directory that `save` writes to, inside --data_dir of the shards", "path")
+    format: str = setting("table", "form of the output; json: one JSON object", choices=("table", "json"))
+    service_timeout: float = setting(10.0, "longest time to retry a shard that does not answer", "seconds", minimum=0.0)
     security: SecurityFiles = SecurityFiles()
 
 
@@ -66,16 +68,16 @@ class ScoreLimits(Settings, title="Requests"):
         minimum=0.0,
         flag=None,
     )
-    threads: int = setting(1, "batches that are scored at a time, each on one core", "threads", minimum=1)
+    threads: int = setting(1, "number of batches that are scored concurrently, each on one core", "threads", minimum=1)
     max_queue: int = setting(
         4096, "examples that may wait; a request beyond them is refused by status 429", "examples", minimum=1, flag=None
     )
     timeout_secs: float = setting(
-        1.0, "how long a request may wait and be scored before status 504 answers it", "seconds", above=0.0
+        1.0, "longest time to wait for and score a request; after it status 504 answers", "seconds", above=0.0
     )
     max_examples: int = setting(
         1024,
-        "examples that one request may have; its bytes and values may be 4 KiB and 128 for each",
+        "most examples in one request; its body may have 4 KiB and 128 values for each of them",
         "examples",
         minimum=1,
     )
@@ -107,25 +109,31 @@ class ScoreFlags(Settings, title="Score"):
 
     model: str = setting(
         "",
-        "publication that is served: a directory, its URL, or redis://host:port,host:port/NAME of a cluster",
+        "publication to serve: a directory, its URL, or redis://host:port,host:port/NAME of a cluster",
         "path",
     )
-    name: str = setting("", "name of the model in the server's URLs; none takes the name that it was published by")
-    bind: str = setting("127.0.0.1", "address to listen on; off loopback the server needs a --token_file", "address")
-    port: int = setting(8080, "port of HTTP; 0 picks one", "port", minimum=0, maximum=65535)
+    name: str = setting("", "name of the model in the URLs of the server; if not given, the name in the publication")
+    bind: str = setting(
+        "127.0.0.1", "address to listen on; an address other than loopback requires --token_file", "address"
+    )
+    port: int = setting(8080, "port of HTTP; 0 picks a free port", "port", minimum=0, maximum=65535)
     flight_port: int = setting(
-        -1, "port of Arrow Flight, for batches; 0 picks one, -1 is none", "port", minimum=-1, maximum=65535
+        -1,
+        "port of Arrow Flight, for large batches; 0 picks a free port, -1 serves none",
+        "port",
+        minimum=-1,
+        maximum=65535,
     )
     refresh_secs: float = setting(1.0, "time between two looks for a newer record", "seconds", above=0.0, flag=None)
     start_timeout: float = setting(
         60.0, "longest wait at the start for a publication that does not exist yet", "seconds", minimum=0.0
     )
     max_age_secs: float = setting(
-        0.0, "age of the served rows beyond which /healthz says 503; 0 is any age", "seconds", minimum=0.0
+        0.0, "age of the served rows above which /healthz answers 503; 0 for no limit", "seconds", minimum=0.0
     )
     stop_secs: float = setting(
         10.0,
-        "how long requests in progress may take to end after SIGTERM",
+        "longest time for requests in progress to end after SIGTERM",
         "seconds",
         minimum=0.0,
         flag="grace_secs",
@@ -134,9 +142,11 @@ class ScoreFlags(Settings, title="Score"):
         "", "local directory for rows and towers; none: the directory of temporary files", "path", flag=None
     )
     cache_rows: int = setting(
-        100_000, "rows of each table that are kept for the next batches, of a cluster's rows; 0 for none", minimum=0
+        100_000, "rows per table that are cached when the publication is in a cluster; 0 caches none", minimum=0
     )
-    cache_secs: float = setting(1.0, "for how long such a row is given", "seconds", minimum=0.0, flag=None)
+    cache_secs: float = setting(
+        1.0, "time for which a cached row is used before it is read again", "seconds", minimum=0.0, flag=None
+    )
     token_file: str = same_as(ServeFlags, "token_file")
     tls_cert: str = same_as(ServeFlags, "tls_cert")
     tls_key: str = same_as(ServeFlags, "tls_key")

@@ -31,11 +31,11 @@ class Setting:
 
     Attributes:
       help: begins with a verb or with its noun.
-      unit: of the value, as `steps`; "" if it has none.
+      unit: unit of the value, such as `steps`; "" if it has none.
       choices: the accepted texts; of a `float | str` those besides numbers; () for any.
-      kinds: of a field that is itself one of several `Settings`: the classes by name; see `one_of`.
-      hints: of kinds that there are not: by name, what to do instead.
-      of: of a setting that only some choices of another have: these.
+      kinds: by name, the classes of a field that is one of several kinds of `Settings`, see `one_of`; else None.
+      hints: by the name of a kind that does not exist, what to use instead.
+      of: the choices of another setting that have this setting; () if all have it.
       minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
       flag: the flag's name; "" for the field's own; None for a setting that has no flag.
       params_flag: the flag that takes `name=value` pairs: of a field with `kinds`, for the settings of its kinds; of a
@@ -64,7 +64,7 @@ class Setting:
 
         Args:
           kind: the type that the field is annotated with.
-          default: of the field; it is always accepted.
+          default: default of the field; it is always accepted.
           value: any object.
         """
         if value == default and type(value) is type(default):
@@ -119,7 +119,7 @@ def setting(default: Any, text: str, unit: str = "", **rest: Any) -> Any:
     """Returns the dataclass field of a setting.
 
     Args:
-      default: of the field.
+      default: default of the field.
       text, unit: `Setting.help` and `Setting.unit`.
       **rest: the other attributes of `Setting`.
     """
@@ -132,7 +132,7 @@ def one_of(default: Any, kinds: Mapping[str, type["Settings"]], text: str, **res
     Args:
       default: an instance.
       kinds: the classes by name; each has its name as the class attribute `name`.
-      text: of the help.
+      text: text of the help.
       **rest: the other attributes of `Setting`.
     """
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, kinds=kinds, **rest)})
@@ -256,10 +256,27 @@ class Settings:
           **others: what else stands in the text by its name.
         """
         fields = [field for field in dataclasses.fields(self) if declared(field)]
-        values = {field.name: getattr(self, field.name) for field in fields}
-        in_python = {name: _InPython(name, value) for name, value in values.items()}
-        as_flags = {field.name: _AsFlag(spelled_flag(field), values[field.name]) for field in fields}
-        return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
+        flags = {field.name: spelled_flag(field) for field in fields}
+        return _refused(text, {field.name: getattr(self, field.name) for field in fields}, flags, others)
+
+
+def refused(text: str, settings: Mapping[str, object], **others: object) -> SettingError:
+    """Returns the `SettingError` of settings that are arguments of a function; each has a flag of its name.
+
+    Args:
+      text: see `Settings.refused`.
+      settings: values by name.
+      **others: see `Settings.refused`.
+    """
+    return _refused(text, settings, {name: name for name in settings}, others)
+
+
+def _refused(
+    text: str, values: Mapping[str, object], flags: Mapping[str, str], others: Mapping[str, object]
+) -> SettingError:
+    in_python = {name: _InPython(name, value) for name, value in values.items()}
+    as_flags = {name: _AsFlag(flags[name], value) for name, value in values.items()}
+    return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
 
 
 def _is(kind: Any, value: Any) -> bool:

@@ -14,35 +14,42 @@ class StreamConfig(Settings, title="Stream"):
 
     start: str = setting(
         "checkpoint",
-        "where to begin in a stream: checkpoint, earliest, latest, or a time, as 2026-11-23T10:00:00Z. A run with the "
-        "same value resumes from its checkpoint; checkpoint: from the earliest record if there is none",
+        "where to begin in a stream. checkpoint: at the position in the checkpoint, or at the earliest record without "
+        "one; earliest; latest; or a time such as 2026-11-23T10:00:00Z. A run with the value of the previous run "
+        "resumes from its checkpoint",
         "time",
         flag="stream_from",
     )
     until: str = setting(
         "",
-        'where to end in a stream: latest for the newest record at the start, or a time; "" for no end',
+        "where to end in a stream. latest: at the record that is the newest when training starts; or a time; none "
+        "trains without end",
         "time",
         flag="stream_until",
     )
     wait_secs: float = setting(
         1.0,
-        "longest time that a record waits for a batch to fill",
+        "longest time that a record waits until its batch is full; then the batch is trained as it is",
         "seconds",
         minimum=0.0,
         maximum=60.0,
         flag="stream_wait_secs",
     )
-    max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
+    max_bad_rows: int = setting(
+        0,
+        "number of unreadable rows that are left out and logged; one more ends the command with an error",
+        "rows",
+        minimum=0,
+    )
     kafka_config: str = setting(
         "",
-        "file of librdkafka's settings, one name=value per line, as security.protocol=SASL_SSL; also group.id",
+        "file of librdkafka settings, one name=value per line, such as security.protocol=SASL_SSL or group.id=ctr",
         "path",
         alike=False,
     )
     metrics_port: int = setting(
         -1,
-        "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves none",
+        "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves no metrics",
         "port",
         minimum=-1,
         maximum=65535,
@@ -58,7 +65,7 @@ class StreamConfig(Settings, title="Stream"):
 
 
 def seconds_of(text: str) -> float | None:
-    """Returns a time in seconds since 1970; without a zone it is UTC. None if the text is no time."""
+    """Returns a time in seconds since 1970; without a zone it is UTC. None if the text is not a time."""
     try:
         found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -45,7 +45,7 @@ class LrGroups:
         """Returns the factor of each variable.
 
         Raises:
-          UserError: a scope has no variable; names those that there are.
+          UserError: a scope has no variable; the message names the scopes of the model.
         """
         names = [variable.op.name for variable in variables]
         for scope, _ in self.factors:
@@ -68,45 +68,60 @@ class TrainSettings(Settings, title="Training"):
     """The settings of `estimator.optimize.TrainOp`, which explains them."""
 
     optimizer: DenseOptimizer = one_of(
-        Adagrad(), DENSE_OPTIMIZERS, "optimizer of the dense variables", params_flag="optimizer_params"
+        Adagrad(),
+        DENSE_OPTIMIZERS,
+        "optimizer of the dense variables, that is, of all variables but the embedding rows",
+        params_flag="optimizer_params",
     )
-    learning_rate: float = setting(0.02, "learning rate of the dense variables, for one worker", "1/step", minimum=0.0)
+    learning_rate: float = setting(
+        0.02,
+        "learning rate of the dense variables for one worker; --scale_lr adapts it to several workers",
+        "1/step",
+        minimum=0.0,
+    )
     embedding_learning_rate: float = same_as(EmbeddingConfig, "learning_rate")
     scale_lr: str = setting(
         "linear",
-        "how learning rates grow: with the workers or their root; with the workers times --accumulation_steps or its "
-        "root (linear_batches, sqrt_batches)",
+        "factor of the learning rates for several workers. linear: the number of workers; sqrt: its square root; none: "
+        "1; linear_batches and sqrt_batches: the number of batches per step, which is workers times "
+        "--accumulation_steps, or its square root. Try sqrt or none if training diverges with many workers",
         choices=("linear", "sqrt", "none", "linear_batches", "sqrt_batches"),
     )
-    fp16_allreduce: bool = setting(False, "send dense gradients as float16")
+    fp16_allreduce: bool = setting(False, "send dense gradients as float16, in half the bytes; for slow networks")
     schedule: Schedule = Schedule("cooldown")
     embedding_lr_schedule: str = setting(
         "cooldown",
-        "how the rows' learning rate changes: constant until it falls to 0 over the last tenth of the run (cooldown), "
-        "constant, or as --lr_schedule says (same)",
+        "how the learning rate of the embedding rows changes. cooldown: constant, then falls to 0 over the last tenth "
+        "of the run; constant; same: as --lr_schedule says for the dense variables",
         choices=("cooldown", "constant", "same"),
     )
     accumulation_steps: int = setting(
         1,
-        "batches per optimizer step; every other flag means an optimizer step by step; 0 or 1 accumulates none",
+        "batches per optimizer step, whose gradients are accumulated; all other flags count optimizer steps. 0 or 1 "
+        "accumulates none",
         "batches",
         minimum=0,
     )
     dense_sync_steps: int = setting(
         1,
-        "steps between two exchanges of the dense variables: 1 reduces the gradients each step; N lets workers step "
-        "alone and averages the variables each N",
+        "steps between two exchanges of the dense variables. 1 averages the gradients of all workers at each step; N > "
+        "1 is local SGD: each worker trains alone, and every N steps the workers average their variables. Raise it, "
+        "for example to 30, if the log says that steps wait for the exchange",
         "steps",
         minimum=1,
     )
     overlap_allreduce: bool = setting(
-        False, "reduce a step's dense gradients while the next step runs, and apply them at its end (staleness 1)"
+        False,
+        "exchange the dense gradients of a step while the next step runs, and apply them one step late (staleness 1); "
+        "hides the time of the exchange",
     )
     clip_norm: float = same_as(EmbeddingConfig, "clip_norm")
-    l2: float = setting(0.0, "adds l2 / 2 * sum w^2 of the dense kernels to the loss", minimum=0.0)
+    l2: float = setting(
+        0.0, "L2 regularization of the dense kernels: adds l2 / 2 * sum w^2 to the loss; 0 has none", minimum=0.0
+    )
     lr_groups: tuple[str, ...] = setting(
         (),
-        "factors of the learning rate by variable scope",
+        "factors of the learning rate by variable scope; 1 for variables in none of the scopes",
         "scope:factor",
         example=("mlp:0.1", "linear:2"),
     )

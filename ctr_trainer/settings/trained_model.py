@@ -11,8 +11,8 @@ class CheckpointFlags(Settings, title="Checkpoint"):
 
     checkpoint: str = setting(
         "auto",
-        "checkpoint to use: latest, best (of --best_metric), a step, or auto: best if --recipe=data has chosen to keep "
-        "it, else latest",
+        "checkpoint to use: latest; best, by --best_metric; a step; auto: best if --recipe=data chose to keep it, else "
+        "latest",
     )
 
 
@@ -21,15 +21,18 @@ class SavedModelFlags(Settings, title="Evaluation of an export"):
     """Evaluation of an export."""
 
     saved_model: str = setting(
-        "", "evaluate this SavedModel in place of a checkpoint; --eval_data is then raw data", "path"
+        "", "SavedModel to evaluate in place of a checkpoint; --eval_data is then raw data", "path"
     )
     format: str = setting(
         "csv",
-        "format of the raw data",
+        "format of the raw data that a SavedModel is evaluated on",
         choices=("csv", "criteo", "movielens", "libsvm", "libffm", "parquet", "tfrecord"),
     )
     max_bad_rows: int = setting(
-        0, "rows of the raw data that may be unreadable; each is named and counted", "rows", minimum=0
+        0,
+        "number of unreadable rows of the raw data that are left out and logged before the command ends with an error",
+        "rows",
+        minimum=0,
     )
 
 
@@ -38,11 +41,12 @@ class ExportFlags(Settings, title="Export"):
     """Export."""
 
     export_dir: str = setting(
-        "", "directory, or its URL, where a SavedModel is written; `train` writes it at its end", "path"
+        "", "directory, or its URL, of the SavedModel to write; `train` writes it at its end", "path"
     )
     export_rows: str = setting(
         "all",
-        "embedding rows in the SavedModel; none: the dense tower alone, which takes rows as inputs",
+        "embedding rows in the SavedModel. all: the SavedModel predicts from raw features; none: it has the dense "
+        "tower alone, which takes rows as inputs",
         choices=("all", "none"),
     )
 
@@ -52,5 +56,7 @@ class PredictFlags(Settings, title="Predict"):
     """Predict."""
 
     output: str = setting(
-        "", "Parquet file of the predictions, or its URL; rank r of several writes part r next to it", "path"
+        "",
+        "Parquet file, or its URL, to write predictions to; with several workers, rank r writes part r next to it",
+        "path",
     )

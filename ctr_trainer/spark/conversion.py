@@ -40,7 +40,7 @@ class Layout:
     """What a conversion makes of the rows.
 
     Attributes:
-      split: as for `data.convert.convert`, but at random only, and the parts' shares are met on average: each row is
+      split: see `data.convert.convert`, but at random only, and the parts' shares are met on average: each row is
         drawn by itself, from `split_seed` and the number of its task.
       split_seed: seed of the split.
       rows_per_file, rows_per_group: rows per Parquet file and per row group.
@@ -108,8 +108,8 @@ def convert_files(
     Args:
       spark: SparkSession.
       format: one of `FORMATS`.
-      input: as for `data.convert.convert`.
-      output, spec, layout: as for `convert`.
+      input: see `data.convert.convert`.
+      output, spec, layout: see `convert`.
 
     Returns:
       dict; see `convert`.

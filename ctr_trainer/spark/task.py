@@ -88,7 +88,7 @@ class Task:
       spec: FeatureSpec.
       output: directory of the data set, or its URL, which every machine of the cluster sees under this name.
       max_bad_rows: number of rows that all tasks together may leave out.
-      rows_per_file, rows_per_group: as for `convert`.
+      rows_per_file, rows_per_group: see `convert`.
       fractions: share of each part of a random split, by the part's name; {"": 1.0} for no split.
       seed: seed of the split.
     """
@@ -238,7 +238,7 @@ class _Output:
         self.path = path
 
     def add(self, name: str) -> Path:
-        """Returns the path of a file. The directory is not made anew once the driver has given the conversion up."""
+        """Returns the path of a file. The directory is not created again after the driver has aborted."""
         if not (self.path / UNFINISHED).exists():
             raise UserError(
                 f"{self.path}: a task does not find the driver's {UNFINISHED} there; name an output that every "

@@ -2,7 +2,7 @@
 
     rank 0: plans a window  ->  each worker reads and decodes its share, and reports  ->  rank 0 releases the window
 
-Workers train a window only once all of them have read it. While none is released, rank 0 gives out single batches
+Workers train a window only once all of them have read it. While none is released, rank 0 hands out single batches
 without examples, so that signals, checkpoints and publications are not held up by a quiet stream or a lost broker.
 """
 
@@ -22,11 +22,11 @@ from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavaila
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_AHEAD = 3  # Windows that are planned and not begun by the training.
+_AHEAD = 3  # Windows that are planned ahead of the training.
 # Time without a window after which workers make a batch without examples; a replay to a known end should need none.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
 _POLL_SECONDS = 0.05
-_KEPT_BATCHES = 1000  # Positions up to this number of batches before the last one can still be asked for.
+_KEPT_BATCHES = 1000  # Number of last batches after which the position is still known.
 
 
 class Coordinator:
@@ -136,7 +136,7 @@ class Coordinator:
                 with contextlib.closing(self._open_source()) as source:
                     source.commit(position.trained())
         except Unavailable as error:
-            _log.warning("positions are in the checkpoint, and not at the broker: %s", error)
+            _log.warning("the broker was not told the positions, which are in the checkpoint: %s", error)
 
     def fail(self, error: BaseException) -> None:
         """Ends the reading of all workers with an error."""
@@ -183,8 +183,9 @@ class Coordinator:
             text = f"{place}, row {letter['row']}: {letter['reason']}"
             if self._bad_rows > self._config.max_bad_rows:
                 self._error = UserError(
-                    f"{text}. It is bad row {self._bad_rows}, and max_bad_rows={self._config.max_bad_rows} may be left "
-                    "out: mend what writes the stream, or give a higher number; the same command resumes"
+                    f"{text}. This is bad row {self._bad_rows}, above the limit "
+                    f"max_bad_rows={self._config.max_bad_rows}. Correct the program that writes the stream, or raise "
+                    "max_bad_rows; the same command then resumes"
                 )
                 return
             _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)

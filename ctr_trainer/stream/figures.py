@@ -42,7 +42,7 @@ class Figures:
         return max(time.time() - self.event_seconds, 0.0) if self.lag_records and self.event_seconds else 0.0
 
     def state(self) -> dict[str, float]:
-        """Returns `event_seconds` and `lag_records` by their names, for whoever publishes the model."""
+        """Returns `event_seconds` and `lag_records` by name, for publications of the model."""
         return {"event_seconds": self.event_seconds, "lag_records": self.lag_records}
 
     def status_line(self) -> str:

@@ -11,12 +11,12 @@ import pyarrow.json
 
 from ctr_trainer.data.typed import Use
 
-_SAMPLE = 200  # Messages whose values tell the types of the columns.
+_SAMPLE = 200  # Messages whose values decide the types of the columns.
 _SHOWN = 200  # Characters of a bad value that are kept.
 
 
 class JsonReader:
-    """Reads JSON objects as columns. The types of the columns are those of the values in the first objects.
+    """Reads JSON objects as columns, whose types are the types of the values in the first objects.
 
     Args:
       wanted: what `typed.uses` returned.
@@ -43,7 +43,7 @@ class JsonReader:
         if table is not None and len(table) == len(values):
             yield table, np.arange(len(values)), []
             return
-        # A value is no object, or of another type than those before: each is read by itself.
+        # A value is not an object, or has another type than earlier values: each value is read by itself.
         objects = [_object(each) for each in values]
         wrong = []
         for number, found in enumerate(objects):
@@ -62,7 +62,7 @@ class JsonReader:
         for name, use in self._wanted.items():
             value = found.get(name)
             if isinstance(value, dict) or (isinstance(value, list) and not use.several and len(value) > 1):
-                return f"column {name!r}: {text_of(json.dumps(value).encode())} is not one value, as {use.why} wants it"
+                return f"column {name!r}: {text_of(json.dumps(value).encode())} is not one value, as {use.why} needs"
         return ""
 
     def _schema_of(self, objects: list[dict[str, Any]]) -> pa.Schema:

@@ -36,7 +36,7 @@ class KafkaSource:
         self._has_answered = False
         self._admin: Any = None
         self._consumer: Any = None
-        # By partition: the offset after the last record that has come, and the offset before which none is wanted.
+        # By partition: the offset after the last received record, and the offset before which no record is wanted.
         self._next: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._assigned: set[int] = set()
@@ -102,7 +102,7 @@ class KafkaSource:
                     warned = now
                     places = ", ".join(f"{p} at offset {self._next[p]}" for p in missing[:3])
                     _log.warning(
-                        "waiting for records of %s from %s: partition %s; %.0f s by now%s",
+                        "waiting for records of %s from %s: partition %s; %.0f s so far%s",
                         *(self.name, self.address, places, now - last, self._trouble.after("")),
                     )
 
@@ -128,7 +128,7 @@ class KafkaSource:
         self._consumer = self._admin = None
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
-        """Returns the ends of partitions as a fetch from these offsets on tells them; 0 where it tells nothing."""
+        """Returns the ends of partitions as a fetch from these offsets reports them; 0 if it reports none."""
         ends: dict[int, int] = {}
         if not places:
             return ends
@@ -146,10 +146,10 @@ class KafkaSource:
         return dict.fromkeys(places, 0) | ends
 
     def _poll(self, stops: dict[int, int]) -> list[Message]:
-        """Returns the records of the ranges among the next ones that come; keeps those of later ranges."""
+        """Returns the next received records that are in the ranges; keeps the records of later ranges."""
         taken = []
         with uncollected():
-            # First it waits for one message, then for no other.
+            # The first call waits for one message, further calls wait for none.
             messages = self._consumer.consume(1, _READ_SECONDS)
             for message in [*messages, *(self._consumer.consume(_MOST, 0) if messages else [])]:
                 partition, offset, error = message.partition(), message.offset(), message.error()
@@ -165,12 +165,12 @@ class KafkaSource:
                     else:
                         self._kept.setdefault(partition, collections.deque()).append(record)
         for partition in [p for p in self._assigned if len(self._kept.get(p, ())) > _MOST_KEPT]:
-            self._unassign(partition)  # Until what has come is used up.
+            self._unassign(partition)  # Until the received records are used up.
         return taken
 
     def _note(self, error: Any, partition: int, offset: int) -> None:
         if error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            # Also behind records that are only marks of transactions, or that compaction has removed.
+            # It may also follow records that only mark transactions, or that compaction has removed.
             self._next[partition] = max(self._next.get(partition, 0), offset)
         elif error.code() in _LOST:
             first = self.earliest([partition])[partition]
@@ -231,11 +231,11 @@ class KafkaSource:
             answer = ask()
         except (confluent_kafka.KafkaException, TimeoutError) as error:
             if self._admin is not None:
-                self._admin.poll(0)  # Otherwise it does not say what is wrong.
+                self._admin.poll(0)  # Otherwise it does not report errors.
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
             text = self._trouble.after(f"{self.name} at {self.address}, asked for {what}: {reason}")
             if self._trouble.is_refusal and not self._has_answered:
-                raise UserError(f"{text}. Mend the security settings in the file of kafka_config") from error
+                raise UserError(f"{text}. Correct the security settings in the file that kafka_config names") from error
             raise Unavailable(text) from error
         self._has_answered, self._trouble.text, self._trouble.is_refusal = True, "", False
         return answer

@@ -37,12 +37,12 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
       group: the consumer group, unless the file names one.
 
     Raises:
-      UserError: the file cannot be read, or a line is no setting.
+      UserError: the file cannot be read, or a line is not a setting.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": address.hosts,
         "group.id": group,
-        "log_level": 2,  # This package says itself what it waits for.
+        "log_level": 2,  # This package logs what it waits for.
         # With 1 MB per partition and request, as is librdkafka's default, a backlog is read at a third of the speed.
         "fetch.message.max.bytes": 8 << 20,
         "fetch.max.bytes": 64 << 20,
@@ -62,7 +62,7 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
         if not equals:
             raise UserError(f"kafka_config: {path}, line {number}: expected name=value, as security.protocol=SSL")
         settings[name.strip()] = value.strip()
-    # What positions in checkpoints depend on is not a matter of taste.
+    # Users may not change these: the positions in checkpoints depend on them.
     return settings | {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error"}
 
 
@@ -78,7 +78,7 @@ class Trouble:
         self.text, self.is_refusal = "", False
 
     def __call__(self, error: Any) -> None:
-        if error.code() != confluent_kafka.KafkaError._ALL_BROKERS_DOWN:  # This one gives no reason.
+        if error.code() != confluent_kafka.KafkaError._ALL_BROKERS_DOWN:  # This error has no reason.
             self.text, self.is_refusal = error.str(), error.code() in _REFUSALS
 
     def after(self, text: str) -> str:
@@ -92,7 +92,7 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
     Args:
       kind: class of the client; only a `Consumer` is given the settings of consumers.
       settings: what `configuration` returned.
-      trouble: is told what is wrong with the connections.
+      trouble: `Trouble` that gets the errors of the connections.
 
     Raises:
       UserError: librdkafka refuses a setting.

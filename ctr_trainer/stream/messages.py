@@ -96,8 +96,8 @@ class MessageDecoder:
         """Decodes messages.
 
         Args:
-          messages: in order.
-          skip: by the number of a message, how many of its first rows to leave out.
+          messages: messages in order.
+          skip: number of first rows to leave out, by the number of the message.
         """
         bad: list[BadMessage] = []
         parts = [self._encoded(table, bad) for table in self._tables(messages, bad, skip or {})]
@@ -139,7 +139,7 @@ class MessageDecoder:
                     yield _Table(self._complete(table), numbers[of], places)
 
     def _complete(self, table: pa.Table) -> pa.Table:
-        """Returns the wanted columns; null for those that there are not."""
+        """Returns the wanted columns; a column that does not exist is null."""
         names = set(table.column_names)
         return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
 
@@ -148,7 +148,7 @@ class MessageDecoder:
         found = FoundBadRows(sys.maxsize)
         try:
             encoded = self._encode(table.columns, found)
-        except UserError as error:  # A column has a type of which the spec makes nothing, in these rows at least.
+        except UserError as error:  # The spec cannot read the type of a column, at least in these rows.
             rows = len(table.messages)
             if rows == 1:
                 bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), str(error)))
@@ -213,7 +213,7 @@ def _places(numbers: np.ndarray) -> np.ndarray:
 
 
 def _format(value: bytes | None) -> str:
-    if value and value[0] == ord("{"):  # Nearly always, where messages are short and their number counts.
+    if value and value[0] == ord("{"):  # Nearly all short messages, whose number makes speed matter, are JSON.
         return "json"
     start = (value or b"").lstrip()[:6]
     if start.startswith(b"{"):

@@ -21,7 +21,7 @@ class StreamMetrics:
     | `ctr_stream_waiting_seconds_total` | time in which the brokers did not answer |
 
     Args:
-      figures: of the `Coordinator`.
+      figures: `Figures` of the `Coordinator`.
     """
 
     def __init__(self, figures: Figures) -> None:
@@ -30,19 +30,19 @@ class StreamMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics."""
         now = self._figures
-        yield _gauge("lag_records", "Records that are there and not read", now.lag_records)
-        yield _gauge("lag_seconds", "Age of the newest event that is trained, while others wait", now.lag_seconds)
-        yield _gauge("event_seconds", "Newest event time that is trained", now.event_seconds)
+        yield _gauge("lag_records", "Records of the stream that were not read yet", now.lag_records)
+        yield _gauge("lag_seconds", "Age of the newest trained event while records wait, else 0", now.lag_seconds)
+        yield _gauge("event_seconds", "Newest trained event time, in seconds since 1970", now.event_seconds)
         yield _counter("examples", "Examples that were read", now.records)
-        yield _counter("bad_rows", "Rows that could not be trained on", now.bad_rows)
-        yield _counter("waiting_seconds", "Time in which the brokers did not answer", now.waiting_seconds)
+        yield _counter("bad_rows", "Rows that were left out because they could not be read", now.bad_rows)
+        yield _counter("waiting_seconds", "Time during which the brokers did not answer", now.waiting_seconds)
 
 
 def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
     """Answers Prometheus at http://host:port/metrics. Returns the port, and a function that ends it.
 
     Args:
-      figures: of the `Coordinator`.
+      figures: `Figures` of the `Coordinator`.
       port: where to listen; 0 for a free port.
     """
     registry = CollectorRegistry()

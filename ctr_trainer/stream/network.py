@@ -22,7 +22,7 @@ class CoordinatorServer:
     """Answers the other workers.
 
     Args:
-      coordinator: of rank 0.
+      coordinator: `Coordinator` of rank 0.
       host: name or address to listen at.
       key: what a worker must know.
       others: number of the other workers.
@@ -92,8 +92,8 @@ class RemoteCoordinator:
 
     Args:
       address: (host, port) of rank 0's `CoordinatorServer`.
-      key: of the job.
-      rank: of this worker.
+      key: key of the job.
+      rank: rank of this worker.
       timeout: seconds to wait for an answer.
     """
 
@@ -104,7 +104,7 @@ class RemoteCoordinator:
         except (OSError, EOFError, multiprocessing.AuthenticationError) as error:
             raise UserError(
                 f"rank {rank} cannot reach rank 0 at {address[0]}:{address[1]}, which plans the reading of the stream: "
-                f"{error}; have hosts of a job reach each other"
+                f"{error}; the hosts of a job must reach each other"
             ) from error
 
     def share(self, window: int) -> list[Range] | None:
@@ -134,10 +134,12 @@ class RemoteCoordinator:
                 if self._is_closed:
                     return None
                 if waited > self._timeout:
-                    raise UserError(f"rank 0, which plans the reading of the stream, gave no answer for {waited:.0f} s")
+                    raise UserError(
+                        f"rank 0, which plans the reading of the stream, has not answered for {waited:.0f} s"
+                    )
             answer = json.loads(connection.recv_bytes())
         except (OSError, EOFError) as error:
-            raise UserError("rank 0, which plans what is read of the stream, has ended") from error
+            raise UserError("rank 0, which plans the reading of the stream, has ended") from error
         if "error" in answer:
             raise UserError(answer["error"])
         return answer["answer"]

@@ -1,4 +1,4 @@
-"""Opens what a URL names: the stream, and the file or the stream that takes its bad records."""
+"""Opens the stream of a URL, and the file or the stream that takes its bad records."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class FileDeadLetters:
     """Appends a JSON object per record to a file.
 
     Args:
-      path: of the file.
+      path: path of the file.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -55,7 +55,7 @@ class FileDeadLetters:
 def dead_letters(
     address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
 ) -> DeadLetters:
-    """Returns where bad records go: to the stream that the URL names, and where that fails or is not named to a file.
+    """Returns the target of bad records: the stream that the URL names, or a file if there is none or it fails.
 
     Args:
       address: the stream.

@@ -1,4 +1,4 @@
-"""What is read next: windows of a stream, a share of each per worker, and the position after any of their batches."""
+"""The plan of a stream: windows, the share of each worker in them, and the position after each batch."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ class StreamPosition:
     Attributes:
       stream: name of the stream.
       since: what `stream_from` was; another value starts there, the same value resumes.
-      next: by partition, the offset after the last record that was planned.
+      next: for each partition, the offset after the last record that was planned.
       left: parts of the planned records that are not trained yet.
       bad_rows: number of rows so far that could not be trained on.
       records: number of examples so far that were trained on.
@@ -70,7 +70,7 @@ class Report:
 
     Attributes:
       rows: number of its rows.
-      cuts: for each number of batches taken, from 0 on, the place of the next row.
+      cuts: place of the next row for each number of batches taken, from 0 on.
       bad: descriptions of the rows that cannot be trained on.
       seconds: the newest event time; 0 without a record.
       watermarks: offsets after the last record, by partition, as far as this worker has seen.
@@ -89,8 +89,8 @@ class Window:
 
     Attributes:
       shares: the ranges of each worker.
-      next: by partition, the offset after the window.
-      reports: by rank, once a worker has read its share.
+      next: for each partition, the offset after the window.
+      reports: `Report` by rank, of the workers that have read their shares.
     """
 
     shares: list[list[Range]]
@@ -112,7 +112,7 @@ class Window:
         return max(-(-report.rows // batch_size) for report in self.reports.values())
 
     def left_after(self, batches: int) -> list[Range]:
-        """Returns what is left when each worker has taken this number of batches."""
+        """Returns the ranges that are left when each worker has taken this number of batches."""
         left = []
         for rank, share in enumerate(self.shares):
             cuts = self.reports[rank].cuts
@@ -123,7 +123,7 @@ class Window:
         return left
 
     def bad_before(self, batches: int) -> int:
-        """Returns the number of bad rows among those that are not left then."""
+        """Returns the number of bad rows that are not left when each worker has taken this number of batches."""
         found = 0
         for report in self.reports.values():
             found += report.cuts[batches][3] if batches < len(report.cuts) else len(report.bad)
@@ -174,13 +174,14 @@ def next_window(
 ) -> Window:
     """Plans the next `total` records, evenly over partitions, and over workers in the partitions' order.
 
-    Workers whose number divides that of equally busy partitions keep their partitions from window to window.
+    If all partitions are equally busy, and their number is a multiple of the number of workers, each worker keeps its
+    partitions from window to window.
 
     Args:
       source: the stream.
-      next_: by partition, the offset of the first record to plan.
-      ends: by partition, the offset to stop before.
-      counts: by partition, the number of records between the two.
+      next_: for each partition, the offset of the first record to plan.
+      ends: for each partition, the offset to stop before.
+      counts: for each partition, the number of records between the two.
       total: number of records, at most the sum of the counts.
       workers: number of shares.
     """
@@ -244,7 +245,7 @@ def resumed(
     """Returns the position to resume from; None to begin as `since` says.
 
     Args:
-      position: of the checkpoint; None without one.
+      position: position in the checkpoint; None without one.
       source: the stream.
       since: `stream_from`.
       has_other: whether the checkpoint has a position in an input of another kind.
@@ -257,7 +258,7 @@ def resumed(
     if since == "checkpoint" and (has_other or position is not None):
         found = f"a position in {position.stream}" if position else "a position in files"
         raise UserError(
-            f"the checkpoint has {found}, and {source.name} is to be trained on: say where to begin, with stream_from="
+            f"the checkpoint has {found}, but the training data is {source.name}: say where to begin, with stream_from="
             "earliest, latest or a time"
         )
     return None

@@ -69,7 +69,7 @@ class Planner:
           has_other: whether the checkpoint has a position in an input of another kind.
 
         Raises:
-          UserError: records were removed that are not trained yet, or a partition is gone.
+          UserError: records were removed before they were trained, or a partition no longer exists.
         """
         source, start = self._source, self._config.start
         partitions = self._partitions = self._patiently(source.partitions)
@@ -82,7 +82,8 @@ class Planner:
             gone = sorted(set(position.next) - set(partitions))
             if gone:
                 raise UserError(
-                    f"{source.name} has no partition {gone[0]} any more, and the checkpoint has a place in it"
+                    f"{source.name} no longer has partition {gone[0]}, in which the checkpoint has a position; say "
+                    "where to begin, with another stream_from"
                 )
             self._next = {p: position.next.get(p, first[p]) for p in partitions}
             _log.info("resuming %s: %s", source.name, _places(source, self._next))
@@ -97,11 +98,11 @@ class Planner:
         """Returns the next window; None if its records are not there yet, or if all are planned (`is_over`).
 
         Args:
-          hints: by partition, an offset up to which a worker has seen records.
-          rows_per_message: rows of a message, as far as known.
+          hints: for each partition, an offset up to which a worker has seen records.
+          rows_per_message: estimated number of rows per message.
 
         Raises:
-          UserError: records were removed that are not read yet.
+          UserError: records were removed before they were read.
         """
         now = time.monotonic()
         if now - self._checked > _CHECK_SECONDS:
@@ -162,7 +163,7 @@ class Planner:
 
     def _ends(self, hints: dict[int, int]) -> dict[int, int]:
         """Returns by partition the offset up to which there are records to read."""
-        if self._stops is not None:  # There are records up to there, whatever the brokers say.
+        if self._stops is not None:  # Records exist up to these offsets, even if the brokers report lower ends.
             return {p: max(self._stops.get(p, 0), self._next[p]) for p in self._partitions}
         latest = self._patiently(functools.partial(self._source.latest, self._partitions))
         return {p: max(end, hints.get(p, 0), self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}
@@ -207,7 +208,7 @@ class Planner:
                 now = time.monotonic()
                 if now - warned > _WARN_SECONDS:
                     warned = now
-                    _log.warning("waiting: %s; asking again, %.0f s by now", error, now - since)
+                    _log.warning("waiting: %s; retrying, %.0f s so far", error, now - since)
                 self._figures.waited(now - asked + _RETRY_SECONDS)
             self._sleep(_RETRY_SECONDS)
 

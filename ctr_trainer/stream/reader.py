@@ -17,7 +17,7 @@ from ctr_trainer.stream.source import Message, Range, StreamSource, uncollected
 from ctr_trainer.system.messages.errors import UserError
 
 _SHOWN = 2000  # Bytes of a message that a dead letter has.
-_READY = 2  # Windows that may be decoded and not trained.
+_READY = 2  # Windows that are decoded ahead of the training.
 
 
 class StreamReader:
@@ -32,7 +32,7 @@ class StreamReader:
       statistics: statistics of the training data of the model; {} if it was trained on streams only.
       batch_size: rows of a batch.
       coordination: rank 0's `Coordinator`, or another rank's `RemoteCoordinator`.
-      server: of rank 0, where there are others; None otherwise.
+      server: `CoordinatorServer` on rank 0 if there are other ranks; else None.
 
     Attributes:
       spec, statistics, batch_size: the same.
@@ -123,7 +123,7 @@ class StreamReader:
                         rows, report = self._decoded(source, decoder, share, messages)
                     self._coordination.report(number, report)
                     yield rows
-        except Exception as error:  # The window will not be released, so nobody takes it from here.
+        except Exception as error:  # The window will not be released, so no step waits for it here.
             self._error = error
             self._coordination.fail(error)
 

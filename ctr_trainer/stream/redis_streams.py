@@ -54,7 +54,10 @@ class RedisSource:
 
         self._keys = self._asked(ask, "the keys")
         if not self._keys:
-            raise UserError(f"there is no stream {self._key!r}, nor {self._key + ':0'!r}, at {self.address}")
+            raise UserError(
+                f"there is no stream {self._key!r}, nor {self._key + ':0'!r}, at {self.address}; create "
+                "it, or correct the URL"
+            )
         return list(self._keys)
 
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
@@ -72,7 +75,7 @@ class RedisSource:
         for partition, at in places.items():
             if at > max(last[partition], 0) and last[partition]:
                 texts[partition] = cut_text(self, partition, at, last[partition])
-            # The entry before is the one that was read last: while it is there, none after it was removed.
+            # The previous entry was read last: while it exists, no entry after it was removed.
             elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
                 key = self._key_of(partition)
                 known = self._asked(functools.partial(self._open().xinfo_stream, key), "the removed entries")
@@ -102,7 +105,7 @@ class RedisSource:
                 except Unavailable as error:
                     if time.monotonic() - max(since, warned) > _WARN_SECONDS:
                         warned = time.monotonic()
-                        _log.warning("waiting: %s; %.0f s by now", error, warned - since)
+                        _log.warning("waiting: %s; %.0f s so far", error, warned - since)
                     yield []
                     time.sleep(_RETRY_SECONDS)
                     continue
@@ -156,9 +159,11 @@ class RedisSource:
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             text = f"{self.name} at {self.address}, asked for {what}: {error}"
             if not self._has_answered and isinstance(error, redis.AuthenticationError):
-                raise UserError(f"{text}. Mend the user and the password in the file of redis_auth_file") from error
+                raise UserError(
+                    f"{text}. Correct the user and the password in the file that redis_auth_file names"
+                ) from error
             if not self._has_answered and isinstance(error.__context__, ssl.SSLError):
-                raise UserError(f"{text}. Mend the files of redis_ca, redis_cert and redis_key") from error
+                raise UserError(f"{text}. Correct the files that redis_ca, redis_cert and redis_key name") from error
             raise Unavailable(text) from error
         except redis.ResponseError as error:
             raise UserError(f"{self.name} at {self.address}, asked for {what}: {error}") from error
@@ -176,7 +181,7 @@ class RedisDeadLetters:
 
     Args:
       address: the server.
-      key: of the stream.
+      key: key of the stream.
       files: files of the password and the certificates.
       otherwise: takes the records that do not reach the stream.
     """

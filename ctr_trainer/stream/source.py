@@ -27,7 +27,7 @@ def uncollected() -> Iterator[None]:
 
 
 class Unavailable(Exception):
-    """The brokers do not answer now; the text says what was asked of whom."""
+    """The brokers do not answer now; the message says which request to which brokers failed."""
 
 
 class Message(NamedTuple):
@@ -95,7 +95,7 @@ class StreamSource(Protocol):
         """Returns what is lost, by partition, if the records from an offset on are not all kept.
 
         Args:
-          places: by partition, the offset after the last record that was read, or at which a partition began.
+          places: for each partition, the offset after the last record that was read, or the partition's first offset.
         """
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
@@ -113,7 +113,7 @@ class StreamSource(Protocol):
         It ends when all records have come. If the brokers do not answer, it waits for them.
 
         Raises:
-          UserError: a record is not kept any more.
+          UserError: a record is no longer kept.
         """
 
     def watermarks(self) -> dict[int, int]:
@@ -134,7 +134,7 @@ def lost_text(source: StreamSource, partition: int, wanted: int, first: int, los
     return (
         f"{source.name}, partition {partition}: the next record to train has offset {source.text(wanted)}, and the "
         f"first one that {source.address} still keeps has offset {source.text(first)}, so {lost} records are lost. "
-        "To train on without them, give as stream_from the time to begin at, as 1970-01-01T00:00:00Z for the first one"
+        "To continue without them, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
     )
 
 
@@ -142,8 +142,8 @@ def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> st
     """Returns the message for a partition that ends before what was trained."""
     return (
         f"{source.name}, partition {partition}: the checkpoint has read up to offset {source.text(wanted)}, and "
-        f"{source.address} has records up to {source.text(last)} only: the stream was made anew, or records of it were "
-        "lost. To train on what is there, give as stream_from the time to begin at"
+        f"{source.address} has records up to {source.text(last)} only: the stream was created again, or it has lost "
+        "records. To train on the records that exist, set stream_from to the time to begin at"
     )
 
 
@@ -151,7 +151,7 @@ class DeadLetters(Protocol):
     """Takes the records that cannot be trained on."""
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
-        """Takes descriptions of records: topic, partition, offset, row, reason, value. Waits for nobody."""
+        """Takes descriptions of records: topic, partition, offset, row, reason, value. Does not wait."""
 
     def flush(self) -> None:
         """Returns once all of them are kept: a checkpoint whose position is after a record needs its description."""
@@ -190,7 +190,7 @@ class StreamAddress:
         if scheme not in SCHEMES or not hosts or not name or "@" in hosts or (query and key != "dead_letters"):
             raise UserError(
                 f"the stream {scheme}://{rest.rpartition('@')[2]}: expected kafka://host:port,host:port/TOPIC or "
-                "redis://host:port/KEY, then perhaps ?dead_letters=TOPIC; users and passwords stand in files"
+                "redis://host:port/KEY, optionally with ?dead_letters=TOPIC; write users and passwords into files"
             )
         return cls(scheme, hosts, name, dead_letters)
 

@@ -95,7 +95,7 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, capsys, arguments, 
 def test_results_of_others_are_refused_before_anything_is_measured(tmp_path, capsys):
     (tmp_path / "scaling.json").write_text("mine")
     assert cli.main(["bench", "scaling", f"--output={tmp_path}"]) == 1
-    assert "scaling.json is there already and is no earlier report" in capsys.readouterr().err
+    assert "scaling.json exists already and is not an earlier report" in capsys.readouterr().err
     assert (tmp_path / "scaling.json").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 

@@ -156,7 +156,7 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert served.pop("saved_model") == str(tmp_path / "export")
     assert served == pytest.approx(expected, abs=1e-5)
     assert cli.main(["evaluate", f"--saved_model={model}", raw]) == 1
-    assert "no export of a model with a feature spec" in capsys.readouterr().err
+    assert "expected an export of a model with a feature spec" in capsys.readouterr().err
 
     assert cli.main(["report", str(model), f"--output={tmp_path / 'report'}"]) == 0
     text = capsys.readouterr().out

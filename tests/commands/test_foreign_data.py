@@ -75,7 +75,7 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     assert of_records.pop("saved_model") == served.pop("saved_model") == str(tmp_path / "e")
     assert of_records == pytest.approx(served, rel=1e-6)
     assert cli.main([*export[:2], f"--eval_data={next((directory / 'clicks').rglob('*.parquet'))}"]) == 1
-    assert "it is no text, but Parquet: read it as format parquet" in capsys.readouterr().err
+    assert "it is not text, but Parquet: read it as format parquet" in capsys.readouterr().err
 
     assert cli.main(["predict", direct, f"--output={tmp_path / 'p.parquet'}"]) == 0
     predictions = pq.read_table(tmp_path / "p.parquet")
@@ -180,7 +180,7 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
     assert np.isnan(labels.pop()).all()
     write(records, (_without_label(row(i)) for i in range(ROWS)))
     assert len(predicted(records)) == ROWS
-    for data, error in ((unlabelled, "wanted for the label"), (tmp_path / "nulls.parquet", "is not a label of 0 or 1")):
+    for data, error in ((unlabelled, "for the label"), (tmp_path / "nulls.parquet", "is not a label of 0 or 1")):
         assert cli.main(["evaluate", flagfile, f"--eval_data={data}"]) == 1
         assert error in capsys.readouterr().err
 

@@ -30,7 +30,7 @@ def test_labels_stand_beside_the_predictions_and_only_ours_are_replaced(director
     output = tmp_path / "p.parquet"
     pq.write_table(pa.table({"mine": [1]}), output)
     assert run("predict", directory, f"--output={output}") == 1
-    assert "p.parquet: is there already and was not written by `predict`" in capsys.readouterr().err
+    assert "p.parquet: exists already and was not written by `predict`" in capsys.readouterr().err
     assert pq.read_table(output).column_names == ["mine"]
     output.unlink()
     for _ in range(2):
@@ -58,7 +58,7 @@ def test_evaluate_replaces_only_what_it_wrote(directory, tmp_path, capsys):
     for text in ('{"mine": 1}', "[]", "text"):
         output.write_text(text)
         assert run("evaluate", directory, f"--output={output}") == 1
-        assert "metrics.json: is there already and was not written by `evaluate`" in capsys.readouterr().err
+        assert "metrics.json: exists already and was not written by `evaluate`" in capsys.readouterr().err
         assert output.read_text() == text
     output.unlink()
     for _ in range(2):

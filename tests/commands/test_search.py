@@ -146,7 +146,7 @@ def test_without_optuna_the_message_says_how_to_install_it(tmp_path, data, capsy
     ("others", "text"),
     [
         (["--eval_data="], "--eval_data is missing"),
-        (["--minutes=0"], "--minutes=0 never ends by itself: give --budget_rows"),
+        (["--minutes=0"], "--minutes=0 sets no time limit, so the search would never end: give --budget_rows"),
         (["--train_data=nowhere"], "data set nowhere: no such directory"),
         (["--storage=no_such://host/name"], "storage=no_such://host/name: cannot be opened"),
         (["--best_metric=prob_mean"], "best_metric=prob_mean: search compares trials by one of auc,"),

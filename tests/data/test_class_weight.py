@@ -12,6 +12,7 @@ from ctr_trainer.data.class_weight import NegativeSampling, balanced_weight
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.settings.setting import SettingError
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
@@ -75,8 +76,11 @@ def test_it_is_the_negative_examples_over_the_positive_ones_whatever_their_weigh
 def test_of_several_labels_one_is_to_be_named(tmp_path):
     data = _converted(tmp_path, SPEC, CLICKED)
     assert balanced_weight(data, "bought") == pytest.approx(11.0)
-    with pytest.raises(UserError, match="has clicked, bought: name one of them by the setting label, or give a number"):
+    with pytest.raises(
+        SettingError, match="has clicked, bought: name one of them with label, or give a number as"
+    ) as error:
         balanced_weight(data)
+    assert error.value.by_flags.endswith("name one of them with --label, or give a number as --positive_weight")
 
 
 def test_parquet_made_elsewhere_takes_one_pass_over_its_labels(tmp_path, monkeypatch):

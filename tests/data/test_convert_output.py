@@ -16,7 +16,7 @@ from tests.data.make import SPEC, make_rows, read, run, write
 
 def test_an_existing_data_set_is_not_overwritten(tmp_path):
     output = make_rows(tmp_path, 5)
-    with pytest.raises(UserError, match="holds a data set already"):
+    with pytest.raises(UserError, match="contains a data set already"):
         run("csv", tmp_path / "rows.csv", output, SPEC)
 
 

@@ -120,7 +120,7 @@ def test_any_line_end_and_none_at_the_end_will_do(tmp_path, monkeypatch, end, la
         (b"", "it is empty"),
         ("1,2\n".encode("utf-16"), "UTF-16: convert it"),
         (gzip.compress(b"1,2\n", mtime=0), "compressed by gzip: name it with the ending .gz"),
-        (b"PAR1abc", "it is no text, but Parquet"),
+        (b"PAR1abc", "it is not text, but Parquet"),
     ],
 )
 def test_what_is_no_text_of_rows_is_named(tmp_path, monkeypatch, text, message):
@@ -135,21 +135,25 @@ def test_a_compressed_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp
     whole = COMPRESS[ending]("".join(f"{i},{i * i}\n" for i in range(20_000)).encode())
     assert len(read(tmp_path, whole + whole, name=f"a.csv{ending}")[0]) == 40_000
     for damaged in (whole[: len(whole) // 2], whole[:-1], whole + whole[:5], whole + b"and more"):
-        with pytest.raises(UserError, match=f"a.csv{ending}: cannot be read.*must be made again"):
+        with pytest.raises(UserError, match=f"a.csv{ending}: cannot be read.*must be written again"):
             read(tmp_path, damaged, name=f"a.csv{ending}")
 
 
 @pytest.mark.parametrize(
     ("text", "form", "message"),
     [
-        ("y,x,c\n1,2,a\n", dict(header=False, columns=["y", "x", "c"]), "line 1: names the columns.*`header = true`"),
-        ("Y,X,C\n1,2,a\n", dict(header=False, columns=["y", "x", "c"]), "line 1, .*if line 1 is a header, `header ="),
+        (
+            "y,x,c\n1,2,a\n",
+            dict(header=False, columns=["y", "x", "c"]),
+            "line 1: this line names the columns.*`header = true`",
+        ),
+        ("Y,X,C\n1,2,a\n", dict(header=False, columns=["y", "x", "c"]), "line 1, .*if line 1 is a header, set `header"),
         ("1,2,a\n0,3,b\n", dict(columns=["y", "x", "c"]), "line 1: is a row.*Set `header = false`"),
         ("1,2,a\n0,3,b\n", {}, "no column 'y'.*if its first line is a row, set `header = false` and `columns`"),
         ("y\tx\tc\n1\t2\ta\n", {}, r"no column 'y'.*`delimiter` in \[csv\] is ','; '\\t' would make 3 columns"),
         ("1;2;a\n", dict(header=False, columns=["y", "x", "c"]), r"a row of 3 fields \(it has 1\).*';' would make 3"),
-        ("y,x,c,x\n1,2,a,3\n", {}, "2 columns are named 'x', which is wanted for feature 'x'; rename one"),
-        ('y,x,"c\n1,2,a\n', {}, 'line 1: cannot be taken apart.*`quote = ""`'),
+        ("y,x,c,x\n1,2,a,3\n", {}, "2 columns are named 'x', the column of feature 'x'; rename one"),
+        ('y,x,"c\n1,2,a\n', {}, 'line 1: cannot be split into fields.*`quote = ""`'),
     ],
 )
 def test_a_setting_that_does_not_fit_is_named_where_it_is_the_cure(tmp_path, text, form, message):

@@ -155,16 +155,16 @@ def test_a_label_of_other_values_is_made_by_a_rule(tmp_path, label, values, rule
         (
             {"a": [1, 2, 3], "b": [0, 1, 0], "c": [1, 0, 0]},
             [],
-            "Name it by the setting label: the columns of 0 and 1 are b, c",
+            "the columns of 0 and 1 are b, c. Name it with --label; the columns are a, b, c",
         ),
-        ({"a": ["x", "y", "z"]}, [], "none has 0 and 1 only; all are a"),
+        ({"a": ["x", "y", "z"]}, [], "no column has 0 and 1 only. Name it with --label; the columns are a"),
         ({"a": [0, 1, 1]}, [], "apart from the label 'a', it has no column"),
-        ({"a": [0, 1, 1]}, ["--label=b"], "label=b: no such column; there are a"),
+        ({"a": [0, 1, 1]}, ["--label=b"], "--label=b: no such column; there are a"),
         ({"clicked": [0, 1, 1]}, ["--label=click"], "no such column; there are clicked; did you mean clicked?"),
-        ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "label=a: has 3 different values"),
+        ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "--label=a: the column has 3 different values"),
         ({"a": [0, 1, 1]}, ["--split=random:0.5,0.5"], "so it does not take --split"),
         ({"a": [0, 1, 1]}, ["--format=criteo"], "not at format criteo"),
-        ({"a": []}, [], "has no rows to look at"),
+        ({"a": []}, [], "the input has no rows"),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_written(tmp_path, capsys, columns, flags, message):
@@ -177,7 +177,7 @@ def test_a_mistake_is_named_and_nothing_is_written(tmp_path, capsys, columns, fl
 
 def test_an_existing_spec_is_not_overwritten(tmp_path):
     (tmp_path / "s.toml").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml", progress=False)
 
 

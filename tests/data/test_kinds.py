@@ -106,10 +106,10 @@ def test_lists_of_numbers_and_single_numbers_hash_as_their_digits():
     ("feature", "column", "wanted"),
     [
         ({}, pa.array([["a"]]), "a single-valued feature has one value per row"),
-        ({"buckets": [1]}, pa.array([["a"]]), "one number a row is wanted"),
-        ({"buckets": [1]}, pa.array([0], pa.timestamp("us")), "one number a row is wanted"),
-        ({"combiner": "sum"}, pa.array([{"a": 1}]), "a list or separated text is wanted"),
-        ({"combiner": "sum"}, pa.array([[["a"]]]), "lists of single values are wanted"),
+        ({"buckets": [1]}, pa.array([["a"]]), "expected one number per row"),
+        ({"buckets": [1]}, pa.array([0], pa.timestamp("us")), "expected one number per row"),
+        ({"combiner": "sum"}, pa.array([{"a": 1}]), "expected a list or separated text"),
+        ({"combiner": "sum"}, pa.array([[["a"]]]), "expected lists of single values"),
     ],
 )
 def test_a_column_of_a_type_that_does_not_fit_is_named_with_its_feature(feature, column, wanted):

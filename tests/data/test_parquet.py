@@ -126,13 +126,13 @@ def test_what_cannot_be_used_is_named(tmp_path):
     (tmp_path / "empty" / "_SUCCESS").touch()
     for name, message in {
         "text.parquet": "text.parquet: not a Parquet file",
-        "struct.parquet": "struct.parquet: column 'c' has type struct.*cannot become feature 'c'",
+        "struct.parquet": "struct.parquet: column 'c' has type struct.*cannot be read as feature 'c'",
         "empty": "empty: it has no file",
         "none*": "no such file or directory",
     }.items():
         with pytest.raises(UserError, match=message):
             run(tmp_path / name, tmp_path / "out", spec(sparse=[{"name": "c"}]))
-    with pytest.raises(UserError, match="no column 'z', which is wanted for feature 'z'.*the columns are y, c"):
+    with pytest.raises(UserError, match="no column 'z' for feature 'z'.*the columns are y, c"):
         run(tmp_path / "struct.parquet", tmp_path / "out", spec(sparse=[{"name": "z"}]))
 
 

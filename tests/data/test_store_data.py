@@ -53,7 +53,7 @@ def test_a_conversion_to_a_store_is_the_local_one(store, local, no_copies):
         for file in theirs.files:
             read = pq.read_table(local.parent / "split" / part / file["name"])
             assert _text(read) == _text(_table(f"converted/{part}/{file['name']}"))
-    with pytest.raises(UserError, match=f"output {output}: holds a data set already"):
+    with pytest.raises(UserError, match=f"output {output}: contains a data set already"):
         convert("csv", source, output, spec, progress=False)
 
 

@@ -99,7 +99,7 @@ def test_a_damaged_file_and_another_kind_of_file_are_named(tmp_path):
     damaged = tmp_path / "damaged.tfrecord"
     damaged.write_bytes(source.read_bytes()[:-10])
     (tmp_path / "text").write_text("no TFRecord at all, but a text that is long enough\n")
-    cut = "damaged.tfrecord: cannot be read after record 0: truncated record at .*; a file that was cut or damaged must"
+    cut = "damaged.tfrecord: cannot be read after record 0: truncated record at .*; a truncated or damaged file must"
     for path, message in ((damaged, cut), (tmp_path / "text", "text: is not a TFRecord file, .*name it .csv")):
         with pytest.raises(UserError, match=message) as caught:
             run(path, tmp_path / "out")
@@ -116,9 +116,9 @@ def test_a_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, comp
     for number, damaged in enumerate(cut[compression]):
         path = tmp_path / f"{number}.tfrecord"
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match=rf"{number}.tfrecord: .*(\d+ records are whole|after record \d+)") as error:
+        with pytest.raises(UserError, match=rf"{number}.tfrecord: .*after (\d+ valid records|record \d+)") as error:
             converted_cache.converted(path, "tfrecord", foreign.SPEC, tmp_path / "cache", progress=False)
-        assert str(error.value).endswith("; a file that was cut or damaged must be made again")
+        assert str(error.value).endswith("; a truncated or damaged file must be written again")
         assert "IteratorGetNext" not in str(error.value) and "\n" not in str(error.value)
         assert not list((tmp_path / "cache").glob("*"))
     twice = tmp_path / "twice"
@@ -128,7 +128,7 @@ def test_a_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, comp
 
 def test_a_feature_that_no_record_has_is_named(tmp_path):
     source = write(tmp_path / "a.tfrecord", [example(row=("int64", [1]))])
-    with pytest.raises(UserError, match="no column 'clicked', which is wanted for the label.*the columns are row"):
+    with pytest.raises(UserError, match="no column 'clicked' for the label.*the columns are row"):
         run(source, tmp_path / "out")
 
 

@@ -86,12 +86,12 @@ def test_rows_that_cannot_make_up_for_steps_are_refused():
         EmbeddingConfig(optimizer="dense_adam", service="a:1")
     assert "--embedding_optimizer=dense_adam" in refused.value.by_flags
     config = EmbeddingConfig(optimizer="dense_adam")
-    with pytest.raises(SettingError, match="which rows in a service cannot: train with one worker"):
+    with pytest.raises(SettingError, match="not possible for rows in a service: train with one worker"):
         follow_steps(config, [_Copies()], 0)
     limited = TableConfig("dim4", (4,), (0.1,), config.optimizer, max_rows=9)
     store = LocalStore()
     store.create_table(limited)
-    with pytest.raises(SettingError, match=r"limits.* say which keys of dim4 have rows: leave out one"):
+    with pytest.raises(SettingError, match=r"limits.* limit which keys of dim4 have rows: leave out one"):
         follow_steps(config, [store.worker_rows(limited, None)], 0)
     assert follow_steps(config, [_Copies()], None) == []  # An evaluation only reads.
 

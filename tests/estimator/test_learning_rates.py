@@ -172,7 +172,7 @@ def test_a_run_that_goes_on_after_its_end_begins_anew_and_says_so(data, tmp_path
         _train(data, tmp_path)
         assert _rates(data, tmp_path, epochs=2) == pytest.approx([1 - step / STEPS for step in range(STEPS)], abs=1e-6)
     said = caplog.messages
-    assert said.count("the previous run ended at step 20: learning rates begin anew") == 1
+    assert said.count("the previous run ended at step 20: the learning rates start from the beginning") == 1
     assert (
         "the learning rate of the dense variables: linear, from its full value at step 20 to 0 of it at step 40" in said
     )

@@ -50,7 +50,7 @@ def test_a_saved_model_of_others_and_the_directory_of_the_versions_are_never_rep
     (tmp_path / "link").symlink_to(tmp_path / "ctr" / "1")
     (tmp_path / "file.tmp").write_text("mine")
     for path in ("link", "file.tmp"):
-        with pytest.raises(UserError, match=f"{path} is no directory"):
+        with pytest.raises(UserError, match=f"{path} is not a directory"):
             export(tmp_path / path, "new")
     export(tmp_path / "file", "first")  # its draft was named file.tmp once, and the file of that name removed
     assert (tmp_path / "file.tmp").read_text() == "mine"

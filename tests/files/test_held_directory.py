@@ -67,7 +67,7 @@ def test_a_second_training_of_a_model_is_refused_and_its_evaluation_is_not(tmp_p
         assert cli.main(["train", *flags, "--batch_size=32", "--epochs=9"]) == 1
         error = capsys.readouterr().err
         assert f"error: another job (process {other.pid} on host {socket.gethostname()} since " in error
-        assert f"trains the model in {model}: wait for its end, end it, or name another model_dir" in error
+        assert f"trains the model in {model}: wait until it ends, stop it, or name another model_dir" in error
         assert sorted(os.listdir(model / "checkpoints")) == before
         assert cli.main(["evaluate", *flags]) == 0
         assert cli.main(["predict", *flags, f"--output={tmp_path / 'p.parquet'}"]) == 0

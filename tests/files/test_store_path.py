@@ -100,8 +100,8 @@ def test_a_store_that_does_not_answer_is_named_with_what_to_look_at(monkeypatch)
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://key:secret@b/x", "s3://...@b: a password in a URL would stand in logs"),
-        ("ftp://b/x", "ftp://b: cannot be opened: .*; .* URLs are those of pyarrow.fs: s3://, gs://, hdfs://"),
+        ("s3://key:secret@b/x", "s3://...@b: a password in a URL would appear in logs"),
+        ("ftp://b/x", "ftp://b: cannot be opened: .*; .* URLs are opened by pyarrow.fs: s3://, gs://, hdfs://"),
         ("s3://b/x?color=red", "s3://b.color=red: cannot be opened: .*color"),
     ],
 )

@@ -68,7 +68,10 @@ def test_a_shard_that_does_not_run(hosts, train):
     assert said.startswith(
         "embedding service host-2:7799 did not answer `hello` within 15 s: host-1 reaches 10.213.0.2,"
     )
-    assert "but nothing listens at port 7799 there: does it run, and is its bind address one that other" in said
+    assert (
+        "but nothing listens at port 7799 there: check that it runs, and that its bind address is one that other"
+        in said
+    )
 
 
 def test_a_shard_whose_port_drops_what_one_host_sends(hosts, train, port):
@@ -79,7 +82,7 @@ def test_a_shard_whose_port_drops_what_one_host_sends(hosts, train, port):
     security = f"--token_file={hosts.shared / 'token'}"
     rank, said = _said_last(hosts, f"{RUN} ./run.sh {train} --embedding_service={address}:{port} {security}")
     assert rank == 1
-    assert f"{address} sends no answer to host-2, as where a firewall drops what comes: open its port {port}" in said
+    assert f"{address} sends no answer to host-2, as if a firewall drops the packets: open its port {port}" in said
 
 
 def test_a_shard_whose_name_leads_to_loopback_on_one_host(hosts, train, port):
@@ -142,5 +145,5 @@ def test_a_host_that_does_not_reach_horovodrun(hosts, train):
         _inside(hosts, 0, f"ip address delete {address}/24 dev eth0")
     assert status != 0
     at = rf"horovodrun at {address}:\d+"
-    assert re.search(rf"error: {at} cannot be reached: {address} sends no answer to host-2, as where a", output), output
+    assert re.search(rf"error: {at} cannot be reached: {address} sends no answer to host-2, as if a", output), output
     assert re.match(rf"error: nothing was heard of rank 1, whose host may not reach {at}", launch.last_line(output)[1])

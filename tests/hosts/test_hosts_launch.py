@@ -74,7 +74,7 @@ def test_a_job_goes_on_without_a_host_and_takes_it_in_again(hosts, shard):
     assert job.returncode == 0, output
     restarts = json.loads((model / "train_summary.json").read_text())["restarts"]
     assert [(each["workers_before"], each["workers"]) for each in restarts] == [(2, 1), (1, 2)]
-    assert restarts[0]["reason"] == "host-2 does not answer any more"
+    assert restarts[0]["reason"] == "host-2 no longer answers"
     assert restarts[1]["reason"] == "there are 2 slots now, on host-1:1,host-2:1"
     (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
     assert trained(seen, restarts, latest_checkpoint(model).step) == collections.Counter(names(rows))

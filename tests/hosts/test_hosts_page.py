@@ -122,7 +122,7 @@ def test_a_job_on_two_hosts_loses_a_worker_goes_on_and_equals_one_host(hosts, to
     assert process.returncode != 0
     _, line = launch.last_line(output)
     saved = latest_checkpoint(model)
-    assert re.match("error: .*rank 3 on host-2 has ended without a word: it was killed", line), output
+    assert re.match("error: .*rank 3 on host-2 has ended without an error message: it was killed", line), output
     assert line.endswith(f"of step {saved.step}: the same command resumes from it")
     launch.wait_until(lambda: not _workers(hosts, 0) and not _workers(hosts, 1), "the workers' ends", 30)
     # A process that ends loses its command line before its files.

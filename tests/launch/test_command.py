@@ -31,13 +31,13 @@ def test_options_are_spelled_as_horovodrun_has_them(supervised):
     ("arguments", "said"),
     [
         (["-np", "2", "--min-np=3", "--", *TRAIN], "--min-np=3, -np 2, --max-np=2: expected these in ascending order"),
-        (["-np", "2"], "launch needs the flags of `train` after --"),
+        (["-np", "2"], "the flags of `train` after -- are missing"),
         (["--", *TRAIN, "--no_such_flag=1"], "Unknown command line flag 'no_such_flag'"),
         (["--", *TRAIN, "--batch_size=0"], "--batch_size=0 must be at least 1"),
         (["--", *TRAIN, "more"], "launch takes flags of `train` after --, not more"),
         (["--", "--train_data=d"], "--model_dir"),
         (["--", *TRAIN, "--epochs=0"], "--epochs=0 never ends by itself"),
-        (["-np", "2", "-H", "a", "--", *TRAIN], "-H a: 'a' is no host"),
+        (["-np", "2", "-H", "a", "--", *TRAIN], "-H a: 'a' is not a host"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(arguments, said, capsys):

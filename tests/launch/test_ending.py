@@ -6,9 +6,9 @@ import pytest
 
 from ctr_trainer.launch.backoff import Patience
 from ctr_trainer.launch.output import Ending, Kind, Output
-from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
+from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 
-KILLED = "rank 1 on a has ended without a word: it was killed"
+KILLED = "rank 1 on a has ended without an error message: it was killed"
 
 
 def _ending(*lines, status=1):
@@ -97,9 +97,7 @@ def test_restarts_that_bring_no_checkpoint_are_counted():
     patience.new_checkpoint()
     assert not patience.why_not(lost)
     assert not patience.why_not(lost)
-    assert patience.why_not(lost) == (
-        "Not restarted: --max_restarts=2 restarts in a row have brought no new checkpoint"
-    )
+    assert patience.why_not(lost) == ("Not restarted: --max_restarts=2 restarts in a row produced no new checkpoint")
 
 
 def test_restarts_pause_longer_and_longer_until_there_is_a_new_checkpoint():
@@ -138,5 +136,5 @@ def test_a_store_that_is_gone_ends_no_launcher(monkeypatch, caplog):
     gone = "s3://tests/model?endpoint_override=127.0.0.1:1&scheme=http"
     assert summary_stamp(gone) is None and Saved.newest(gone) is None
     add_to_summary(gone, [Restart(KILLED, "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", None, 0, 0.0)], None)
-    assert "the restarts are not in s3://tests/model/train_summary.json" in caplog.text
-    assert where_it_goes_on(gone).startswith(f"{gone} cannot be read now")
+    assert "cannot add the restarts to s3://tests/model/train_summary.json" in caplog.text
+    assert where_it_resumes(gone).startswith(f"{gone} cannot be read now")

@@ -17,7 +17,7 @@ def test_a_discovery_script_prints_hosts_as_horovod_has_it():
     assert parse_lines(["a:4", "", "b", "b"], "S", 2) == (A, Host("b", 2))
     assert parse_lines([], "S", 1) == ()
     for wrong in ("a:0", "a b", "a:x", ":4", "a:4:4"):
-        with pytest.raises(UserError, match=f"S: '{wrong}' is no host: expected NAME:SLOTS, as host-1:4"):
+        with pytest.raises(UserError, match=f"S: '{wrong}' is not a host: expected NAME:SLOTS, such as host-1:4"):
             parse_lines([wrong], "S", 1)
 
 
@@ -30,7 +30,7 @@ def test_hosts_are_those_of_a_list_or_a_file_or_this_one(tmp_path):
     for flags, problem in (
         (LaunchFlags(np=9, hosts="a:4,b:4"), "-np 9 workers need as many slots, and a:4,b:4 has fewer"),
         (LaunchFlags(hosts="a:4,a:4"), "a:4,a:4: a host is named twice"),
-        (LaunchFlags(hosts="a"), "-H a: 'a' is no host"),
+        (LaunchFlags(hosts="a"), "-H a: 'a' is not a host"),
         (LaunchFlags(hostfile=str(tmp_path / "wrong")), "wrong, line 2: 'b': expected NAME slots=NUMBER"),
         (LaunchFlags(hostfile=str(tmp_path / "none")), "none: No such file"),
     ):

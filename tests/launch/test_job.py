@@ -136,7 +136,7 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
     assert last == -(-ROWS // (2 * 16))
     summary = json.loads((job.model_dir / "train_summary.json").read_text())
     worker, service = summary["restarts"]
-    assert re.search(r"rank 1 on \S+ has ended without a word: it was killed", worker["reason"])
+    assert re.search(r"rank 1 on \S+ has ended without an error message: it was killed", worker["reason"])
     assert "embedding service" in service["reason"]
     assert first <= worker["step"] < again <= service["step"] < last
     for number, restart in enumerate((worker, service), 1):

@@ -130,7 +130,7 @@ def test_a_name_finds_its_function_and_its_params():
         ("depfm", "model=depfm: choose one of lr, .*deepfm"),
         ("nowhere:model_fn", "No module named 'nowhere'; is the module on PYTHONPATH"),
         ("ctr_trainer.models.lr:model", "ctr_trainer.models.lr has no function 'model'"),
-        ("wrong_params:model_fn", "the Params of wrong_params is no subclass of"),
+        ("wrong_params:model_fn", "the Params of wrong_params is not a subclass of"),
         ("no_dataclass:model_fn", "the Params of no_dataclass lacks @dataclasses.dataclass"),
     ],
 )

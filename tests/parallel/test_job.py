@@ -228,7 +228,7 @@ def test_the_end_of_a_killed_worker_is_said_once_with_where_the_same_command_goe
     found = killed["alone"]
     rank, line = launch.last_line(found.output)
     assert rank == 0
-    assert re.match(r"error: rank 1 on \S+ has ended without a word: it was killed", line)
+    assert re.match(r"error: rank 1 on \S+ has ended without an error message: it was killed", line)
     assert line.endswith(f"of step {found.step}: the same command resumes from it")
     assert found.output.count("error: ") == 1
     assert "Traceback" not in found.output

@@ -25,11 +25,11 @@ def test_a_port_that_does_not_answer_is_told(monkeypatch):
         told = reach.why_not(f"127.0.0.1:{address[1]}")
         for each in waiting:
             each.close()
-    assert f"sends no answer to {socket.gethostname()}, as where a firewall drops" in told
+    assert f"sends no answer to {socket.gethostname()}, as if a firewall drops" in told
 
 
 def test_a_name_that_nobody_knows_is_told():
-    assert f"{socket.gethostname()} knows no host of this name" in reach.why_not("no-such-host.invalid:7700")
+    assert f"{socket.gethostname()} cannot resolve this host name" in reach.why_not("no-such-host.invalid:7700")
 
 
 def test_an_address_of_this_host_itself_is_known():

@@ -129,7 +129,7 @@ def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish
     publisher._begun -= 100
     with caplog.at_level(logging.WARNING):
         _until(lambda: caplog.messages)
-    assert "there: 2 records wait for their delivery, the rows there are 10" in caplog.text
+    assert "there: 2 records wait to be delivered; the rows there are 10" in caplog.text
     write_status(spool.path, DeliveryStatus(_holder(spool), 0))
     _until(lambda: spool.last.global_step == 5)
     assert (spool.last.epoch, spool.last.rows) == (2, 3)
@@ -195,7 +195,7 @@ def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
     publisher.finish(0.4)
     assert time.monotonic() - began < SECONDS
     assert (
-        "the end of the training was not published to there within 0 s: step 9 is written, and not all" in caplog.text
+        "the end of the training was not published to there within 0 s: step 9 is written, but not fully" in caplog.text
     )
 
 
@@ -233,7 +233,7 @@ def test_after_a_record_of_which_it_is_not_known_whether_it_was_delivered_all_ro
 def test_no_record_is_written_once_the_store_may_be_closed(store, publish):
     publisher, spool, _ = publish()
     spool.write(1, lambda path: Tower().write(path, _values(1)))
-    with pytest.raises(UserError, match="may be of a store that is closed"):
+    with pytest.raises(UserError, match="may come from a store that is closed"):
         spool.write(2, lambda path: publisher.close())
     assert published.state(spool.path)[1].epoch == 0
 
@@ -256,7 +256,10 @@ def test_a_delivery_that_ends_is_started_again_and_its_last_words_are_said(caplo
     assert len(started) == 1
     started[0].end = "its process ended with status -9"
     keeper.keep()
-    assert started[0].is_stopped and "the delivery of the publication has ended: its process ended with" in caplog.text
+    assert (
+        started[0].is_stopped
+        and "the process that delivers the publication has ended: its process ended with" in caplog.text
+    )
     keeper.keep()
     assert len(started) == 1
     now[0] = 1.5

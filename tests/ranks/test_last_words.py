@@ -167,7 +167,8 @@ def test_of_a_killed_rank_one_of_the_others_speaks(tmp_path, port):
     (line,) = [line for _, lines in said for line in lines]
     assert line.startswith("error: rank 1 on ")
     assert line.endswith(
-        f"has ended without a word: it was killed, as the system does when memory runs out, or it crashed. {GOING_ON}"
+        "has ended without an error message: it was killed, as the system does when memory runs out, or it crashed. "
+        f"{GOING_ON}"
     )
 
 

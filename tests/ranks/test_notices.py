@@ -91,7 +91,7 @@ def test_a_killed_rank_is_known_on_another_host_once_one_beside_it_has_named_it(
     call(0).end()
     assert call(0).lost() == ""
     call(2).end()
-    assert call(0).lost().startswith("rank 3 on host-2 has ended without a word: it was killed")
+    assert call(0).lost().startswith("rank 3 on host-2 has ended without an error message: it was killed")
 
 
 def test_a_rank_that_has_told_its_end_is_not_lost(call):

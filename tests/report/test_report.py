@@ -114,7 +114,7 @@ def test_pictures_of_others_are_never_replaced_and_earlier_reports_are(runs, tmp
     output.mkdir()
     (output / "auc.png").write_text("mine")
     (output / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="out/auc.png is there already and is no earlier report"):
+    with pytest.raises(UserError, match="out/auc.png exists already and is not an earlier report"):
         write_curves(found, output)
     assert (output / "auc.png").read_text() == "mine" and len(list(output.iterdir())) == 2
     (output / "auc.png").unlink()

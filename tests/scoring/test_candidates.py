@@ -9,7 +9,7 @@ import tensorflow as tf
 from pyarrow import flight
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from ctr_trainer.serving.scoring import http_app, ranking
+from ctr_trainer.serving.scoring import answers, ranking
 from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
 
     without = [{name: value for name, value in each.items() if name != "item"} for each in candidates]
     for given, offered, message in [
-        (context, with_last(user="u1"), 'candidate 19: feature "user" is in the context, too'),
+        (context, with_last(user="u1"), 'candidate 19: feature "user" is in the context as well'),
         (context, with_last(colour="red"), 'candidate 19: unknown feature "colour"; the model reads price, age'),
         ({**context, "colour": "red"}, candidates, 'context: unknown feature "colour"'),
         (context, without, "candidate 0: feature 'item' is missing"),
@@ -100,10 +100,10 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
         status, answer, _ = client.predict(context=given, candidates=offered)
         assert status == 400 and message in answer["error"], answer
     status, answer, _ = client.predict(context=context, candidates=candidates, instances=[])
-    assert status == 400 and "one of the three" in answer["error"]
+    assert status == 400 and "one of three forms" in answer["error"]
     batch = pa.RecordBatch.from_pylist(candidates)
     for given, message in [
-        ({**context, "item": "i1"}, 'columns: feature "item" is in the context, too'),
+        ({**context, "item": "i1"}, 'columns: feature "item" is in the context as well'),
         ({**context, "age": "x"}, "context, feature 'age': \"x\" is not a number"),
         ({"user": "u1"}, "columns: feature 'age' is missing"),
     ]:
@@ -150,10 +150,10 @@ def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, req
 def test_the_digits_of_an_answer_give_the_same_float32():
     values = np.array([0.1, 1.0, 0.0, 1e-30, np.float32(1) / 3, 3e38], np.float32)
     for outputs in ({"p": values}, {"p": values, '100% "q"': -values}):
-        rows = json.loads(http_app._answer(outputs, of_rows=True))["predictions"]
+        rows = json.loads(answers.predictions(outputs, of_rows=True))["predictions"]
         for name, expected in outputs.items():
             found = [row[name] if len(outputs) > 1 else row for row in rows]
             assert all(type(each) is float for each in found)
             np.testing.assert_array_equal(np.array(found, np.float32), expected)
     with pytest.raises(PredictionFailed, match="diverged"):
-        http_app._answer({"p": np.array([0.5, np.nan], np.float32)}, of_rows=True)
+        answers.predictions({"p": np.array([0.5, np.nan], np.float32)}, of_rows=True)

@@ -129,7 +129,7 @@ def test_the_token_is_asked_for(browser, publication, tmp_path):
     (tmp_path / "token").write_text("secret")
     with running(publication, token_file=str(tmp_path / "token")) as server:
         _open(browser, server)
-        _until(browser, "name", "asks for a token")
+        _until(browser, "name", "requires a token")
         browser.find_element(By.ID, "token").send_keys("secret")
         browser.find_element(By.ID, "use-token").click()
         _until(browser, "name", trained.NAME)

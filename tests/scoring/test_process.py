@@ -168,4 +168,4 @@ def test_a_port_that_is_taken_and_an_open_door_are_refused(tmp_path, capsys, ser
     assert cli.main(["score", f"--model={tmp_path}", f"--port={server.port}"]) == 1
     assert f"--port={server.port}: Address already in use; name a free one" in capsys.readouterr().err
     assert cli.main(["score", f"--model={tmp_path}", "--bind=0.0.0.0"]) == 1
-    assert "bind=0.0.0.0 lets other machines in" in capsys.readouterr().err
+    assert "bind=0.0.0.0 lets other machines connect" in capsys.readouterr().err

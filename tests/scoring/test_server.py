@@ -128,10 +128,10 @@ def test_what_is_no_request_is_refused(client, small_model):
     instance = small_model.instances[0]
     without = {name: value for name, value in instance.items() if name != "item"}
     for body, message in [
-        (b"{", "the body is no JSON"),
-        (b"[" * 100_000, "the body is no JSON"),
-        ({}, 'the body is not {"instances": [...]}'),
-        ({"instances": [], "inputs": {}}, "one of the three"),
+        (b"{", "the body is not JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
+        ({}, 'one of three forms: {"instances": [...]}'),
+        ({"instances": [], "inputs": {}}, "one of three forms"),
         ({"instances": []}, "expected a list of examples"),
         ({"instances": [1]}, "example 0: 1 is not an object"),
         ({"instances": [without]}, "example 0: feature 'item' is missing: expected a text"),
@@ -322,7 +322,11 @@ def test_a_full_queue_and_a_slow_store_are_said_and_the_end_waits_for_requests(p
             second = threads.submit(ask, 2)
             until(lambda: server._batcher.waiting == 2, "two that wait")
             status, answer, headers = client.predict(instances=instances[:2])
-            assert status == 429 and "2 examples wait, and 3 may" in answer["error"] and headers["Retry-After"] == "1"
+            assert (
+                status == 429
+                and "2 examples wait; the limit is 3 examples" in answer["error"]
+                and headers["Retry-After"] == "1"
+            )
             status, answer, _ = client.ask(_PREDICT, b" " * 100_001)
             assert status == 413 and "over 100000 bytes" in answer["error"]
         server.stop()

@@ -133,7 +133,7 @@ def test_a_wrong_space_is_refused_with_its_place(tmp_path, text, problem):
     [
         ({"no_such_flag": "1"}, "no_such_flag"),
         ({"dropout": "2"}, "--dropout=2 must be"),
-        ({"model_dir": "x"}, "model_dir: cannot differ between trials"),
+        ({"model_dir": "x"}, "model_dir: this flag cannot differ between trials"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(texts, problem):

@@ -96,7 +96,7 @@ def test_a_directory_of_the_user_in_the_place_of_a_trial_stays_and_fails_the_tri
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "notes.txt").write_text("mine")
     training = TrialTraining(tmp_path, 3)
-    with pytest.raises(TrainingFailed, match=r"no search has made it.*another output"):
+    with pytest.raises(TrainingFailed, match=r"was not made by a search.*another output"):
         training.run(["--model=lr"], "auc", lambda curve: False)
     training.remove()
     assert (tmp_path / "3" / "notes.txt").read_text() == "mine"

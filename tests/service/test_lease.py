@@ -77,7 +77,7 @@ def test_a_copy_needs_no_lease_and_replaces_no_file(trainer, open_client, tmp_pa
     assert [entry["rows"] for entry in reader.copy(tmp_path / "copy")] == [3]
     trainer.save(tmp_path / "checkpoint", 1)
     saved = {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()}
-    with pytest.raises(UserError, match="is there already, and a copy replaces no file"):
+    with pytest.raises(UserError, match="exists already, and a copy replaces no file"):
         reader.copy(tmp_path / "checkpoint")
     assert {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()} == saved
 
@@ -117,7 +117,7 @@ def _beside(call, other):
 
 def test_a_training_that_gave_its_lease_back_is_followed_at_once(trainer, open_client):
     trainer.release()
-    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds it now"):
+    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds the lease now"):
         trainer.push("t", KEYS, ones(3), "w", 2)
     open_client(Lease.new("second")).create_table(CONFIG)
 

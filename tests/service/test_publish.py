@@ -87,7 +87,7 @@ def test_an_epoch_that_some_shards_could_not_write_is_written_again(start, conne
     (directory / "1").mkdir()
     blocked = directory / "1" / "t-00001-of-00002.rows.arrow"
     blocked.mkdir()
-    with pytest.raises(UserError, match="t-00001-of-00002.rows.arrow: cannot be written.*tries it again"):
+    with pytest.raises(UserError, match="t-00001-of-00002.rows.arrow: cannot be written.*retries"):
         publisher.publish()
     blocked.rmdir()
     _push(store, "t", np.arange(10, 20), 2)

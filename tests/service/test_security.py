@@ -47,7 +47,7 @@ def test_a_client_that_knows_the_authority_talks_over_tls(pem, tmp_path):
         other_ca = ClientSecurity.read(ca_file=pem / "other-ca.pem")
         for stranger, wrong in (
             (ClientSecurity("token"), "it speaks TLS: .*service_ca"),
-            (other_ca, "not one that service_ca"),
+            (other_ca, "cannot be verified with service_ca"),
         ):
             with pytest.raises(UserError, match=f"127.0.0.1:{service.port}: .*{wrong}"):
                 _round_trip(service, stranger)

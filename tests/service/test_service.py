@@ -210,7 +210,7 @@ def test_a_token_is_needed_for_every_call(tmp_path, connect):
     with Service("127.0.0.1", 0, tmp_path, ServerSecurity("right")) as service:
         address = f"127.0.0.1:{service.port}"
         for token, wrong in (
-            (None, "asks for a token, and none came"),
+            (None, "requires a token, and the request has none"),
             ("wrong", "the token is wrong"),
             ("rightish", "wrong"),
         ):
@@ -351,9 +351,9 @@ def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_pat
             client.look()
             os.kill(service.pid, signal.SIGKILL)
             status = "status -9" if watch == "parent" else f"process {service.pid} has ended"
-            with pytest.raises(ServiceLost, match=rf"(?s){service.address} is gone: .*{status}.*answers on"):
+            with pytest.raises(ServiceLost, match=rf"(?s){service.address} has ended: .*{status}.*answers on"):
                 client.pull(CONFIG.name, np.array([1]))
-            with pytest.raises(ServiceLost, match=rf"(?s){service.address} is gone: .*{status}"):
+            with pytest.raises(ServiceLost, match=rf"(?s){service.address} has ended: .*{status}"):
                 client.look()
         other.close()
 

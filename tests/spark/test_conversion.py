@@ -111,7 +111,7 @@ def test_text_keeps_its_order_and_bad_rows_count_over_all_tasks(spark, tmp_path,
     assert read(output).equals(read(tmp_path / "here"))
     assert [file["rows"] for file in open_dataset(output).files] == [99, 100, 99]
     assert summary["bad_rows"] == open_dataset(output).bad_rows == 2
-    with pytest.raises(UserError, match="holds a data set already"):
+    with pytest.raises(UserError, match="contains a data set already"):
         conversion.convert_files(spark, "csv", source, output, SPEC, Layout(max_bad_rows=2))
 
 

@@ -100,7 +100,9 @@ def test_a_refused_certificate_or_user_ends_the_start_and_names_the_setting(tls,
     else:
         broker, security = contextlib.nullcontext(), _of_ca(path, settings)
     with broker as started, _open(started.address if started else address, _config(tmp_path, security)) as source:
-        with pytest.raises(UserError, match="Mend the security settings in the file of kafka_config") as error:
+        with pytest.raises(
+            UserError, match="Correct the security settings in the file that kafka_config names"
+        ) as error:
             source.partitions()
     assert ("SASL" if settings == "user" else "certificate verify failed") in str(error.value)
     assert "a password" not in str(error.value)

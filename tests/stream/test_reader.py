@@ -248,7 +248,7 @@ def test_records_that_were_removed_or_a_stream_made_anew_end_the_training(spec):
         url = f"kafka://{broker.address}/clicks"
         beyond = StreamPosition("kafka topic clicks", "checkpoint", {0: 5000})
         (error,) = Workers(url, spec, position=beyond).finish().errors
-        assert "made anew" in error and "offset 5000" in error
+        assert "created again" in error and "offset 5000" in error
         elsewhere = StreamPosition("kafka topic views", "checkpoint", {0: 1})
         (error,) = Workers(url, spec, position=elsewhere).finish().errors
         assert "a position in kafka topic views" in error

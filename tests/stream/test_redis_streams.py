@@ -96,7 +96,7 @@ def test_a_refused_password_ends_the_start_and_names_the_setting(server, spec, t
         if password == "right":
             assert workers.trained == list(range(10)) and not workers.errors
         else:
-            assert "Mend the user and the password in the file of redis_auth_file" in workers.errors[0]
+            assert "Correct the user and the password in the file that redis_auth_file names" in workers.errors[0]
 
 
 def test_bad_entries_that_no_stream_takes_are_kept_in_the_file(tmp_path, caplog):

@@ -18,7 +18,7 @@ _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
 
 
 class Resting(Protocol):
-    """Where the slots of removed keys stay until no worker can use them any more; see `shared_table.RestingSlots`."""
+    """Keeps the slots of removed keys until no worker can use them; see `shared_table.RestingSlots`."""
 
     def __len__(self) -> int: ...
 

@@ -61,7 +61,7 @@ class GrowableArray:
     first touch, so growth moves no row and doubles no memory. Where the reservation is refused (a limit on address
     space), growth doubles the array and copies it.
 
-    Caveat: `array` is replaced when it grows by copying, so take it anew after `reserve`.
+    Caveat: `array` is replaced when it grows by copying, so read it again after `reserve`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class GrowableArray:
     ) -> None:
         """
         Args:
-          dtype, shape: of a row.
+          dtype, shape: dtype and shape of a row.
           reserve_bytes: bounds the array; by default `memory_limits.memory_total`.
           pages: f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
         """

@@ -45,7 +45,7 @@ class SharedMemory:
         """
         Args:
           address: the owner's `address`; None makes this process the owner.
-          prefix: of the names of the arrays.
+          prefix: prefix of the names of the arrays.
 
         Raises:
           UserError: this system has no such memory.
@@ -107,8 +107,8 @@ class SharedMemory:
             return self._mapped[-1]
         except OSError as error:
             raise UserError(
-                f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; is there a limit "
-                "on it (ulimit -v)? With embedding_service=auto and strict_sync the workers need none"
+                f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; raise the "
+                "limit (ulimit -v), or use embedding_service=auto with strict_sync, which needs none of it"
             ) from None
 
     def _open(self, name: str) -> int:
@@ -135,6 +135,6 @@ class SharedMemory:
 def _unreachable(pid: str, why: str) -> str:
     return (
         f"this worker cannot open the memory of the worker with process id {pid}: {why}. Workers that share "
-        "embedding rows have to be on one host, of one user, and in one container: use embedding_service=auto "
-        "with strict_sync"
+        "embedding rows must run on one host, as one user and in one container: use embedding_service=auto with "
+        "strict_sync"
     )

@@ -157,7 +157,7 @@ class ServiceClient(Store):
 
         def finish() -> list[dict[str, Any]]:
             files, errors = [], []
-            for _, finish_own in begun:  # An error, too, is raised only when none writes any more.
+            for _, finish_own in begun:  # An error, too, is raised only when all have stopped writing.
                 try:
                     files += finish_own()
                 except (UserError, ServiceLost) as error:

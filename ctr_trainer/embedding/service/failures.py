@@ -45,16 +45,16 @@ def _meant(address: str, error: flight.FlightServerError) -> Exception:
     """Returns the exception that the text of a service's error stands for; other errors as they are."""
     text = first_line(error)
     if text.startswith(wire.RESTARTED):
-        what = "was restarted: the rows since the last checkpoint are gone"
+        what = "was restarted: the updates since the last checkpoint are lost"
     elif text.startswith(wire.REPLACED):
-        what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Those since the last checkpoint are gone"
+        what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Updates since the last checkpoint are lost"
     elif text.startswith(wire.HELD):
         return Held(**wire.json.loads(text.removeprefix(wire.HELD)))
     elif text.startswith(wire.LOST):
         return Lost(f"embedding service {address}: {text.removeprefix(wire.LOST)}")
     else:
         return error
-    return ServiceLost(f"embedding service {address} {what}. Start the same command again to resume from it")
+    return ServiceLost(f"embedding service {address} {what}. Restart the same command to resume from it")
 
 
 class Silence:
@@ -64,7 +64,7 @@ class Silence:
     worker whose requests wait.
 
     Args:
-      address: of the service, for the message.
+      address: address of the service, for the message.
       timeout: seconds that a request waits at most.
 
     Attributes:
@@ -74,8 +74,7 @@ class Silence:
     def __init__(self, address: str, timeout: float) -> None:
         self._watchdog = Watchdog("this worker", math.inf, warning=LIMIT_SECONDS)
         self._watchdog.explain = lambda: (
-            "it stands still, or its host or the network does; the job ends where that lasts longer than "
-            f"service_timeout={timeout:g} s"
+            f"it, its host or the network hangs; the job ends if this lasts longer than service_timeout={timeout:g} s"
         )
         self._address = address
         self._lock = threading.Lock()

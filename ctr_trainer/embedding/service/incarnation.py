@@ -95,19 +95,19 @@ class Incarnation:
 
     @contextlib.contextmanager
     def replaced(self, why: str) -> Iterator[None]:
-        """Lets the block replace the rows, once no request is under way and no other block replaces them.
+        """Lets the block replace the rows, once no request runs and no other block replaces them.
 
         Args:
           why: text on what became of the former rows, for clients that ask for them.
 
         Raises:
-          Lost: a request is under way for too long.
+          Lost: a request runs for too long.
         """
         with self._changed:
             self._replacing, self._why = self._replacing + 1, why
             if not self._changed.wait_for(lambda: not self._under_way, _WAIT_SECONDS):
                 self._replacing -= 1  # The rows stay, and so does their name.
-                raise Lost(f"a request has been at work on the rows for {_WAIT_SECONDS} s: is the machine stuck?")
+                raise Lost(f"a request has held the rows for {_WAIT_SECONDS} s; check whether the machine hangs")
             self._number, self._under_way = self._number + 1, 1
         try:
             yield

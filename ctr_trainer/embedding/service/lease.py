@@ -38,7 +38,7 @@ class Renewal:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the renewals; returns once none is under way."""
+        """Ends the renewals; returns once none runs."""
         self._end.set()
         self._thread.join()
 
@@ -119,7 +119,7 @@ class LeaseBook:
     training has taken it meanwhile.
 
     Args:
-      seconds: of silence, after which another may take the lease.
+      seconds: seconds of silence after which another training may take the lease.
     """
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
@@ -160,7 +160,7 @@ class LeaseBook:
         """
         with self._lock:
             if token is None or self._lease is None or token != self._lease.token:
-                holder = f"{self._lease} holds it" if self._lease else "no training holds it now"
+                holder = f"{self._lease} holds it" if self._lease else "no training holds the lease now"
                 raise UserError(
                     f"`{what}` refused: this client only reads, as it does not hold this service's lease; {holder}"
                 )

@@ -22,7 +22,7 @@ from ctr_trainer.system.messages.errors import Lost, UserError
 from ctr_trainer.system.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
-# A start on a busy machine, with kernels to compile, takes minutes and is no failure. So the limit counts the time in
+# A start on a busy machine, with kernels to compile, takes minutes without a failure. So the limit counts the time in
 # which the service uses less than this share of a core; and a start that only turns in a circle ends after this many
 # times the limit in CPU time.
 _LEAST_SHARE, _MOST_CPU = 0.01, 10
@@ -45,7 +45,7 @@ class LocalServices:
             print(service.address)
 
     Args:
-      count: of shards.
+      count: number of shards.
       data_dir: directory of their snapshots, or its URL. Their logs lie there, or for a URL in its `local_directory`:
         `service.log`, `service-1.log`, ...
       timeout: seconds in which each may do nothing while it starts, see `LocalService`.
@@ -88,7 +88,7 @@ class LocalServices:
 
         Args:
           cores: that they may use, a set; None for all that this process could use when they started.
-          file_cores: as for `start`, if that was not called.
+          file_cores: see `start`, if that was not called.
 
         Raises:
           UserError: one did not start.
@@ -153,7 +153,7 @@ class LocalService(Child):
 
     Attributes:
       address: `host:port`.
-      token: for its clients.
+      token: token of its clients.
       pid: the child's process id.
       log_file: where its output goes.
     """
@@ -175,7 +175,7 @@ class LocalService(Child):
           timeout: seconds in which the starting service may do nothing. Time in which it works, such as compiling
             kernels on a busy machine, does not count, up to ten times as many seconds of its CPU time.
           cores: that the service may use; None for all that this process may use.
-          token: for its clients; None for a random one.
+          token: token of its clients; None for a random one.
           file_cores: on which it writes files of rows; None for `cores`.
 
         Raises:

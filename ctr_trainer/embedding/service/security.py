@@ -73,7 +73,7 @@ class ServerSecurity:
         if is_loopback(host):
             return
         if self.token is None:
-            raise UserError(f"bind={host} lets other machines in: give the service and its clients a token_file")
+            raise UserError(f"bind={host} lets other machines connect: give the service and its clients a token_file")
         if self.cert is None:
             _log.warning(
                 "bind=%s without TLS: the token and all rows travel in the clear, and whoever sees the network's "
@@ -100,7 +100,7 @@ class ClientSecurity:
     """What a client shows a service, and what it expects of it.
 
     Attributes:
-      token: of the service, or None.
+      token: token of the service, or None.
       ca: PEM of the authority that signed the service's certificate; None for no TLS.
       cert, key: PEM of this client's certificate and key, if the service asks for one.
     """
@@ -159,9 +159,9 @@ class ClientSecurity:
         except ssl.SSLCertVerificationError as error:
             by = f"; it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')} on {socket.gethostname()}"
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
-            return f"its certificate is not one that service_ca vouches for: {why}"
+            return f"its certificate cannot be verified with service_ca: {why}"
         except (OSError, ValueError):
-            pass  # It cannot be reached, or is no address: the connection itself reports that.
+            pass  # It cannot be reached, or is not an address: the connection itself reports that.
         return None
 
 
@@ -201,9 +201,9 @@ def token_refusal(header: str, token: str | None, cure: str = "give token_file")
     if token is None:
         return ""
     if not header:
-        return f"this service asks for a token, and none came: {cure}"
+        return f"this service requires a token, and the request has none: {cure}"
     if not hmac.compare_digest(header.encode(errors="replace"), f"Bearer {token}".encode()):
-        return "the token is wrong: the service's own token_file has another one"
+        return "the token is wrong: the token_file of the service has another one"
     return ""
 
 
@@ -245,7 +245,7 @@ def _first_line(descriptor: int) -> str:
     except OSError as error:
         raise UserError(f"token_fd={descriptor}: {error.strerror}") from None
     if not line.strip():
-        raise UserError(f"token_fd={descriptor}: no token came")
+        raise UserError(f"token_fd={descriptor}: received no token")
     return line.decode().strip()
 
 

@@ -184,7 +184,7 @@ class Service(flight.FlightServerBase):
         return path.hold(
             lambda holder: (
                 f"another service ({holder}) saves in {self._data_dir} as shard {shard} of {shards}: "
-                "is another job training this model? End it, or use another directory"
+                "if another job trains this model, end it, or use another directory"
             ),
         )
 
@@ -241,7 +241,7 @@ class Service(flight.FlightServerBase):
         own = "-{:05d}-of-{:05d}.".format(*place)
         there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
         if there is not None:
-            raise UserError(f"{there} is there already, and a copy replaces no file: name a new directory")
+            raise UserError(f"{there} exists already, and a copy replaces no file: name a new directory")
         return self._store.save(path, 0, None, *place)
 
     def _restore(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class ServiceMetrics:
         try:
             server = _HttpServer((host.strip("[]"), port), _HttpHandler)
         except OSError as error:
-            raise UserError(f"metrics_port={port}: {error.strerror}; name a free one") from None
+            raise UserError(f"metrics_port={port}: {error.strerror}; name a free port") from None
         server.set_app(make_wsgi_app(self._registry))
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
         return server.server_port
@@ -156,7 +156,7 @@ class _HttpHandler(wsgiref.simple_server.WSGIRequestHandler):
 
 
 class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A server with few connections: a new one ends the oldest, so that silent ones keep nobody out."""
+    """A server with few connections: a new one ends the oldest, so that silent ones do not block others."""
 
     daemon_threads = True
     most_connections = 8

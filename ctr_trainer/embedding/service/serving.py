@@ -77,7 +77,7 @@ def serve(
         try:
             service = Service(host, port, data_dir, security, file_cores=file_cores)
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
+            raise UserError(f"cannot serve on {bind}: {error}; if the port is taken, name a free one") from None
         if metrics_port is not None:
             _log.info("Prometheus metrics on http://%s:%d/metrics", host, service.metrics.serve(metrics_port, host))
         if restore:
@@ -98,7 +98,7 @@ def serve(
             _log_status(service)
         _log_status(service)
         _log.info("embedding service on %s ends", address)
-        # Calls under way may end, but a client that has stopped reading must not hold up the exit.
+        # Running calls may end, but a client that has stopped reading must not delay the exit.
         closing = threading.Thread(target=service.shutdown, daemon=True)
         closing.start()
         closing.join(_SHUTDOWN_SECONDS)
@@ -109,7 +109,7 @@ def serve(
                 _log.info("saved all rows in %s; a service with restore=%s starts from them", path, path)
         service.leave_directory()
         if cut_off:
-            _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
+            _log.warning("calls that have not ended after %d s are aborted", _SHUTDOWN_SECONDS)
             os._exit(0)
 
 

@@ -22,12 +22,12 @@ from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
 _log = logging.getLogger(__name__)
-# How long a service that has never answered is asked: it may be about to start. `launch` starts the workers again, so
-# they wait for `timeout` then: the service may be on its way to another host.
+# How long to ask a service that has never answered: it may be starting. Workers that `launch` restarts wait `timeout`
+# seconds instead, since the service may be moving to another host.
 _FIRST_ANSWER_SECONDS = 15.0
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
-# A snapshot takes as long as its disk needs. If the service is gone, the broken connection tells earlier.
+# A snapshot takes as long as its disk needs. If the service ends, the broken connection says so earlier.
 _SNAPSHOT_SECONDS, _OF_SNAPSHOTS = 3600, ("publish", "copy", "restore")
 # Seconds between two looks at a lease that another training holds, and the timeout of a renewal.
 _LEASE_LOOK_SECONDS = 1.0
@@ -117,11 +117,12 @@ class Shard:
                 if first_heard not in (None, held.heard):
                     raise UserError(
                         f"embedding service {self.address} is used by {held.holder}. A service has the rows of one "
-                        "training at a time: wait for its end, end it, or use another service"
+                        "training at a time: wait until it ends, stop it, or use another service"
                     ) from None
                 if first_heard is None:
                     _log.warning(
-                        "embedding service %s was used by %s: taking it over in %.0f s if nothing is heard of that",
+                        "embedding service %s was used by %s: taking it over in %.0f s if that one sends nothing until "
+                        "then",
                         self.address,
                         held.holder,
                         held.left,
@@ -148,7 +149,7 @@ class Shard:
     def look(self) -> None:
         """Raises ServiceLost if the process of the service is known to have ended."""
         if ending := self._ended and self._ended():
-            raise ServiceLost(f"embedding service {self.address} is gone: {ending}")
+            raise ServiceLost(f"embedding service {self.address} has ended: {ending}")
 
     def _at_once(self, name: str) -> None:
         try:
@@ -190,23 +191,18 @@ class Shard:
                     return _read(results)
             except _RETRIED as error:  # Asked again, the service would save other rows.
                 self._look_for_its_end()
-                raise ServiceLost(f"embedding service {self.address} broke off `save`: {first_line(error)}") from None
+                raise ServiceLost(f"embedding service {self.address} aborted `save`: {first_line(error)}") from None
 
         return since, finish
 
     def pull(self, request: dict[str, Any], keys: np.ndarray, width: int) -> np.ndarray:
-        """Returns float32[U, width]"""
+        """Returns the rows of the keys, float32[U, width]."""
         return self._rows(request, [keys], lambda results: wire.read_rows(results, len(keys), width))
 
     def pull_newer(
-        self,
-        request: dict[str, Any],
-        keys: np.ndarray,
-        versions: np.ndarray,
-        width: int,
-        codec: RowCodec,
+        self, request: dict[str, Any], keys: np.ndarray, versions: np.ndarray, width: int, codec: RowCodec
     ) -> ChangedRows:
-        """Returns `ChangedRows`"""
+        """Returns the rows whose versions at the service differ from `versions`."""
         return self._rows(
             request, [keys, versions], lambda results: wire.read_newer(results, width, codec, versions, is_sync=False)
         )
@@ -224,7 +220,7 @@ class Shard:
         width: int,
         codec: RowCodec,
     ) -> ChangedRows:
-        """Returns `ChangedRows`"""
+        """Sends changes, and returns the rows that others have changed since `versions`."""
         return self._rows(
             request,
             [keys, versions, deltas],
@@ -258,10 +254,7 @@ class Shard:
         return {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
 
     def _retried(
-        self,
-        what: str,
-        call: Callable[[flight.FlightCallOptions], Any],
-        call_seconds: float | None = None,
+        self, what: str, call: Callable[[flight.FlightCallOptions], Any], call_seconds: float | None = None
     ) -> Any:
         """Calls `call(options)` until the service answers, for `timeout` seconds at most. Returns the answer."""
         waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None

@@ -37,7 +37,7 @@ RESTARTED, REPLACED, HELD, LOST = "restarted", "replaced: ", "held: ", "lost: "
 # The most bytes of a request, and of its answer; and the bytes that a trainer puts into one request.
 MOST_BYTES = 128 << 20
 PAGE_BYTES = 32 << 20
-# Columns of an answer come in parts that the allocator has at hand: fresh pages for large ones cost more than the copy.
+# An answer has its columns in parts whose memory the allocator can reuse: fresh pages cost more than the copy.
 _PART_BYTES = 256 << 10
 _MOST_JSON_BYTES = 2 << 20
 _LENGTH = struct.Struct("<I")
@@ -112,7 +112,7 @@ def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layou
 
     Args:
       body: a buffer.
-      start: of `unpack_header`.
+      start: what `unpack_header` returned.
       table: its name, for the error.
       count: rows that the request announces.
       layout: for each column (dtype, width); width None for one dimension.

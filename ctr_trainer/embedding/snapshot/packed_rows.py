@@ -34,7 +34,7 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 ROWS, REMOVED = "rows", "removed"
-_CURE = "make room there; training continues, and tries it again"
+_CURE = "free some space there; training continues, and retries"
 _LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": 127}
 
 
@@ -65,7 +65,7 @@ def read_rows(
     Args:
       path: path or URL of the file, which was checked: see `records.check_files`.
       config: the table's `TableConfig`.
-      dtype: of the record.
+      dtype: type of the weights in the record.
     """
     for batch in _batches(path, schema(config, dtype, ROWS)):
         rows = batch.column("row")
@@ -107,7 +107,7 @@ def write(
       path: the directory, which exists.
       taking: a `row_watchers.Taking`.
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
-      dtype: of the packed rows, see `packed_rows`.
+      dtype: type of the packed rows, see `packed_rows`.
       epoch: its number.
       shard, shards: which part of the table this is.
 
@@ -175,7 +175,7 @@ def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.nd
       rows: float32[n, at least weights], finite; their first `config.weights` columns are the weights.
       config: the table's `TableConfig`.
       dtype: one of `publish_config.DTYPES`.
-      epoch: of the publication, a uint32.
+      epoch: epoch of the publication, a uint32.
 
     Returns:
       uint8[n, value_bytes].
@@ -203,7 +203,7 @@ def unpack(values: np.ndarray, config: TableConfig, dtype: str) -> tuple[np.ndar
 
     Args:
       values: uint8[n, value_bytes].
-      config, dtype: as for `pack`.
+      config, dtype: see `pack`.
 
     Returns:
       (weights float32[n, weights], epochs uint32[n])

@@ -47,7 +47,7 @@ def blocks(files: Sequence[Path], config: TableConfig) -> Iterator[tuple[np.ndar
     """Yields (keys int64[n], rows float32[n, m]) of a table's files.
 
     Args:
-      files: of `files_of`.
+      files: what `files_of` returned.
       config: TableConfig; m is its `weights`, or its `width` if a file holds the optimizer's state too.
 
     Raises:
@@ -99,7 +99,7 @@ def _rows(file: Path, batch: pa.RecordBatch, first: int, config: TableConfig) ->
         raise UserError(
             f"{file}, row {first + _first(pc.equal(widths, other)) + 1}: {other} values; table {config.name} has rows "
             f"of {config.weights} weights (dims {list(config.dims)}), or of {config.width} with the state of "
-            f"{config.optimizer.name}: export the rows with these widths, or train with theirs"
+            f"{config.optimizer.name}: export the rows with these widths, or train with the widths of the file"
         )
     flat = column.flatten().to_numpy(zero_copy_only=False)
     if flat.dtype.kind != "f":

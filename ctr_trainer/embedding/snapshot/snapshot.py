@@ -162,7 +162,7 @@ def _batches(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
     for i in range(count):
-        with _open(path, entry) as (_, reader):  # Anew: what was read would stay in memory as long as the file is open.
+        with _open(path, entry) as (_, reader):  # Opened again: blocks stay in memory while a file is open.
             batch = reader.get_batch(i)
         yield batch
         del batch

@@ -20,8 +20,8 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 _CURE = (
-    "make room there (the earlier snapshots are whole), then start the same command again to resume from the last "
-    "checkpoint"
+    "free some space there, then restart the same command to resume from the last checkpoint. The earlier snapshots "
+    "stay valid"
 )
 
 
@@ -124,7 +124,7 @@ def write(
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
       identity: str, of this snapshot.
       since: the identity of the snapshot that this is a delta of; None for a full one.
-      step: of the snapshot.
+      step: step of the snapshot.
       shard, shards: which part of the table this is.
 
     Returns:

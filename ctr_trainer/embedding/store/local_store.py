@@ -208,7 +208,7 @@ class LocalStore(Store):
         """Writes every table, as `Store.save`.
 
         Args:
-          path, step, since: as for `Store.save`.
+          path, step, since: see `Store.save`.
           shard, shards: the number of this store among `shards` stores; both go into the names of the files.
           identity: str, the name of this snapshot; None to draw one.
         """
@@ -227,7 +227,7 @@ class LocalStore(Store):
         """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
 
         Args:
-          path, step, since, shard, shards, identity: as for `save`.
+          path, step, since, shard, shards, identity: see `save`.
         """
         return self._snapshots.saving(path, step, since, shard, shards, identity)
 
@@ -254,7 +254,7 @@ class LocalStore(Store):
         """Replaces all rows, as `Store.restore`; keeps only the rows that belong to `shard` of `shards`.
 
         Args:
-          path, files: as for `Store.restore`.
+          path, files: see `Store.restore`.
           shard, shards: the number of this store among `shards` stores.
           replacing: a context manager. It is entered when all files are known to be sound, and the rows are replaced
             within it.

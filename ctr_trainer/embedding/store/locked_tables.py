@@ -56,7 +56,7 @@ class LockedTables:
         self._lock = threading.RLock()
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the names, ascending, of the tables that there are now."""
+        """Yields the names of the current tables, ascending."""
         return iter(sorted(self.tables))
 
     def create(self, config: TableConfig, shard: int, shards: int) -> None:
@@ -86,7 +86,7 @@ class LockedTables:
         if different:
             field, asked, saved = different
             raise UserError(
-                f"table {config.name} is asked for with {field} = {asked}, but its rows in {path} were saved with "
+                f"table {config.name} is configured with {field} = {asked}, but its rows in {path} were saved with "
                 f"{saved}: give that value, or another model_dir"
             )
 

@@ -104,7 +104,7 @@ class Store(abc.ABC):
           table: the name of a table without limits.
           keys: int64[U].
           rows: float32[U, width].
-          worker, sequence: as for `push`.
+          worker, sequence: see `push`.
         """
 
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class Store(abc.ABC):
         """Pushes deltas and brings back the rows that others changed, in one round trip.
 
         Args:
-          table, keys, worker, sequence: as for `push`.
+          table, keys, worker, sequence: see `push`.
           deltas: float32[U, width] as `codec` encodes them.
           versions: uint32[U], the version of each row that the worker knows; None brings all rows back.
           codec: `RowCodec`, encodes the deltas and the rows of the answer.
@@ -181,8 +181,8 @@ class Store(abc.ABC):
         Args:
           path: the directory; made if it does not exist.
           epoch: number of the epoch that is written.
-          dtype: of the packed rows, see `packed_rows`.
-          after: the epoch that was published last, with what this store has written for it; None writes all rows.
+          dtype: type of the packed rows, see `packed_rows`.
+          after: the epoch that was published last, with the files that this store wrote for it; None writes all rows.
 
         Returns:
           a list of dicts, see `packed_writer.write`.
@@ -256,7 +256,7 @@ class StoreReader(WorkerRows):
         return np.arange(len(keys))
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        raise RuntimeError(f"table {self.config.name} is only read here: no key gets a row")
+        raise RuntimeError(f"table {self.config.name} is read-only here: no key gets a row")
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        raise RuntimeError(f"table {self.config.name} is only read here: no row is trained")
+        raise RuntimeError(f"table {self.config.name} is read-only here: no row is trained")

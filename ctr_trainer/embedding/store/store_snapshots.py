@@ -154,7 +154,7 @@ class StoreSnapshots:
         """Lets one save, restore or clear run at a time."""
         if not self._one.acquire(timeout=_SNAPSHOT_SECONDS):
             raise UserError(
-                f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: see "
+                f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: check "
                 "whether its disk hangs"
             )
         try:

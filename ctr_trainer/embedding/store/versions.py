@@ -130,7 +130,7 @@ def merge_changes(
     """Adds deltas to rows, as one push.
 
     Args:
-      table, versions, keys, known: as for `newer`.
+      table, versions, keys, known: see `newer`.
       deltas: float32[U, width].
 
     Returns:
@@ -210,7 +210,7 @@ class Versions:
         return self._last
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Told by the table: the slots, int64[U], got new rows, which nobody knows; the table has `size` slots now."""
+        """Called by the table after slots, int64[U], got new rows, which no client has; it has `size` slots now."""
         self.reserve(size)[slots] = ABSENT
 
     def reserve(self, count: int) -> np.ndarray:
@@ -220,7 +220,7 @@ class Versions:
         return self._array.array
 
     def differ(self, slots: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Compares the rows at `slots` with what an asker knows.
+        """Compares the rows at `slots` with the versions that a client knows.
 
         Args:
           slots: int64[U]; -1 for a key without a row.

@@ -78,7 +78,7 @@ class WorkerRows(abc.ABC):
 
     def follow_steps(self, history: StepHistory) -> None:
         """Has rows of a dense optimizer make up for the steps that they miss: at each lookup, and all at a `flush`."""
-        raise NotImplementedError(f"table {self.config.name}: these rows cannot make up for steps")
+        raise NotImplementedError(f"table {self.config.name}: these rows cannot apply missed steps")
 
     def begin(self) -> None:
         """Called before the first lookup, when the store has the rows that the training begins with."""

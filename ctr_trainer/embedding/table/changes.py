@@ -80,7 +80,7 @@ class Changes:
     def __init__(self, memory: TableMemory) -> None:
         """
         Args:
-          memory: see `Table`. What a snapshot holds lies there; a snapshot that is under way is its process's own.
+          memory: see `Table`. It holds the captured rows; the state of a running snapshot is local to its process.
         """
         self._present, self._changed, self._saved = self._sets = [
             Bits(memory.array(name, np.uint8)) for name in ("present", "changed", "saved")
@@ -152,7 +152,7 @@ class Changes:
             each.reserve(len(table.keys))
 
     def end(self) -> None:
-        """Ends the snapshot that is under way."""
+        """Ends the current snapshot."""
         self._capture = None
 
 

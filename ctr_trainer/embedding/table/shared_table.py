@@ -16,7 +16,7 @@ _COUNT, _CLOCK, _MEMBERS = range(3)
 
 
 class RestingSlots:
-    """The slots of removed keys, from the removal until no worker can use them any more.
+    """The slots of removed keys, from the removal until no worker can use them.
 
     A worker uses slots from its lookup to its step, and its next lookup says that it is done with them. So a slot has
     rested when each worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
@@ -134,7 +134,7 @@ class SharedTable(LockedTable):
     """A `LockedTable` whose rows lie in memory that several processes share, each through a SharedTable of its own.
 
     Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
-    finished; while another step is under way, it reads some rows before that step and some after it, as in Hogwild.
+    finished; while another step runs, it reads some rows before that step and some after it, as in Hogwild.
     Unlike in Hogwild no update is lost: workers step rows one after the other, under a lock. Two runs differ in the
     order of the workers' steps.
 

@@ -45,7 +45,7 @@ class StepHistory:
         """Makes the steps that rows missed.
 
         Args:
-          config: of a table with a dense optimizer.
+          config: `TableConfig` of a table with a dense optimizer.
           rows: float32[n, width], changed in place.
           slots: int64[U], distinct; -1 is skipped.
           taken: how many steps the rows count as having taken then; one more than `steps` if the caller steps them.
@@ -60,7 +60,7 @@ class StepHistory:
 
 
 def blocks_of_rows(keys: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields int64[n], the slots of a table's rows in parts; `keys` are those of its slots, 0 for a free slot."""
+    """Yields int64[n], the slots of a table's rows in parts; `keys` has the key of each slot, 0 for a free one."""
     slots = np.flatnonzero(keys)
     for first in range(0, len(slots), _BLOCK):
         yield slots[first : first + _BLOCK]

@@ -25,7 +25,7 @@ _HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the serv
 
 
 class OnlyCopy(KeptRows):
-    """Rows of a table that nobody else changes: a sync sends whole rows, and the service puts them in place of its own.
+    """Rows of a table that no other host changes: a sync sends whole rows, which replace the rows of the service.
 
     A row that is here is never older than the service's. So it has no base and no version, and takes half the memory
     of a row of `CachedRows`. An answer to a pull only adds the rows that are still missing here.
@@ -89,12 +89,12 @@ class HostRows(RowCache):
     host see a step at once, as in a `SharedTable`. Every N steps the syncer sends the changes of all workers of the
     host, and takes the changes of other hosts.
 
-    If nobody else changes the rows (there are no other hosts, and the table has no limits), a sync sends each changed
+    If no other host changes the rows (there are no others, and the table has no limits), a sync sends each changed
     row as it is, and the service puts it in place of its own: that takes half the memory and half the time of a change,
     see `OnlyCopy`. If the codec rounds, changes are sent all the same: what is rounded away from them is not lost.
 
     Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
-    finished; while a step is under way, it reads some rows before that step and some after it. No update is lost:
+    finished; while a step runs, it reads some rows before that step and some after it. No update is lost:
     workers step rows one after the other, under a lock. Behind other hosts a row is as stale as in a `RowCache`. If
     there are no other hosts, a row that is here is never checked. If the service had no rows at the
     beginning either, none is asked for until rows are dropped here.
@@ -162,7 +162,7 @@ class HostRows(RowCache):
 
     @property
     def _is_only(self) -> bool:
-        """Whether nobody else changes the rows, and nothing is rounded on the way."""
+        """Whether no other host changes the rows, and nothing is rounded on the way."""
         return not self._has_others and self._codec.is_exact and not self.config.has_limits
 
     def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:

@@ -37,8 +37,8 @@ class KeptMessage:
         """Returns an array [count], or [count, width], of any values.
 
         Args:
-          name: of the column, as `keys`.
-          dtype: of the array.
+          name: name of the column, such as `keys`.
+          dtype: dtype of the array.
           count: rows.
           width: None for one dimension.
         """

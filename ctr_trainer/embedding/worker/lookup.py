@@ -146,7 +146,7 @@ class Lookup:
 
         Args:
           number: the place of the sequence in `sequences`.
-          distinct, start, dim: as for `gather`.
+          distinct, start, dim: see `gather`.
 
         Returns:
           float32[B, length, dim], allocated as by `gather`. The j-th value of an example stands at j; behind the last

@@ -27,28 +27,26 @@ _WINDOW = 0  # The place of the window among the cache's numbers.
 class RowCache(WorkerRows):
     """One worker's copies of one table's rows, trained at once and merged with the other workers' at each sync.
 
-    For each row the cache keeps the row, which steps change, and its base: the service's row as far as this worker
-    knows it, with the changes that this worker has sent. A sync sends `row - base` of each row stepped since the last
-    sync, with the row's version. The service adds the changes of all workers, and only rows that others changed come
-    back. Steps made while a sync is under way stay on top of the rows that it brings, and go out with the next sync.
+    For each row the cache keeps the row, which steps change, and its base: the last known row of the service plus the
+    changes that this worker has sent since. A sync sends `row - base` and the version of each row that was stepped
+    since the previous sync. The service adds the changes of all workers and returns only rows that others changed.
+    Steps made during a sync are added to the rows that it returns, and are sent by the next sync.
 
-    A window is the time from the start of one sync to the start of the next. A row that is looked up, and was neither
-    stepped nor checked in this window, is checked: its version goes to the service, and the row comes back only if
-    the service has another version.
+    A window is the time from the start of one sync to the start of the next. A lookup checks each row that was neither
+    stepped nor checked in this window: the service gets the version, and returns the row if its own version differs.
 
-    Staleness: if the sync is awaited, a lookup returns rows that were, at the service, up to date at the start of this
-    window or later. While a sync is under way, a row of that sync still shows what the sync before it brought. Within a
-    window a worker does not see the changes of the others.
+    Staleness: if the sync is awaited, a lookup returns rows that were up to date at the service at the start of this
+    window or later. During a sync, its rows still have the values that the previous sync returned. Within a window a
+    worker does not see the changes of other workers.
 
-    Changes and rows travel as the `codec` encodes them. What the codec rounds away from a change stays in `row - base`
-    and goes out with the row's next change, before the row leaves the cache, or at a `flush`.
-
-    With `shares`, a sync sends that share of each change, see `merging`; the rest of the change is dropped.
+    The `codec` encodes changes and rows. What it rounds away from a change stays in `row - base` and is sent with the
+    next change of the row, before the row leaves the cache, or at a `flush`. With `shares`, a sync sends that share of
+    each change, see `merging`, and drops the rest.
 
     Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), another may call `pull_ahead`, a third
-    `sync_window`. They share a lock, which is held around each use of the cache's memory and never across a request.
-    Slots are valid from a lookup until `begin_window`, which only the training thread calls, and only when no
-    `sync_window` is under way.
+    `sync_window`. They share a lock, which is held around each use of the cache's memory and never during a request.
+    Slots are valid from a lookup until `begin_window`, which only the training thread calls, between two
+    `sync_window`.
 
     Attributes:
       hits, misses, bytes_synced: see `RowTotals`.
@@ -74,9 +72,9 @@ class RowCache(WorkerRows):
         """Creates the table in the store, if the store does not have it.
 
         Args:
-          store: a Store.
-          config: the TableConfig.
-          worker: str, this worker's name. A random part is added at each start, so that the store takes its pushes.
+          store: `Store`.
+          config: `TableConfig`.
+          worker: name of this worker. A random part is added at each start, so that the store accepts its pushes.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
           codec: `RowCodec`, encodes changes and rows.
           shares: `merging.Shares`; None to send the whole of each change.
@@ -181,11 +179,7 @@ class RowCache(WorkerRows):
             self._window += 1
 
     def sync_window(self, codec: RowCodec | None = None) -> None:
-        """Sends what this worker changed, and takes the rows that others changed.
-
-        Args:
-          codec: `RowCodec`; None for the cache's own.
-        """
+        """Sends the changes of this worker, and takes the rows that others changed; None for the cache's own codec."""
         slots = self._copies.end_window(self._lock, self._message)
         for first in range(0, len(slots), self._request_rows):
             part = slots[first : first + self._request_rows]
@@ -211,10 +205,10 @@ class RowCache(WorkerRows):
           RuntimeError: there was no `push`.
         """
         if not self._pushed:
-            raise RuntimeError("refresh without a push")
+            raise RuntimeError("refresh was called without a push before it")
         with self._lock.alone():
-            # The rows of the push were checked before the other workers' pushes, so each row has to be checked again.
-            # The rows just stepped are likely to be looked up next: they are checked at once.
+            # The rows of the push were checked before the pushes of the other workers, so each needs another check. The
+            # rows that were just stepped are likely to be looked up next, so they are checked now.
             keys, known = self._cached_rows().checked_in(self._window)
             self._window += 1
             window = self._window
@@ -245,16 +239,12 @@ class RowCache(WorkerRows):
         self._numbers[_WINDOW] = window
 
     def _oldest(self, since: int | None) -> int:
-        """Returns the first window whose checks count: a row checked in it or later is up to date.
-
-        Args:
-          since: what `pull_ahead` returned; None for this window.
-        """
+        """Returns the first window whose checks count; `since` is what `pull_ahead` returned, None for this window."""
         return self._window if since is None else since
 
     def _refuse_between_push_and_refresh(self, what: str) -> None:
         if self._pushed:
-            raise RuntimeError(f"{what} between push and refresh: rows would be lost or stale")
+            raise RuntimeError(f"{what} was called between push and refresh: rows would be lost or stale")
 
     def _find(self, keys: np.ndarray, since: int | None, create: bool) -> np.ndarray:
         with self._lock.shared():
@@ -271,12 +261,7 @@ class RowCache(WorkerRows):
             return self._copies.table.find(keys)
 
     def _pull(
-        self,
-        keys: np.ndarray,
-        known: np.ndarray,
-        window: int,
-        create: bool,
-        codec: RowCodec | None = None,
+        self, keys: np.ndarray, known: np.ndarray, window: int, create: bool, codec: RowCodec | None = None
     ) -> None:
         codec = codec or self._codec
         with self.lookup_latency.measure():

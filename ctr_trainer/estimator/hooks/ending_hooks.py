@@ -95,7 +95,7 @@ class EqualBatchesHook(StepHook):
                     f"{distributed.size()} workers would train each example several times. Give each rank its share, "
                     "before the dataset is shuffled and batched: dataset = dataset.shard(tf_estimator.size(), "
                     "tf_estimator.rank()), with `from ctr_trainer import estimator as tf_estimator`; or declare "
-                    "input_fn(input_context) and shard by it. If equal batches are meant: "
+                    "input_fn(input_context) and shard by it. If equal batches are intended: "
                     "RunConfig(equal_inputs='allow')"
                 )
 

@@ -65,7 +65,7 @@ class InputHook(tf1.train.SessionRunHook):
       embeddings: trains the rows.
       rows: reads batches, and decides when rows are looked up and trained.
       training: `RowTraining`; None to apply no gradients.
-      clock: `Clock` of this thread; None if nobody reads it.
+      clock: `Clock` of this thread; None if it is not needed.
       has_read: f(), called after each batch that is read; None for nothing.
 
     Attributes:

@@ -21,7 +21,7 @@ _TAG = "global_step/sec"
 
 
 class MetricLines:
-    """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, the other figures alike, then the rate.
+    """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, one such line per figure, then the rate.
 
     The last of these lines is `current lr: 0.050000`, the learning rate of the dense variables at that step. If the
     figures are of several workers, the line has this worker's rates and then the examples per second of all

@@ -272,7 +272,7 @@ class MetricsHook(StepHook):
                 taker.take(line)
 
     def _window(self, sums: np.ndarray) -> dict[str, float]:
-        """Returns the AUC and the COPC since the previous line, by label, and those of a window that has ended."""
+        """Returns by label the AUC and the COPC since the previous line, and the figures of a window that has ended."""
         own, self._sums_before = line_sums.since(sums, self._sums_before), sums
         found = _figures(own, list(self._metrics), {"auc": "auc_window", "copc": "copc"})
         return found | (self._event_windows.add(own, list(self._metrics)) if self._event_windows else {})

@@ -77,7 +77,7 @@ class ProfileHook(StepHook):
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         if self.step >= self._first:
-            _log.warning("steps %d to %d are not profiled: step %d is made already", self._first, self._last, self.step)
+            _log.warning("steps %d to %d are not profiled: step %d has already run", self._first, self._last, self.step)
 
         self._keep_spans()
 

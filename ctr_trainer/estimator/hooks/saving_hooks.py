@@ -144,7 +144,7 @@ class EvaluationHook(PeriodicHook):
     Args:
       evaluate: f(session, step) -> whether training is to stop; a collective.
       period, clock: see `PeriodicHook`.
-      stop: `StopHook`: once a signal stops the training, it does not evaluate any more.
+      stop: `StopHook`; once a signal stops the training, the hook no longer evaluates.
     """
 
     phase, order = "evaluation", Order.EVALUATE

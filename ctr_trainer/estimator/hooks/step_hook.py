@@ -25,13 +25,13 @@ class Order(enum.IntEnum):
     LOSS = enum.auto()  # All ranks agree that the service has taken them.
     EVICT = enum.auto()  # Rows go with time.
     SAVE = enum.auto()  # Saves what all workers have handed on.
-    PUBLISH = enum.auto()  # Offers to its readers what is saved.
+    PUBLISH = enum.auto()  # Offers what was saved to servers.
     LINES = enum.auto()  # Makes these lines.
     TAKE = enum.auto()  # Takes them, and closes its files at the end.
-    WATCH = enum.auto()  # Looks at what the others have done.
+    WATCH = enum.auto()  # Watches what the other hooks have done.
     OTHER = enum.auto()
     STOP = enum.auto()  # All ranks agree that this step is the last one, before they evaluate.
-    EVALUATE = enum.auto()  # Evaluates what is trained, handed on and saved.
+    EVALUATE = enum.auto()  # Evaluates once the step is trained, synced and saved.
     TRACE = enum.auto()  # A step has ended.
     SESSION = enum.auto()  # Last: its session run begins.
 
@@ -100,7 +100,7 @@ class PeriodicHook(StepHook):
 
     Args:
       period: when to act.
-      clock: `Clock` of the thread of the steps; None if nobody reads it.
+      clock: `Clock` of the thread of the steps; None if it is not needed.
     """
 
     def __init__(self, period: EverySteps, clock: Clock | None = None) -> None:

@@ -15,7 +15,7 @@ from ctr_trainer.system.messages.errors import ServiceLost
 
 
 class DenseSyncHook(PeriodicHook):
-    """Averages the dense variables after every step that is a multiple of `every_n_steps`, on all ranks alike.
+    """Averages the dense variables of all ranks after every step that is a multiple of `every_n_steps`.
 
     A checkpoint, and so the end of training, averages them first.
 

@@ -28,7 +28,7 @@ class DenseTower:
       trained_features: (FeatureSpec, statistics) of the model.
 
     Attributes:
-      variables: by name (shape, dtype) of each variable of the tower, including the global step.
+      variables: (shape, dtype) of each variable of the tower by name, including the global step.
     """
 
     def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
@@ -54,7 +54,7 @@ class DenseTower:
 
         Args:
           path: local directory, empty or absent.
-          values: by name, the array of each variable.
+          values: array of each variable by name.
         """
         prefix = os.path.join(path, _VARIABLES, _VARIABLES)
         os.makedirs(os.path.dirname(prefix), exist_ok=True)

@@ -91,7 +91,7 @@ def refuse_others(path: str | os.PathLike[str] | Path) -> None:
     if not path.is_symlink() and not path.exists():
         return
     if path.is_symlink() or not path.is_dir():
-        raise UserError(f"{path} is no directory: name another export_dir")
+        raise UserError(f"{path} is not a directory: name another export_dir")
     others = FileList(path, _LIST).others()
     if not others:
         return

@@ -232,7 +232,9 @@ def ranking_signatures(model_fn: Callable[..., Any], params: Any, features: Rank
     except Exception as error:
         raise NotRankable(f"the model cannot score a context with candidates: {error}") from error
     if len(tf1.global_variables()) > before:
-        raise NotRankable("the model makes variables without tf.compat.v1.get_variable, so it cannot share them")
+        raise NotRankable(
+            "the model makes variables without tf.compat.v1.get_variable, so context and candidates cannot share them"
+        )
     if isinstance(features, RankedRows):
         raw = RawKeys(features.spec, features.statistics)
         read = {name.removeprefix(f"{CONTEXT}/") for name in features.receivers}

@@ -246,7 +246,7 @@ def _keys_of_texts(
 
 
 def _keys_of_owners(features: Sequence[SparseFeature], texts: tf.Tensor, owners: tf.Tensor | None) -> tf.Tensor:
-    """Returns the keys of texts, of which the last dimension or `owners` says the feature; "" is a missing one."""
+    """Returns the keys of texts, whose feature is given by the last dimension or by `owners`; "" is a missing one."""
     keys = graph_keys([feature.slot for feature in features], texts, owners)
     if all(feature.missing_has_row for feature in features):
         return keys

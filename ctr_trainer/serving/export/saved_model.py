@@ -160,8 +160,8 @@ def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
     """
     file = os.path.join(path, *_SPEC)
     if not os.path.exists(file):
-        why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "no such directory"
-        raise UserError(f"{path}: no export of a model with a feature spec ({why}); `export` writes one")
+        why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "there is no such directory"
+        raise UserError(f"{path}: expected an export of a model with a feature spec, and {why}; `export` writes one")
     with open(file) as stream:
         return FeatureSpec.from_dict(json.load(stream), file)
 

@@ -58,7 +58,7 @@ def build_parsing_serving_input_receiver_fn(
     """Returns a `serving_input_receiver_fn` whose requests contain serialized `tf.Example`s.
 
     Args:
-      feature_spec: as `tf.io.parse_example` takes it.
+      feature_spec: see `tf.io.parse_example`.
       default_batch_size: number of examples in a request; None for any number.
     """
 

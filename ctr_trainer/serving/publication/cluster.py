@@ -47,7 +47,7 @@ class Cluster:
       redis: files of the client.
 
     Attributes:
-      url: as given.
+      url: the URL as the user gave it.
       name: name of the publication.
       client: the redis-py client, for single commands within `told`.
       primaries: {name of each primary: one of its buckets}.
@@ -221,10 +221,10 @@ class Cluster:
                 "the delivery then continues"
             ) from None
         except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
-            raise UserError(f"{self.url}: {error}: look at redis_auth_file and at the user's rights") from None
+            raise UserError(f"{self.url}: {error}: check redis_auth_file and the rights of the user in it") from None
         except exceptions.RedisClusterException as error:  # Has one class for many causes.
             raise ClusterChanged(
-                f"{self.url}: {error}; is it a cluster that runs, and has the user of redis_auth_file all rights?"
+                f"{self.url}: {error}; check that the cluster runs and that the user in redis_auth_file has all rights"
             ) from None
         except (
             exceptions.MovedError,
@@ -241,7 +241,7 @@ class Cluster:
             raise ClusterChanged(f"{self.url}: {type(error).__name__}: {error}") from None
         except exceptions.RedisError as error:
             raise UserError(
-                f"{self.url}: {type(error).__name__}: {error}; is it a cluster of Redis or Valkey?"
+                f"{self.url}: {type(error).__name__}: {error}; check that this is a cluster of Redis or Valkey"
             ) from None
 
 
@@ -256,8 +256,8 @@ def _parts(url: str) -> tuple[str, list[tuple[str, int]], str]:
         return scheme, [(host, int(port)) for host, _, port in pairs], name or _DEFAULT_NAME
     except ValueError:
         raise UserError(
-            f"{url}: expected redis://HOST:PORT,HOST:PORT/NAME, with rediss:// for TLS; user and password stand in the "
-            "file that redis_auth_file names"
+            f"{url}: expected redis://HOST:PORT,HOST:PORT/NAME, with rediss:// for TLS; write user and password into "
+            "the file that redis_auth_file names"
         ) from None
 
 

@@ -44,7 +44,7 @@ class ClusterFence:
 
     Raises:
       UserError: another process renews the lease; the message names it.
-      ClusterFull: nobody has the lease, and the cluster has no room for it.
+      ClusterFull: the lease is free, and the cluster has no room for it.
     """
 
     def __init__(self, cluster: Cluster, lease_secs: float) -> None:
@@ -57,7 +57,7 @@ class ClusterFence:
     def refusal(self, token: str | bytes) -> UserError:
         """Returns the error of a lease that another process has."""
         return UserError(
-            f"{self._cluster.url}: {owner_name(_token_values(token))} publishes there now; wait for its end, or "
+            f"{self._cluster.url}: {owner_name(_token_values(token))} publishes there now; wait until it ends, or "
             "publish under another name"
         )
 
@@ -124,7 +124,7 @@ def put_marks(cluster: Cluster, record: Record) -> None:
     answers = cluster.run([(bucket, ("SET", name, b"%d" % record.epoch, "XX")) for bucket, name in names])
     lost = sorted({cluster.primary_of(bucket) for bucket, answer in enumerate(answers) if answer is None})
     if lost:
-        raise ClusterChanged(f"{cluster.url}: {', '.join(lost)} lost rows while they were put")
+        raise ClusterChanged(f"{cluster.url}: {', '.join(lost)} lost rows while rows were being written")
 
 
 def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int] = range(BUCKETS)) -> list[str]:
@@ -150,8 +150,8 @@ def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLos
     """Returns the error that nodes of these names have lost rows of a record."""
     return RowsLost(
         f"{cluster.url}: rows of generation {record.generation} are lost at {', '.join(sorted(nodes))}: requests are "
-        "refused until all rows are published anew; a training with the setting publish does so by itself, and "
-        "`publish` does it for a checkpoint"
+        "refused until all rows are published again. A training with the setting publish does so by itself; for a "
+        "checkpoint, run `publish`"
     )
 
 
@@ -205,7 +205,7 @@ def read_state(cluster: Cluster) -> ClusterState | None:
         return ClusterState(**{**values, "record": Record.from_dict(values["record"], where)})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{where}: is not a publication of this version of ctr_trainer: {error}; delete it, then publish again"
+            f"{where} is not a publication of this version of ctr_trainer: {error}; delete it, then publish again"
         ) from None
 
 

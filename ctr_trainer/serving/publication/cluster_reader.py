@@ -84,7 +84,7 @@ class ClusterReader:
 
     Each row has its epoch; so has a removed row, for a while. A row that is more than one epoch ahead of the served
     record raises `RowsAhead`. Each read and each refresh checks by the marks of the buckets that the cluster has not
-    lost rows. If it has, reads raise `RowsLost` until all rows are published anew.
+    lost rows. If it has, reads raise `RowsLost` until all rows are published again.
 
     Args:
       url: see `Cluster`.
@@ -139,7 +139,7 @@ class ClusterReader:
         if table not in served.hot:
             raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
         if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
-            raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: refresh first")
+            raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: call refresh before lookup")
         keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]
         with self._lock:
             weights, there = hot.find(keys, record.epoch)

@@ -31,7 +31,7 @@ from ctr_trainer.system.messages.errors import UserError
 _log = logging.getLogger(__name__)
 _STEP_SECONDS = 0.05
 _NAMES_A_SCAN = 1000
-# The epoch of a removed key stays for so long, so that a reader sees that its record is too old; see `ClusterReader`.
+# The epoch of a removed key stays for this time, so that a reader sees that its record is too old; see `ClusterReader`.
 REMOVED_SECONDS = 600
 _ROWS_A_RUN = 50_000
 
@@ -79,7 +79,7 @@ class ClusterSweep:
 
         Args:
           kept: the numbers of the generations whose rows stay.
-          newest: rows of later generations stay, too; None if the caller holds the fence, so that nobody else can
+          newest: rows of later generations stay, too; None if the caller holds the fence, so that no other process can
             begin a generation.
 
         Raises:
@@ -197,7 +197,7 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.n
     removed = [int.from_bytes(value, "little") for value in values if value is not None and len(value) != width]
     newest = max([*removed, int(epochs.max(initial=0))], default=0)
     if newest > record.epoch + 1:
-        raise RowsAhead(f"{cluster.url}: rows of epoch {newest} were read, and {record.epoch} is served")
+        raise RowsAhead(f"{cluster.url}: rows of epoch {newest} were read, but epoch {record.epoch} is served")
     return weights
 
 

@@ -115,7 +115,7 @@ class ClusterTarget:
                 self._is_sure = False
                 if not left:
                     raise
-                _log.warning("%s %d is put again: %s", record.kind, record.epoch, error)
+                _log.warning("%s %d is written again: %s", record.kind, record.epoch, error)
                 time.sleep(pause)
                 pause = min(pause * 2, _MOST_PAUSE_SECONDS)
                 self._read_state()
@@ -133,7 +133,7 @@ class ClusterTarget:
         try:
             return ClusterFence(self._cluster, lease_secs)
         except ClusterFull as error:
-            _log.warning("%s; rows that nobody reads are deleted first", error)
+            _log.warning("%s; rows of other generations are deleted first", error)
         # Nobody has the fence. A process that takes it meanwhile begins a generation of a higher number.
         (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
         self._sweep.finish(self._kept(), int(newest or 0))
@@ -173,7 +173,7 @@ class ClusterTarget:
         cluster_contents.put_tower(self._cluster, record, directory / record.dense, _UNFINISHED_SECONDS)
         self._mark(record)
         if self._cluster.identity() != nodes:
-            raise ClusterChanged("a primary was replaced or restarted meanwhile")
+            raise ClusterChanged("a primary was replaced or restarted while the record was being written")
         if own is None:
             self._commit(ClusterState(holder, time.time(), before.record.generation if before else 0, record))
         else:
@@ -211,7 +211,7 @@ class ClusterTarget:
         if lost:
             raise NeedsBase(
                 f"{self._cluster.url}: rows of {record.kind} {record.epoch} are lost at {', '.join(lost)}, as after "
-                "the loss of a node and of its replicas: all rows are to be published anew"
+                "the loss of a node and of its replicas: all rows must be published again"
             )
 
     def _commit(self, state: ClusterState) -> None:
@@ -245,14 +245,14 @@ class ClusterTarget:
             self._begun = None
             raise ClusterChanged(f"{self._cluster.url}: the cluster has lost all rows of generation {own}")
         if generation is None:
-            raise NeedsBase(f"{self._cluster.url}: the cluster has lost all rows: they are to be published anew")
+            raise NeedsBase(f"{self._cluster.url}: the cluster has lost all rows: they must be published again")
         if int(generation) != own:
             raise self._fenced_out()
 
     def _fenced_out(self) -> NeedsBase:
         return NeedsBase(
-            f"{self._cluster.url}: another process has begun a new generation, and this one is fenced out: all rows "
-            "are to be published anew"
+            f"{self._cluster.url}: another process has begun a new generation, and this one may no longer write: all "
+            "rows must be published again"
         )
 
 

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _LOOK_SECONDS = 0.2
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.5, 30.0
-_REPEAT_SECONDS = 60.0  # A problem that lasts is logged again after so long.
+_REPEAT_SECONDS = 60.0  # A problem that lasts is logged again after this time.
 
 
 class DeliverySupervisor:
@@ -51,7 +51,9 @@ class DeliverySupervisor:
         self._process.stop()
         if self._clock() - self._started > _MOST_SECONDS:
             self._wait = _FIRST_SECONDS
-        _log.error("the delivery of the publication has ended: %s\nIt restarts in %.0f s", ended, self._wait)
+        _log.error(
+            "the process that delivers the publication has ended: %s\nIt is restarted in %.0f s", ended, self._wait
+        )
         self._process, self._start_at = None, self._clock() + self._wait
         self._wait = min(2 * self._wait, _MOST_SECONDS)
 
@@ -139,12 +141,12 @@ class _ProblemLog:
         same = text == self._text
         self.wait_seconds = min(self.wait_seconds * 2, _MOST_RETRY_SECONDS) if same else _FIRST_RETRY_SECONDS
         if not same or time.monotonic() > self._time + _REPEAT_SECONDS:
-            _log.warning("%s; the delivery is tried again, and the training continues", text)
+            _log.warning("%s; the delivery is retried, and the training continues", text)
             self._text, self._time = text, time.monotonic()
 
     def succeeded(self) -> None:
         if self._text:
-            _log.info("delivered again")
+            _log.info("records are delivered again")
         self._text, self.wait_seconds = "", _FIRST_RETRY_SECONDS
 
 
@@ -177,7 +179,7 @@ class Delivery:
     """Delivers records one by one, in order, and removes from the spool all records before the last delivered one.
 
     The target is the only memory: a new process continues after the target's newest record. So if the process is
-    killed, the record that it was delivering is either delivered or is delivered anew.
+    killed, the record that it was delivering is either delivered already or delivered again.
 
     Args:
       spool: path or URL of the publication that a training writes.
@@ -192,7 +194,7 @@ class Delivery:
         """Delivers the next record and returns it; returns None if no further record is written yet.
 
         Raises:
-          UserError: the target does not take the record, or the spool lacks it. `DeliveryStatus.problem` says so, too.
+          UserError: the target refuses the record, or the spool lacks it. `DeliveryStatus.problem` has the same text.
         """
         publication = records.read_publication(self._spool)
         if publication is None:
@@ -225,8 +227,8 @@ class Delivery:
             base = records.newest_base(names)
             if base is None and names:
                 raise NeedsBase(
-                    f"the spool {self._spool} has no base any more, and the target has another generation or none: all "
-                    "rows are to be published anew"
+                    f"the spool {self._spool} no longer has a base, and the target has another generation or none: all "
+                    "rows must be published again"
                 )
             return None if base is None else records.read_record(self._spool, generation, BASE, base)
         if epoch != status.epoch:
@@ -236,7 +238,7 @@ class Delivery:
         if any(number > epoch for _, number in names):
             raise NeedsBase(
                 f"the spool {self._spool} has no epoch {epoch + 1}, which follows the last delivered epoch: all rows "
-                "are to be published anew"
+                "must be published again"
             )
         return None
 

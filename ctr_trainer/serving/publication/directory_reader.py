@@ -201,7 +201,7 @@ class DirectoryReader:
         found = records.read_record(self._url, record.generation, records.EPOCH, epoch)
         if found.configs() != record.configs() or found.dtype != record.dtype:
             raise UserError(
-                f"{self._url}: epoch {epoch} has other tables than the previous epoch: publish the model anew"
+                f"{self._url}: epoch {epoch} has other tables than the previous epoch: publish the model again"
             )
         return found
 

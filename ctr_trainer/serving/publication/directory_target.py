@@ -112,7 +112,7 @@ class DirectoryTarget:
         self._url, self._path, self._grace = str(url), path_of(url), grace_secs
         self._path.mkdir(parents=True, exist_ok=True)
         self._fence = (self._path / ".lock").hold(
-            lambda holder: f"{url}: {holder} publishes there now; wait for its end, or publish to another place"
+            lambda holder: f"{url}: {holder} publishes there now; wait until it ends, or publish to another place"
         )
         try:
             self._current = records.read_publication(url)
@@ -177,7 +177,9 @@ class DirectoryTarget:
         names = records.list_records(self._url, generation)
         base = records.newest_base(names)
         if base is None:
-            raise UserError(f"{self._url}: generation {generation} has no base: remove the directory to publish anew")
+            raise UserError(
+                f"{self._url}: generation {generation} has no base: remove the directory, then publish again"
+            )
         chain = [records.read_record(self._url, generation, BASE, base)]
         while (EPOCH, chain[-1].epoch + 1) in names:
             chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))
@@ -216,7 +218,7 @@ def _copy(source: Path, target: Path) -> None:
     """Copies a file, or shares its bytes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, LocalPath) and isinstance(target, LocalPath):
-        target.unlink(missing_ok=True)  # A killed process may have left the shared file, which nobody may write to.
+        target.unlink(missing_ok=True)  # A killed process may have left the shared file, which must not be written to.
         target.share(source)
         target.sync()
         return

@@ -47,10 +47,10 @@ class Target(Protocol):
         """
 
     def tidy(self) -> None:
-        """Removes some of the data that no reader needs any more: for some tens of milliseconds, or in a thread."""
+        """Removes some of the data that readers no longer need: for some tens of milliseconds, or in a thread."""
 
     def tidy_all(self) -> None:
-        """Removes all data that no reader needs any more, and returns when that is done."""
+        """Removes all data that readers no longer need, and returns when that is done."""
 
     def close(self) -> None:
         """Releases the fence."""

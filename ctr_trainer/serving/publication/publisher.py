@@ -37,10 +37,10 @@ class Publisher:
     An error is logged, and the thread tries again: it never ends a training.
 
     Args:
-      spool: the spool, which nobody else writes to.
+      spool: the `Spool`, to which only this publisher writes.
       tower: the writer of the dense tower.
       to: what the log calls the target.
-      delivery: restarts the process that delivers the spool; None if nobody takes the records away.
+      delivery: restarts the process that delivers the spool; None if no process delivers it.
       config: the settings.
       clock: f() -> seconds.
 
@@ -87,10 +87,10 @@ class Publisher:
             self._ending.wait(_LOOK_SECONDS)
         if not published or self._waiting():
             step = self._spool.last.global_step if self._spool.last else None
-            what = f"step {step} is written, and not all of it delivered" if published else "it is not written yet"
+            what = f"step {step} is written, but not fully delivered" if published else "it has not been written yet"
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
-                "rows anew",
+                "rows again",
                 self._to,
                 seconds,
                 what,
@@ -180,7 +180,7 @@ class Publisher:
         delivery.keep()
         self._status = status = self._spool.status()
         if status and status.needs_base and self._spool.last:
-            _log.warning("publishing all rows anew to %s: %s", self._to, status.problem)
+            _log.warning("publishing all rows again to %s: %s", self._to, status.problem)
             self._spool.begin()
             self._times, self._status = {}, None
         elif status and status.problem:
@@ -200,7 +200,7 @@ class Publisher:
     def _warn_if_old(self) -> None:
         age = self.age_secs
         if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
-            self._warn("age", f"{self._waiting()} records wait for their delivery, the rows there are {age:.0f} s old")
+            self._warn("age", f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
 
     def _warn(self, kind: str, text: str) -> None:
         """Logs a problem; logs no other one of the same kind within a minute."""

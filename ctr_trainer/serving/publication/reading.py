@@ -50,7 +50,7 @@ class DenseFiles:
 
 
 def _name(record: Record) -> str:
-    # A place that was emptied and filled anew may reuse the number of a generation.
+    # A place that was emptied and filled again may reuse the number of a generation.
     content = zlib.crc32(repr(record.dense_files).encode())
     return os.path.join(f"{record.generation}", f"{record.dense}-{content:08x}")
 
@@ -74,7 +74,7 @@ class RowsAhead(UserError):
 
 
 class RowsLost(UserError):
-    """The place has lost rows of the served record: requests are refused until all rows are published anew."""
+    """The place has lost rows of the served record: requests are refused until all rows are published again."""
 
 
 class Unreadable:

@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(?:\.json)?")
 FORMAT = 1
 PUBLICATION = "publication.json"
 BASE, EPOCH = KINDS = ("base", "epoch")
-_CURE = "publish the model again: see docs/serving.md"
+_CURE = "publish the model again, see docs/serving.md"
 _RECORD = re.compile(rf"({'|'.join(KINDS)})-(\d{{10}})\.json")
 
 Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
@@ -135,7 +135,7 @@ class Record:
             found = {name: getattr(record, name) for name in sums}
             record.configs()
         except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
-            raise UserError(f"{where}: is no record of a publication: {error}; {_CURE}") from None
+            raise UserError(f"{where} is not a record of a publication: {error}; {_CURE}") from None
         if found != sums:
             raise UserError(f"{where}: its files have {found}, expected {sums}: the record was altered; {_CURE}")
         return record
@@ -168,7 +168,7 @@ def read_publication(url: Place) -> Publication | None:
     try:
         return Publication(**_of_format(path.read_json(_CURE), path))
     except TypeError as error:
-        raise UserError(f"{path}: is no publication: {error}; {_CURE}") from None
+        raise UserError(f"{path} is not a publication: {error}; {_CURE}") from None
 
 
 def write_publication(url: Place, publication: Publication) -> None:
@@ -198,7 +198,7 @@ def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:
     record = Record.from_dict(path.read_json(_CURE), path)
     if (record.generation, record.kind, record.epoch) != (generation, kind, epoch):
         raise UserError(
-            f"{path}: is the record of generation {record.generation}, {record.kind} {record.epoch}; {_CURE}"
+            f"{path} is the record of generation {record.generation}, {record.kind} {record.epoch}; {_CURE}"
         )
     return record
 
@@ -212,7 +212,7 @@ def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
     """Raises UserError if a place has the publication of another model; `marker` is what to delete to replace it."""
     if there and comes and there != comes:
         raise UserError(
-            f"{place}: the model {there!r} is published there, and servers read it; this is {comes!r}. Publish it to "
+            f"{place} has a publication of the model {there!r}, which servers read; this is {comes!r}. Publish it to "
             f"another place; to replace {there!r}, delete {marker} first"
         )
 

@@ -46,11 +46,11 @@ def read_status(spool: Place) -> DeliveryStatus | None:
     path = path_of(spool) / _FILE
     if not path.exists():
         return None
-    values = path.read_json("end the training and start it again")
+    values = path.read_json("end the training and restart it")
     try:
         return DeliveryStatus(**values)
     except TypeError as error:
-        raise UserError(f"{path}: is not of this version of ctr_trainer: {error}") from None
+        raise UserError(f"{path} was not written by this version of ctr_trainer: {error}") from None
 
 
 def write_status(spool: Place, status: DeliveryStatus) -> None:
@@ -138,7 +138,7 @@ class Spool:
             stream=stream,
         )
         if self._is_closed:
-            raise UserError(f"{self.path}: the rows of {name} may be of a store that is closed")
+            raise UserError(f"{self.path}: the rows of {name} may come from a store that is closed already")
         try:
             records.write_record(self.path, record)
             if kind == BASE:

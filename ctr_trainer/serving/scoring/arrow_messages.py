@@ -54,7 +54,7 @@ class ArrowMessages:
         try:
             return self._read(header, body)
         except (pa.ArrowException, struct.error, IndexError, TypeError, ValueError, OSError) as error:
-            raise RequestRefused(f"this is no record batch of Arrow: {error}") from None
+            raise RequestRefused(f"the message is not a record batch of Arrow: {error}") from None
 
     def _read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
         message = _root(header)

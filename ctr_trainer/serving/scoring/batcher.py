@@ -39,7 +39,7 @@ class Batcher:
     """A queue of examples, and threads that score batches of them.
 
     A batch has whole requests, in their order. If a batch fails, each of its requests is scored alone. A request is not
-    scored if nobody waits for it any more, because its time is over or its future was cancelled.
+    scored if its time is over or its future was cancelled.
 
     Args:
       score: the function that scores a batch.
@@ -86,8 +86,8 @@ class Batcher:
                 self._drop_late()
             if self._is_full(waiting):
                 raise QueueFull(
-                    f"{self._examples} examples wait, and {self._limits.max_queue} may (max_queue), with at most "
-                    f"{self._most_values} values: send the request again later, or to another server"
+                    f"{self._examples} examples wait; the limit is {self._limits.max_queue} examples (max_queue), with "
+                    f"at most {self._most_values} values: send the request again later, or to another server"
                 )
             self._queue.append(waiting)
             self._count(waiting, 1)
@@ -102,7 +102,7 @@ class Batcher:
         for thread in self._threads:
             thread.join(_CLOSE_SECONDS)
             if thread.is_alive():
-                _log.warning("a batch did not end within %d s: it is cut off", _CLOSE_SECONDS)
+                _log.warning("a batch did not end within %d s and is aborted", _CLOSE_SECONDS)
 
     def _run(self) -> None:
         while (batch := self._take()) is not None:
@@ -155,7 +155,7 @@ class Batcher:
         )
 
     def _drop_late(self) -> None:
-        """Removes the requests that nobody waits for any more."""
+        """Removes the requests whose time is over or whose future was cancelled."""
         now = time.monotonic()
         kept: collections.deque[_Waiting] = collections.deque()
         for each in self._queue:

@@ -134,7 +134,7 @@ class Examples:
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
     def expanded(self) -> "Examples":
-        """Returns examples each of which has its own copy of the context's values."""
+        """Returns examples in which each example has its own copy of the context's values."""
         shared = {name: _repeated(self.columns[name], self.count) for name in self.context}
         return dataclasses.replace(self, columns={**self.columns, **shared}, context=frozenset())
 
@@ -166,8 +166,8 @@ class Examples:
         values = self.count * sum(self.widths)
         if values > limits.max_values:
             raise TooLarge(
-                f"{self.count} examples have {values} values, each list as long as the longest of its feature, over "
-                f"{limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
+                f"{self.count} examples have {values} values, with each list padded to the longest of its feature, "
+                f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
             )
         return self
 

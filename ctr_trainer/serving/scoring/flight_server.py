@@ -153,14 +153,14 @@ class FlightScorer:
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise UserError(f"flight_port={port}: {error}; is the port taken? Name a free one") from None
+            raise UserError(f"flight_port={port}: {error}; if the port is taken, name a free one") from None
         self._server.start()
 
     def stop(self, seconds: float) -> None:
         """Takes no more streams, and cuts off the streams that have not ended after this time."""
         ended = self._server.stop(seconds)
         if not ended.wait(max(seconds - 0.1, 0)) and self._streams:
-            _log.warning("streams of Arrow Flight that did not end within %g s are cut off", seconds)
+            _log.warning("streams of Arrow Flight that did not end within %g s are aborted", seconds)
         ended.wait(seconds + 10)
 
     def _exchange(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
@@ -192,7 +192,7 @@ class FlightScorer:
             self._streams[context] = time.monotonic()
         if oldest is not None:
             self._seldom.warning(
-                "over %d streams of Arrow Flight: the one that has been silent for longest is ended", _MOST_STREAMS
+                "over %d streams of Arrow Flight: the stream that has been silent for longest is closed", _MOST_STREAMS
             )
             oldest.cancel()
 

@@ -103,7 +103,7 @@ class HttpConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             pass  # The server accepts no other protocol, and answers the request as HTTP.
         except httptools.HttpParserError:
-            self._refuse(*(self._wrong or (400, "this is no HTTP request")))
+            self._refuse(*(self._wrong or (400, "this is not an HTTP request")))
         else:
             if self._bytes_without_progress > _MOST_HEAD_BYTES:
                 self._refuse(431, f"the headers have over {_MOST_HEAD_BYTES} bytes: send fewer")
@@ -123,7 +123,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > _MOST_HEAD_BYTES or len(self.headers) >= _MOST_HEADERS:
-            text = f"the headers have over {_MOST_HEAD_BYTES} bytes, or are over {_MOST_HEADERS}: send fewer"
+            text = f"there are over {_MOST_HEADERS} headers, or over {_MOST_HEAD_BYTES} bytes of them: send fewer"
             self._wrong = (431, text)
             raise ValueError("the headers are too long")
         super().on_header(name, value)

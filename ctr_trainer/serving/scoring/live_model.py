@@ -112,7 +112,7 @@ class LiveModel:
             return
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
-            _log.warning("a look for a newer record did not end within %d s: it is cut off", _CLOSE_SECONDS)
+            _log.warning("the search for a newer record did not end within %d s and is aborted", _CLOSE_SECONDS)
         elif self._model is not None:
             self._model.close()
 
@@ -187,7 +187,7 @@ class LiveModel:
         if not isinstance(self._problem, RecordRefused):  # The refused record is still the newest one.
             self._problem = None
         if isinstance(before, RowsLost) and self._problem is None:
-            _log.info("the rows are there again")
+            _log.info("the rows can be read again")
 
     def _served(self, model: ServedModel) -> str:
         now = model.freshness

@@ -23,9 +23,9 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
     found = _parsed(body, limits, "the body")
     forms = ["instances" in found, "inputs" in found, _CONTEXT in found or _CANDIDATES in found]
     if forms.count(True) != 1:
-        raise RequestRefused(f"the body is not {_FORMS}, one of the three")
+        raise RequestRefused(f"expected a body of one of three forms: {_FORMS}")
     if found.get("signature_name", SIGNATURE) != SIGNATURE:
-        raise RequestRefused(f'"signature_name": there is {SIGNATURE!r} alone')
+        raise RequestRefused(f'"signature_name": the only signature is {SIGNATURE!r}')
     if "instances" in found:
         return Examples.of_instances(inputs, found["instances"], limits), True
     if "inputs" in found:
@@ -36,7 +36,7 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
 def of_candidates(inputs: RawInputs, context: object, candidates: object, limits: ScoreLimits) -> Examples:
     """Returns an example for each candidate, which has the context's features and its own.
 
-    The limits are those of the expanded examples.
+    The limits apply to the expanded examples.
 
     Args:
       inputs: the features that the model reads.
@@ -94,9 +94,9 @@ def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestRefused(f"{what} is no JSON: {error}") from None
+        raise RequestRefused(f"{what} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise RequestRefused(f"{what} is not an object of JSON; the body of a request is {_FORMS}")
+        raise RequestRefused(f"{what} is not a JSON object; expected {_FORMS}")
     return found
 
 
@@ -118,7 +118,7 @@ def _check_names(
             continue
         both = next((name for name in each if name in context), None)
         if both is not None:
-            raise RequestRefused(f"{where(place)}: feature {shown(both)} is in the context, too: give it once")
+            raise RequestRefused(f"{where(place)}: feature {shown(both)} is in the context as well: give it once")
         inputs.check_known(each, where(place))
         rest.check_names(each, where(place))
         right = names

@@ -77,7 +77,7 @@ class Freshness:
       age_secs: seconds between the copy of the rows from the training and the answer.
       event_age_secs: of a training from a stream, seconds between the newest event that it had trained and the answer;
         None without a stream.
-      lag_records: of a training from a stream, how many records waited when the rows were taken; None without a stream.
+      lag_records: number of records of the stream that waited when the rows were taken; None without a stream.
     """
 
     generation: int
@@ -186,7 +186,7 @@ class ServedModel:
             try:
                 with self._gate.batch():
                     if examples.inputs != self._tower.inputs:
-                        raise NotReady("the model takes other features than a moment ago: send the request again")
+                        raise NotReady("the model was replaced by one with other features: send the request again")
                     return _score(self._tower, self._reader, examples, self.freshness)
             except RowsAhead:
                 self._catch_up()
@@ -194,13 +194,13 @@ class ServedModel:
                 raise
             except UserError as error:
                 raise NotReady(f"the rows cannot be read: {error}") from None
-        raise NotReady("the rows are ahead of the record that is served: the publication is being replaced")
+        raise NotReady("the rows are newer than the record that is served: the publication is being replaced")
 
     def _catch_up(self) -> None:
         try:
             self.refresh()
         except UserError as error:
-            raise NotReady(f"the rows are ahead of the record that is served: {error}") from None
+            raise NotReady(f"the rows are newer than the record that is served: {error}") from None
 
     def refresh(self) -> bool:
         """Changes to the newest record, unless it is served or was refused, and returns whether the record changed.

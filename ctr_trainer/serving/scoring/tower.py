@@ -91,7 +91,7 @@ class Tower:
     Args:
       path: local directory of the SavedModel.
       earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read.
-      spare: a tower that nobody uses any more, or None. If it has the same graph, the new tower takes its session, so
+      spare: a tower that is no longer used, or None. If it has the same graph, the new tower takes its session, so
         that TensorFlow does not plan the graph again. Otherwise the spare tower is closed.
 
     Attributes:
@@ -126,7 +126,9 @@ class Tower:
             else:
                 self._meta = tf1.saved_model.load(self._session, [tf.saved_model.SERVING], str(path))
         except (OSError, tf.errors.OpError) as error:
-            raise UserError(f"{path}: no SavedModel that can be served: {reason(error)}; publish it again") from None
+            raise UserError(
+                f"{path} is not a SavedModel that can be served: {reason(error)}; publish it again"
+            ) from None
         signatures = self._meta.signature_def
         self._tower = signatures[_SERVING]
         self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None

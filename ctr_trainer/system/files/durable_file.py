@@ -32,7 +32,7 @@ class DirectFile:
     Caveat: the bytes are all in the file once it is closed, not at a `flush`.
 
     Args:
-      path: of a file that is not there.
+      path: path of a file that does not exist yet.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
 # A file system that knows no locks, or is mounted without them.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-LEASE_SECONDS = 30.0  # After so long without a renewal the owner has lost the lease.
+LEASE_SECONDS = 30.0  # After this time without a renewal the owner has lost the lease.
 _SETTLE_SECONDS = 1.0
 _RENEWALS = 4  # In LEASE_SECONDS.
 

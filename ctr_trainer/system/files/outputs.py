@@ -185,7 +185,7 @@ class Unfinished:
         try:
             return (self.path / UNFINISHED).lock()
         except BlockingIOError:
-            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
+            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait until it ends") from None
 
     def _holder(self) -> str:
         notes = [note for note in FileList(self.path, UNFINISHED).notes if "process" in note]
@@ -240,7 +240,7 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
         raise UserError(f"output {path}: is a directory; name a file in it")
     if (there.is_symlink() or there.exists()) and not (there.is_file() and is_ours(path)):
         raise UserError(
-            f"output {path}: is there already and was not written by `{command}`; name another file, or remove it"
+            f"output {path}: exists already and was not written by `{command}`; name another file, or remove it"
         )
 
 
@@ -252,14 +252,14 @@ def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]
       names: names of the files to write, or patterns of names.
 
     Raises:
-      UserError: such a file exists and is no earlier report, or the directory is a file; names the file.
+      UserError: such a file exists and is not an earlier report, or the directory is a file; names the file.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UserError(f"output={directory}: is a file; name a directory")
     own = FileList(directory, _REPORTS).names
     for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
         if path.name not in own:
-            raise UserError(f"{path} is there already and is no earlier report; name another output, or remove it")
+            raise UserError(f"{path} exists already and is not an earlier report; name another output, or remove it")
 
 
 def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:

@@ -104,7 +104,7 @@ class Path(Protocol):
         previous file stays until then; if the block raises, there is no file.
 
         Args:
-          direct: whether a local file is a `DirectFile`: for many bytes that nobody reads soon.
+          direct: whether a local file is a `DirectFile`: for many bytes that are not read soon.
         """
 
     def write_text(self, text: str) -> Any:

@@ -75,7 +75,7 @@ class InPlace:
     """The staging of a local directory: there is nothing to do.
 
     Attributes:
-      path: of the directory.
+      path: path of the directory.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,7 +91,7 @@ class Staging:
     Hidden files stay here: they are for the processes of this host.
 
     Attributes:
-      path: of the local directory.
+      path: path of the local directory.
     """
 
     def __init__(self, directory: Any) -> None:

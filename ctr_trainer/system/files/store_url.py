@@ -32,7 +32,7 @@ class Root:
     """What of a URL names a store: `SCHEME://AUTHORITY?QUERY`.
 
     Attributes:
-      scheme: as `s3`.
+      scheme: scheme of the URL, such as `s3`.
       authority: the bucket, or the host.
       query: options of the connection, such as `region=eu-central-1`.
     """
@@ -57,8 +57,8 @@ def opened(root: Root) -> tuple[fs.FileSystem, str]:
 
     if re.search(":.*@", root.authority):
         raise UserError(
-            f"{root.scheme}://...@{root.authority.rpartition('@')[2]}: a password in a URL would stand in logs and "
-            "checkpoints; give it to the store's own way, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"{root.scheme}://...@{root.authority.rpartition('@')[2]}: a password in a URL would appear in logs and "
+            "checkpoints; give it the way that the store reads it, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     try:
         if root.scheme == "s3":
@@ -67,7 +67,7 @@ def opened(root: Root) -> tuple[fs.FileSystem, str]:
         return found, base.rstrip("/")
     except (ArrowInvalid, OSError, TypeError, ValueError) as error:
         raise UserError(
-            f"{root.url()}: cannot be opened: {error}; {advice(root)}. URLs are those of pyarrow.fs: s3://, gs://, "
+            f"{root.url()}: cannot be opened: {error}; {advice(root)}. URLs are opened by pyarrow.fs: s3://, gs://, "
             "hdfs://, abfs://, file://"
         ) from None
 
@@ -76,12 +76,12 @@ def advice(root: Root) -> str:
     """Returns what to look at if a store refuses or does not answer."""
     if root.scheme == "s3":
         return (
-            "see that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
+            "check that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
             "(AWS_REGION) and, of a store that is not Amazon's, the endpoint (AWS_ENDPOINT_URL, or "
             f"s3://bucket/key?endpoint_override=host:port&scheme=http) are right; {_ATTEMPTS} says how often a request "
             "is tried"
         )
-    return "see that the store is reached from here, and that its credentials are right"
+    return "check that this host reaches the store, and that the credentials are right"
 
 
 def _s3(root: Root) -> fs.S3FileSystem:

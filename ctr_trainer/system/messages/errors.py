@@ -7,13 +7,13 @@ import functools
 import re
 from collections.abc import Iterable
 
-# An error that the user can mend: the same command would end the same way.
+# An error that the user can correct: the same command would end the same way.
 REFUSED = 1
 # Wrong flags.
 USAGE = 2
-# An error that nobody expected (EX_SOFTWARE of BSD's sysexits.h).
+# An unexpected error (EX_SOFTWARE of BSD's sysexits.h).
 FAILED = 70
-# A rank, a host or a service is gone, or hangs: the same command may succeed later (EX_TEMPFAIL there).
+# A rank, a host or a service is lost, or hangs: the same command may succeed later (EX_TEMPFAIL there).
 LOST = 75
 # SIGINT, SIGTERM.
 INTERRUPTED, TERMINATED = 130, 143
@@ -40,7 +40,7 @@ def masked(text: str) -> str:
 
 
 class UserError(Exception):
-    """An error that the user can mend: a wrong flag, file or row, or a service that is gone.
+    """An error that the user can correct: a wrong flag, file or row, or a service that is lost.
 
     The command line prints the message without a traceback. So the message says what was wrong, where it was (file,
     row, column, value) and what to do. Users and passwords of URLs are masked in it.
@@ -51,7 +51,7 @@ class UserError(Exception):
 
 
 class Lost(UserError):
-    """A rank, a host or a service that the job needs is gone: the same command may resume when it is back."""
+    """A rank, a host or a service that the job needs is lost: the same command may resume when it is back."""
 
 
 class ServiceLost(Lost):

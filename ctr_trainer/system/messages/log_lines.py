@@ -39,7 +39,7 @@ def install(form: str = "plain", rank: int | None = None) -> None:
     Args:
       form: one of `FORMATS`. `json` writes one object per line: `time` (ISO 8601 with milliseconds), `level`, `file`,
         `line`, `function`, `rank`, `message`, and `exception` if there is one.
-      rank: rank of this worker; None if this process is no worker.
+      rank: rank of this worker; None if this process is not a worker.
     """
     root = logging.getLogger()
     if root.handlers and _installed() is None:

@@ -140,8 +140,8 @@ def handling_signals(
     """Has `handler` take the signals within the block; after it they are taken as before. Call it on the main thread.
 
     Args:
-      handler: as `signal.signal` takes it: f(number, frame), or `signal.SIG_IGN`.
-      numbers: of the signals.
+      handler: handler for `signal.signal`: f(number, frame), or `signal.SIG_IGN`.
+      numbers: numbers of the signals.
     """
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -167,7 +167,7 @@ class Child:
       told: what it learns from `told_by_parent`; anything that JSON holds, and no secret.
 
     Attributes:
-      log_file: as above.
+      log_file: path of the log.
       pid: its process id.
     """
 
@@ -227,7 +227,7 @@ class Child:
 
 
 def told_by_parent() -> dict[str, Any] | None:
-    """Returns what the process that started this one as a `Child` told it; None if this process is no `Child`.
+    """Returns what the process that started this one as a `Child` told it; None if this process is not a `Child`.
 
     A process that is a `Child` ends once its standard input closes. The processes that it starts are none.
     """

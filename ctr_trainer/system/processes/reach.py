@@ -15,18 +15,18 @@ def why_not(address: str) -> str:
     here, port = socket.gethostname(), address.rpartition(":")[2]
     found = _resolved(address)
     if not found:
-        return f"{here} knows no host of this name: give an address, or put the name into /etc/hosts of {here}"
+        return f"{here} cannot resolve this host name: give an address, or put the name into /etc/hosts of {here}"
     try:
         with socket.create_connection((found[0], int(port)), _CONNECT_SECONDS):
             return ""
     except ConnectionRefusedError:
         return (
-            f"{here} reaches {found[0]}, but nothing listens at port {port} there: does it run, and is its bind "
-            f"address one that other hosts reach, as 0.0.0.0:{port}?"
+            f"{here} reaches {found[0]}, but nothing listens at port {port} there: check that it runs, and "
+            f"that its bind address is one that other hosts reach, such as 0.0.0.0:{port}"
         )
     except TimeoutError:
         return (
-            f"{found[0]} sends no answer to {here}, as where a firewall drops what comes: open its port {port} (TCP) "
+            f"{found[0]} sends no answer to {here}, as if a firewall drops the packets: open its port {port} (TCP) "
             f"for {here}"
         )
     except (OSError, ValueError) as error:

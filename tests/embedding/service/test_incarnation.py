@@ -14,7 +14,7 @@ def test_rows_that_could_not_be_replaced_in_time_keep_their_name_and_can_be_repl
     rows = Incarnation()
     before = str(rows)
     with rows.within(before):
-        with pytest.raises(Lost, match="a request has been at work on the rows for 0.01 s"):
+        with pytest.raises(Lost, match="a request has held the rows for 0.01 s"):
             with rows.replaced("never"):
                 raise AssertionError("a request is under way")
     rows.check(before)
