@@ -81,7 +81,7 @@ def measure_file(args: argparse.Namespace) -> dict[str, Any]:
                             line = [each for each in line if not str(each).startswith("--stream")]
                             line += [f"--train_data={work / 'rows.parquet'}"]
                         sides.call(line)
-                        summary = json.loads((model / "train_summary.json").read_text())
+                        summary = sides.summary(model)
                         if summary["examples"] != args.records:
                             raise SystemExit(f"{summary['examples']} of {args.records} records were trained")
                         rates[place] = summary["examples_per_sec"]

@@ -76,18 +76,18 @@ class Run:
             data = f"--train_data={self.parts.train}", f"--eval_data={self.parts.valid}", f"--model_dir={model_dir}"
             own = f"--model={self.model}", f"--seed={self.seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
             _, core_seconds = _call("train", *self.flags, *data, *own)
-            summary = json.loads((pathlib.Path(model_dir) / "train_summary.json").read_text())
+            trained = sides.summary(model_dir)
             groups = [f"--group_by={self.group}"] if self.group else []
             test = f"--model_dir={model_dir}", f"--eval_data={self.parts.test}", "--checkpoint=best", "--exact_auc"
             printed, _ = _call("evaluate", *test, *groups)
         tested = json.loads(printed.splitlines()[-1])
-        speed = {"examples_per_sec": summary["examples_per_sec"], "core_seconds": round(core_seconds, 1)}
+        speed = {"examples_per_sec": trained["examples_per_sec"], "core_seconds": round(core_seconds, 1)}
         return {name: value for name, value in (tested | speed).items() if name in _FIGURES}
 
 
 def _call(*arguments: str) -> tuple[str, float]:
     """Runs a command of the package; returns what it printed and its seconds of CPU. Its log and bar are shown."""
-    command = [sys.executable, "-m", "ctr_trainer", *arguments]
+    command = [*sides.COMMAND, *arguments]
     before = os.times()
     done = subprocess.run(command, env=sides.environment(), stdout=subprocess.PIPE, text=True)
     after = os.times()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import accuracy_data
+import sides
 
 # The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
 DATA = ("movielens-random", "adult")
@@ -42,7 +43,7 @@ def search(data: str, parts: accuracy_data.Parts, work: pathlib.Path, minutes: f
     flagfile = work / f"{data}.search.flags"
     lines = [f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={work / f'{data}.model'}"]
     flagfile.write_text("\n".join([*lines, f"--model={MODEL}", "--best_metric=auc", "--seed=1"]) + "\n")
-    command = [sys.executable, "-m", "ctr_trainer", "search", f"--flagfile={flagfile}", f"--minutes={minutes}"]
+    command = [*sides.COMMAND, "search", f"--flagfile={flagfile}", f"--minutes={minutes}"]
     done = subprocess.run([*command, f"--output={work / f'{data}.search'}"], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}")

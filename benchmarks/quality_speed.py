@@ -52,9 +52,8 @@ def data(place: pathlib.Path, length: int, rows: int = ROWS) -> None:
     place.mkdir()
     pq.write_table(pa.table(columns), place / "rows.parquet")
     (place / "spec.toml").write_text(SPEC.format(dim=DIM, length=length))
-    command = [sides.sys.executable, "-m", "ctr_trainer", "convert", "--format=parquet"]
     paths = f"--input={place / 'rows.parquet'}", f"--feature_spec={place / 'spec.toml'}", f"--output={place / 'data'}"
-    sides.call([*command, *paths])
+    sides.call([*sides.COMMAND, "convert", "--format=parquet", *paths])
 
 
 def examples_per_sec(place: pathlib.Path, model: str, run: str) -> float:
@@ -62,9 +61,9 @@ def examples_per_sec(place: pathlib.Path, model: str, run: str) -> float:
     model_dir = place / f"{model}-{run}"
     flags = [f"--train_data={place / 'data'}", f"--model_dir={model_dir}", f"--model={model}"]
     flags += ["--threads=1", "--save_checkpoints_steps=0", "--eval_data=", "--epochs=1", "--recipe=none"]
-    command = [sides.sys.executable, "-m", "ctr_trainer", "train", *flags]
-    sides.call(["taskset", "-c", "0", *command], OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
-    return json.loads((model_dir / "train_summary.json").read_text())["examples_per_sec"]
+    on_core_0 = ["taskset", "-c", "0", *sides.COMMAND, "train", *flags]
+    sides.call(on_core_0, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+    return sides.summary(model_dir)["examples_per_sec"]
 
 
 def run(flags: argparse.Namespace) -> dict[str, float]:

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import tqdm
-from sides import ROOT, call, ratio
+from sides import COMMAND, ROOT, call, ratio, summary
 
 _EXCHANGE = re.compile(r"gradient exchange: (.*)")
 _COUNTS = "calls: "
@@ -77,7 +77,7 @@ class Jobs:
         data = self._directory / "data"
         if not (data / "test" / "_dataset.json").exists():
             convert = [f"--rows={rows}", f"--output={data}"]
-            call([sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", *convert])
+            call([*COMMAND, "convert", "--format=synthetic", *convert])
         self._data = data / "train"
 
     def count(self, flags: list[str]) -> tuple[list[dict[str, int]], str]:
@@ -93,7 +93,7 @@ class Jobs:
     def examples_per_sec(self, root: pathlib.Path, name: str, flags: list[str]) -> float:
         """Returns the rate of both workers together, by the code in `root`. The model stays in the directory `name`."""
         _, model = self._run(root, [str(root / "run.sh")], name, flags)
-        return json.loads((model / "train_summary.json").read_text(encoding="utf-8"))["examples_per_sec"]
+        return summary(model)["examples_per_sec"]
 
     def model(self, name: str) -> dict[str, bytes]:
         """Returns the dense variables, and the keys and rows of each table in the order of the keys, as bytes."""

@@ -29,15 +29,13 @@ import json
 import pathlib
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
-from sides import ROOT, Side, call, compare, environment, ratio, runnable
+from sides import COMMAND, ROOT, Side, call, compare, environment, ratio, runnable, summary
 
 from ctr_trainer.system.processes import hardware
 
-COMMAND = (sys.executable, "-m", "ctr_trainer")
 FIRST_STEP_RUNS = 3
 
 
@@ -75,8 +73,7 @@ def demo_rates(directory: str, rounds: int) -> tuple[float, dict[str, int]]:
         for name, flags in sides.items():
             model = pathlib.Path(directory, f"{name}{number}")
             call([*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model}", *flags])
-            summary = json.loads((model / "train_summary.json").read_text(encoding="utf-8"))
-            rates[name].append(summary["examples_per_sec"])
+            rates[name].append(summary(model)["examples_per_sec"])
     ratios = [one / other for one, other in zip(*rates.values(), strict=True)]
     return round(statistics.median(ratios), 3), {name: round(statistics.median(each)) for name, each in rates.items()}
 

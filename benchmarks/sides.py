@@ -20,6 +20,7 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
+COMMAND = (sys.executable, "-m", "ctr_trainer")
 TIMEOUT_SECONDS = 1800
 
 
@@ -44,6 +45,11 @@ def call(command: Sequence[object], root: pathlib.Path = ROOT, **more: str) -> s
         failed = f"{' '.join(line)} ended with {done.returncode}"
         raise SystemExit(f"{failed}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done
+
+
+def summary(model_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns what a training left in its train_summary.json, such as `examples_per_sec`."""
+    return json.loads(pathlib.Path(model_dir, "train_summary.json").read_text(encoding="utf-8"))
 
 
 def command(*arguments: object) -> str:

@@ -241,7 +241,7 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     instances = [{k: v for k, v in held_out.next().items() if k != "label"} for _ in range(EXAMPLES)]
     flags = [*training_flags(work, proxy.address, "killed"), f"--publish={publication}", "--publish_secs=2"]
     with contextlib.ExitStack() as stack:
-        start = [sys.executable, "-m", "ctr_trainer", "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS]
+        start = [*sides.COMMAND, "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS]
         process = stack.enter_context(running([*start, "--", *flags], work / "launch.log"))
         job = Job(process, work / "launch.log", work / "killed")
         job.until((publication / "publication.json").exists, "the first publication")
@@ -299,9 +299,9 @@ def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT
         stack.enter_context(brokers.tansu(port, proxy.address))
         brokers.make_topic(proxy.address, TOPIC, PARTITIONS)
         found = run_with_kills(work, proxy, kills, kill_secs, records)
-        start = ["horovodrun", "-np", WORKERS, "--gloo", sys.executable, "-m", "ctr_trainer", "train"]
+        start = ["horovodrun", "-np", WORKERS, "--gloo", *sides.COMMAND, "train"]
         sides.call([*start, *training_flags(work, proxy.address, "undisturbed"), "--stream_until=latest"])
-        trained = json.loads((work / "undisturbed" / "train_summary.json").read_text())["examples"]
+        trained = sides.summary(work / "undisturbed")["examples"]
         if trained != found["records"]:
             raise SystemExit(f"the undisturbed training has {trained} examples of {found['records']}")
         rows = Clicks("held out", seed=2)

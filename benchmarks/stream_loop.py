@@ -187,7 +187,7 @@ def training(work: pathlib.Path, address: str, *flags: str, workers: int = 2) ->
     start = ["horovodrun", "-np", workers, "--gloo"] if workers > 1 else []
     return [
         *start,
-        *(sys.executable, "-m", "ctr_trainer", "train", f"--train_data=kafka://{address}/{TOPIC}"),
+        *(*sides.COMMAND, "train", f"--train_data=kafka://{address}/{TOPIC}"),
         *(f"--feature_spec={work / 'clicks.toml'}", "--model=deepfm", *flags),
     ]
 
