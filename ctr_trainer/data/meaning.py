@@ -116,7 +116,7 @@ def is_ordered(values: np.ndarray) -> bool:
         return False
     if _falls(distinct, counts) or _is_serial(np.diff(distinct)):
         return True
-    # Ids that were given out in groups, as to the banners of a campaign, are about as frequent as their neighbours.
+    # Ids that were assigned in groups, such as the banners of a campaign, are about as frequent as their neighbours.
     # Amounts that lie far from 0 have smooth frequencies, which differ from each other by little more than chance.
     is_id = distinct[distinct > 0][0] >= _FAR and _roughness(counts) > _ROUGH if (distinct > 0).any() else False
     return _is_serial(counts, _SMOOTH if is_id else _STRONG)

@@ -51,7 +51,7 @@ def read_files(
     for file in files:
         first, parser = 0, None
         with contextlib.ExitStack() as stack:
-            # TensorFlow reads local files: one of a store's is here at a time, and no longer than it is read.
+            # TensorFlow reads local files. A file of a store is copied here while it is read, one file at a time.
             local = stack.enter_context(path_of(file.path).local_file())
             for records in stack.enter_context(contextlib.closing(_records(local, file.path))):
                 if parser is None:

@@ -162,7 +162,7 @@ class DatasetWriter:
     def _write_group(self, group: pa.Table) -> None:
         if self._writer is None:
             name = file_name(len(self._files))
-            # Keys are hashes, which no codec makes smaller. A dictionary makes use of their repetition.
+            # Keys are hashes, which no codec compresses. A dictionary stores repeated keys once.
             schema = _without_nulls(group.schema)
             file = self._open.enter_context(self._directory.add(posixpath.join(self._part, name)).writing())
             self._writer = self._open.enter_context(

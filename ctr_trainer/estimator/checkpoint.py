@@ -25,7 +25,7 @@ _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
 DRAFT = "draft-"  # Prefix of the name of a directory of BEST that is being written.
 RECENT, BEST = "checkpoints", "best"  # Below the model directory: the newest checkpoints, and the best one.
-Entry = dict[str, Any]  # What a manifest has of a file.
+Entry = dict[str, Any]  # The entry of a file in a manifest.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +272,7 @@ def commit(
         "model": model,
         "decay": decay,
     }
-    # The checksum is of what a reader gets: JSON has no tuples, and only strings for keys.
+    # The checksum covers the values as a reader gets them: JSON has no tuples, and its keys are strings.
     manifest = json.loads(json.dumps(manifest))
     (directory / MANIFEST).write_json({**manifest, "crc32": _crc32(manifest)})
     directory.parent.sync()

@@ -81,7 +81,7 @@ def update(
     learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
     count = tf.cast(step + 1, variable.dtype.base_dtype)
     decays = optimizer.weight_decay and is_kernel(variable) and rule is not _lamb
-    with tf.control_dependencies([gradient]):  # So that what it comes from has read the variable.
+    with tf.control_dependencies([gradient]):  # So that all operations before the gradient have read the variable.
         decay = _decay(optimizer, variable, learning_rate) if decays else []
     with tf.control_dependencies(decay):
         return rule(optimizer, variable, gradient, learning_rate, count)
@@ -148,7 +148,7 @@ def _lamb(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.
     of_w, of_r = tf.norm(w), tf.norm(r)
     ratio = tf.where((of_w > 0) & (of_r > 0), tf.math.divide_no_nan(of_w, of_r), tf.ones_like(of_w))
     new_w = w - lr * ratio * r
-    # No variable may change before all that reads it was computed.
+    # No variable may change before all operations that read it have run.
     with tf.control_dependencies([new_m, new_v, new_w]):
         return tf.group(*(old.assign(new, read_value=False) for old, new in ((m, new_m), (v, new_v), (w, new_w))))
 

@@ -12,20 +12,20 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
 _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|Assign|(Resource)?Scatter")
-# Their results are equal on all workers.
+# Operations whose results are equal on all workers.
 _EXCHANGE = re.compile(r"Horovod(Grouped)?(Allreduce|Allgather)|HorovodBroadcast")
-# Their results differ from worker to worker: examples, what is fed, and numbers of ranks. Random operations have the
-# seed of `RunConfig`, so they give all workers the same.
+# Operations whose results differ between workers: inputs, fed values and ranks. Random operations are not among them,
+# since all workers have the seed of `RunConfig`.
 _OWN = re.compile(
     r"IteratorGetNext|Placeholder(V2)?$|(Eager)?PyFunc|QueueDequeue|Reader|ReadFile|Horovod(Local|Cross)?Rank"
     r"|HorovodAlltoall|HorovodReducescatter"
 )
-# What a loss is behind which a sum is still a sum.
-_HANDED_ON = ("Add", "AddV2", "AddN", "Sub", "Neg", "Mul", "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims")
+# Operations that keep a sum a sum: a loss is a sum if one of these takes a sum.
+_KEEP_SUMS = ("Add", "AddV2", "AddN", "Sub", "Neg", "Mul", "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims")
 _VARIABLE = ("VarHandleOp", "VariableV2")
 _HOST_SUM = "host_sum."
 _log = logging.getLogger(__name__)
-# By how much variables may differ, in parts of their largest value: processors of several kinds round differently.
+# Largest difference of a variable between ranks, relative to its largest value: kinds of processors round differently.
 _ROUNDING = 1e-4
 _NAMED = 5
 
@@ -63,7 +63,7 @@ def summed_over_examples(loss: tf.Tensor) -> str:
         seen.add(op)
         if op.type == "Sum" and _reduces_first_axis(op) and graph.is_own([op]):
             return op.name
-        if op.type in _HANDED_ON:
+        if op.type in _KEEP_SUMS:
             queue += [tensor.op for tensor in op.inputs]
     return ""
 

@@ -118,7 +118,7 @@ def _best(model_dir: str) -> Checkpoint:
 def _on_every_rank(look: Callable[[], Found]) -> Found:
     found: Checkpoint | None = look() if distributed.is_chief() else None
     values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
-    return cast(Found, Checkpoint(**values) if values else None)  # What rank 0 has found.
+    return cast(Found, Checkpoint(**values) if values else None)  # The checkpoint that rank 0 has found.
 
 
 def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:

@@ -33,7 +33,7 @@ from ctr_trainer.system.processes import reach
 
 # In addition to its floats, a row has a key, a place in the index and a version.
 _MORE_BYTES_OF_A_ROW = 8 + 5 + 4
-# For the messages of a sync: each has `wire.PAGE_BYTES`, and many are allocated and freed at the same time.
+# Memory that is kept for the messages of syncs: many of `wire.PAGE_BYTES` are allocated and freed at the same time.
 _KEPT_BYTES = 256 << 20
 
 

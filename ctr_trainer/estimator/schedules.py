@@ -11,7 +11,7 @@ from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
 COOLDOWN_SHARE = 0.2  # Of the run's steps.
-# What a floor may be short of, by the rounding of a division.
+# Largest error of a quotient before it is rounded down.
 _ROUNDING = 1e-9
 
 

@@ -74,7 +74,7 @@ def session_of(
         creator = tf1.train.ChiefSessionCreator(
             tf1.train.Scaffold(saver=tf1.train.Saver(max_to_keep=None)),
             config=distributed.session_config(config.threads, given=config.session_config),
-            # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
+            # Not `checkpoint_dir`: its state file has the absolute path to which the checkpoint was first written.
             checkpoint_filename_with_path=restored.dense_prefix if restored else None,
         )
         return tf1.train.MonitoredSession(creator, [distributed.broadcast_hook(), *hooks])

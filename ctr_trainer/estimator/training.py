@@ -86,8 +86,8 @@ class OptimizerStep:
         self._kept = False
         self._average: tf.Operation | None = None
         if plan.dense_sync_steps > 1 and distributed.size() > 1:
-            # The state of the optimizer is averaged too. It tells how large the gradients were: with a state of its
-            # own, each worker would step by its own measure, and a checkpoint holds one state only.
+            # The state of the optimizer is averaged too. It measures the gradients: with different states, the workers
+            # would scale their steps differently, and a checkpoint holds only one state.
             variables = [variable for variable in tf1.global_variables() if variable.dtype.is_floating]
             self._average = average_of_ranks(variables, "dense_variables")
 

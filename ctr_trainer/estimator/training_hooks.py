@@ -44,9 +44,9 @@ _log = logging.getLogger(__name__)
 _PROGRESSIVE = (
     "auc in the lines of steps is progressive: each training example is scored before the model learns from it"
 )
-# Without `phase_steps`, of several workers: the steps that do not count, and the period of the traced ones.
+# With several workers and no `phase_steps`: number of first steps that do not count, and steps between traced steps.
 _FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
-# A quiet stream gives a batch of padding about as often.
+# Seconds between two batches of padding of a quiet stream.
 _QUIET_STEP_SECONDS = 2.0
 
 

@@ -147,7 +147,11 @@ def test_a_compressed_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp
             dict(header=False, columns=["y", "x", "c"]),
             "line 1: this line names the columns.*`header = true`",
         ),
-        ("Y,X,C\n1,2,a\n", dict(header=False, columns=["y", "x", "c"]), "line 1, .*if line 1 is a header, set `header"),
+        (
+            "Y,X,C\n1,2,a\n",
+            dict(header=False, columns=["y", "x", "c"]),
+            "line 1, .*if line 1 is a header, set `header =",
+        ),
         ("1,2,a\n0,3,b\n", dict(columns=["y", "x", "c"]), "line 1: is a row.*Set `header = false`"),
         ("1,2,a\n0,3,b\n", {}, "no column 'y'.*if its first line is a row, set `header = false` and `columns`"),
         ("y\tx\tc\n1\t2\ta\n", {}, r"no column 'y'.*`delimiter` in \[csv\] is ','; '\\t' would make 3 columns"),

@@ -93,7 +93,7 @@ def test_requests_that_fail_are_tried_again(store):
 def test_a_store_that_does_not_answer_is_named_with_what_to_look_at(monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     url = "s3://tests/x?endpoint_override=127.0.0.1:1&scheme=http"
-    with pytest.raises(UserError, match=r"^s3://tests/x\?.*: cannot be looked at: .*; see that the credentials "):
+    with pytest.raises(UserError, match=r"^s3://tests/x\?.*: cannot be looked at: .*; check that the credentials "):
         path_of(url).exists()
 
 

@@ -139,7 +139,7 @@ def test_what_is_no_request_is_refused(client, small_model):
         ({"inputs": [1]}, '"inputs": expected the columns'),
         ({"inputs": {**_columns([instance]), "item": []}}, "feature 'item': [] is not a list with one value"),
         ({"inputs": {**_columns([instance]), "item": ["a", "b"]}}, "feature 'item': 2 values, and 'price' has 1"),
-        ({"instances": [instance], "signature_name": "keys"}, "there is 'serving_default' alone"),
+        ({"instances": [instance], "signature_name": "keys"}, "the only signature is 'serving_default'"),
     ]:
         status, answer, _ = client.ask(_PREDICT, body)
         assert status == 400 and message in answer["error"], answer

@@ -212,7 +212,7 @@ class RowPipeline:
         _, lookups, future = prepared
         looked_up = future.result() if future else self._start(lookups).result()
         while self._trainings and self._trainings[0].done():
-            self._trainings.popleft().result()  # Raises what it raised.
+            self._trainings.popleft().result()  # Raises the error of the training, if any.
         self._prepare()
         return looked_up
 

@@ -189,7 +189,7 @@ class SecondsOfChief(EverySeconds):
         super().__init__(seconds, clock)
         self._is_chief, self._all_sum, self._longest_step_secs = is_chief, all_sum, longest_step_secs
         self._next, self._then = 0, 0
-        self._first: int | None = None  # The step after which rank 0 has told first.
+        self._first: int | None = None  # The step after which rank 0 first told the others.
         self._pace_from: tuple[int, float] | None = None  # (step, time) from which on the pace is measured.
 
     def is_due(self, step: int) -> bool:

@@ -16,24 +16,24 @@ class Order(enum.IntEnum):
     A hook declares it as its class attribute `order`; hooks of TensorFlow and of users have `OTHER`.
     """
 
-    CLOCK = enum.auto()  # First: a step begins, its session run has ended.
+    CLOCK = enum.auto()  # First: notes that a step begins, and that its session run has ended.
     LOAD = enum.auto()  # Reads the load of the machine, at the end before flushes and checkpoints add to it.
     INPUT = enum.auto()  # Feeds a batch, and trains its rows.
-    CHECK = enum.auto()  # Ends a training that diverged, before anything of the step is handed on.
+    CHECK = enum.auto()  # Ends a training that diverged, before any result of the step is sent.
     AVERAGE = enum.auto()  # Averages the dense variables, before a sync takes a core of a rank that others wait for.
-    SYNC = enum.auto()  # Hands the rows on.
+    SYNC = enum.auto()  # Syncs the rows with the service.
     LOSS = enum.auto()  # All ranks agree that the service has taken them.
-    EVICT = enum.auto()  # Rows go with time.
-    SAVE = enum.auto()  # Saves what all workers have handed on.
-    PUBLISH = enum.auto()  # Offers what was saved to servers.
-    LINES = enum.auto()  # Makes these lines.
-    TAKE = enum.auto()  # Takes them, and closes its files at the end.
+    EVICT = enum.auto()  # Removes expired rows.
+    SAVE = enum.auto()  # Saves a checkpoint, once all workers have synced.
+    PUBLISH = enum.auto()  # Publishes the saved model to servers.
+    LINES = enum.auto()  # Makes the lines of the log.
+    TAKE = enum.auto()  # Writes the lines, and closes its files at the end.
     WATCH = enum.auto()  # Watches what the other hooks have done.
     OTHER = enum.auto()
     STOP = enum.auto()  # All ranks agree that this step is the last one, before they evaluate.
     EVALUATE = enum.auto()  # Evaluates once the step is trained, synced and saved.
-    TRACE = enum.auto()  # A step has ended.
-    SESSION = enum.auto()  # Last: its session run begins.
+    TRACE = enum.auto()  # Takes the trace of a step that has ended.
+    SESSION = enum.auto()  # Last: notes that the session run begins.
 
 
 def in_order(hooks: Iterable[tf1.train.SessionRunHook]) -> list[tf1.train.SessionRunHook]:
