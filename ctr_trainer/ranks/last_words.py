@@ -60,6 +60,8 @@ class LastWords:
       signals: `StopSignals` of this process.
     """
 
+    _in_order: BaseException | None
+
     def __init__(self, notices: Notices, placement: Placement) -> None:
         self._notices, self._rank, self._size = notices, placement.rank, placement.size
         self._is_one_host, self._is_first_of_host = placement.is_on_one_host, placement.is_first_of_host
@@ -163,7 +165,7 @@ class LastWords:
     def _forget(self) -> None:
         self._is_ours: bool | None = None
         self._error: BaseException | None = None
-        self._in_order: BaseException | None = None
+        self._in_order = None
         self._is_said = self._over = self.signals.has_failed = self.signals.is_saved = False
 
     @property

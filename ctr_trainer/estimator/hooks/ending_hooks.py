@@ -144,9 +144,7 @@ class StopHook(StepHook):
 
     order = Order.STOP
 
-    def __init__(
-        self, stopping: Stopping, words: LastWords, grace_secs: float, path: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, stopping: Stopping, words: LastWords, grace_secs: float, path: Callable[[], str | None]) -> None:
         super().__init__()
         self._stopping, self._words, self._grace_secs, self._path = stopping, words, grace_secs, path
         self.signal = 0
