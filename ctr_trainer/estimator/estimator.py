@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
-from ctr_trainer.estimator.hooks.ending_hooks import StopHook, stop_hook
+from ctr_trainer.estimator.hooks.ending_hooks import stop_hook
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
@@ -23,7 +23,7 @@ from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
 from ctr_trainer.system.files.staging import staged
-from ctr_trainer.system.messages.errors import ServiceLost, StoppedInOrder, UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Estimator(TrainedModel):
                 check_plateau(notes().plateau.patience, evaluation)
             if distributed.is_chief():
                 _log_start(training)
-            stop = stop_hook(self.config.grace_secs)
+            stop = stop_hook(self.config.grace_secs, lambda: training.save.path)
             publishing = open_publishing(training, stop)
             own, measuring = training_hooks(training, [*publishing.status_lines, *feed.status_lines])
             own += [stop, *publishing.hooks]
@@ -177,8 +177,8 @@ class Estimator(TrainedModel):
                 while not session.should_stop():
                     with _watched_step(training):
                         training.step(session)
-            if stop.signal:
-                raise StoppedInOrder(_stopped_text(stop, observation.step, training.save.path), stop.signal)
+            if stop.error:
+                raise stop.error
             results = observed.results()
         return TrainResult(**results, **evaluations.results(), **training.warm_start.results(), **publishing.results())
 
@@ -203,18 +203,3 @@ def _watched_step(training: Training) -> Iterator[None]:
     waiting = distributed.watchdog().waiting(f"step {observation.step + 1} and its gradient exchange")
     with waiting, observation.input_ends.noticed():
         yield
-
-
-def _stopped_text(stop: StopHook, step: int, path: str | None) -> str:
-    """Returns the last line of a training that a signal has stopped.
-
-    Args:
-      stop: the training's `StopHook`.
-      step: the last step.
-      path: path of that step's checkpoint.
-    """
-    whom = "" if len(stop.asked) == distributed.size() else f" to rank {', '.join(map(str, stop.asked))}"
-    return (
-        f"stopped by {last_words.name_of(stop.signal)}{whom} after step {step}; the checkpoint {path} is saved: the "
-        "same command resumes from there"
-    )

@@ -6,11 +6,13 @@ import dataclasses
 import enum
 import io
 import json
+import os
 import re
 import signal
 import threading
 from typing import TextIO, cast
 
+from ctr_trainer.ranks import last_words
 from ctr_trainer.system.messages import errors
 
 _OF_A_WORKER = re.compile(r"(?:.*\r)?\[(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
@@ -106,9 +108,10 @@ def _last_words(text: str) -> str:
             values = json.loads(text)
         except ValueError:
             return ""
-        message = str(values.get("message", "")) if isinstance(values, dict) else ""
-        if message.startswith(_STOPPED) or message and values.get("level") == "ERROR":
-            return message
+        # The log has errors after which a training continues.
+        if isinstance(values, dict) and values.get("file") == os.path.basename(last_words.__file__):
+            message = str(values.get("message", ""))
+            return message if message.startswith(_STOPPED) or values.get("level") == "ERROR" else ""
     return ""
 
 

@@ -20,7 +20,7 @@ from ctr_trainer.system.messages.errors import StoppedInOrder, end_of, reason
 from ctr_trainer.system.processes.background import call_within as within
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
-_CLAIM = "last_words"
+_CLAIM, _SAID = "last_words", "said"
 # Ranks that fail at the same moment all claim the word within this time; the last claim stays.
 _SETTLE_SECONDS = 0.5
 # A rank on another host than horovodrun waits this long, so that a rank on horovodrun's host can speak first.
@@ -33,7 +33,9 @@ _NOT_SAVED_YET = (
     "last steps are lost"
 )
 _log = logging.getLogger(__name__)
-_PATIENCE_SECONDS = 15.0
+_PATIENCE_SECONDS, _POLL_SECONDS = 15.0, 0.1
+# At most this number of ranks ask the server of the notices within a second.
+_ASKED_A_SECOND = 200
 _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
 
 
@@ -45,6 +47,9 @@ class LastWords:
     for `horovodrun` to end it. If a rank was killed and has claimed nothing, a rank on the host of `horovodrun` speaks:
     `horovodrun` closes its connections to the other hosts first, so the output of the ranks there would be lost.
 
+    If a training has stopped in order, all ranks have the same to say, and the first rank on the host of `horovodrun`
+    says it. The other ranks end after it, because `horovodrun` ends all ranks as soon as one has ended.
+
     Args:
       notices: `Notices` of the job.
       placement: `Placement` of this process.
@@ -55,9 +60,11 @@ class LastWords:
       signals: `StopSignals` of this process.
     """
 
+    _in_order: BaseException | None
+
     def __init__(self, notices: Notices, placement: Placement) -> None:
         self._notices, self._rank, self._size = notices, placement.rank, placement.size
-        self._is_one_host, self._is_on_host_of_rank_0 = placement.is_on_one_host, 0 in placement.host_ranks
+        self._is_one_host, self._is_first_of_host = placement.is_on_one_host, placement.is_first_of_host
         self._roll_call = RollCall(notices, placement)
         # A rank of several is at its end once its work is done: if horovodrun ends it then, the reason has been said.
         self.signals = StopSignals(
@@ -83,11 +90,21 @@ class LastWords:
         try:
             yield
         except StoppedInOrder as error:
-            self._say_of(error)  # Before horovodrun ends this process, which still has files to close.
+            if self._speaks_in_order:
+                self._say_of(error)  # Before horovodrun ends this process, which still has files to close.
             raise
         except Exception as error:
             self._claim(error)
             raise
+
+    def stops_in_order(self, error: StoppedInOrder) -> None:
+        """Has a signal say from now on what this error says, which the process will raise once its files are closed.
+
+        All ranks call it once they know that the training has stopped and is saved, and before one of them may end.
+        """
+        self._in_order, self.signals.is_saved = error, True
+        if self._size > 1:
+            self._roll_call.leave()
 
     def take_back(self) -> None:
         """Gives the word back: the job continues after an error, and all ranks know that."""
@@ -126,6 +143,8 @@ class LastWords:
 
     def of(self, error: BaseException) -> None:
         """Says which exception ends this rank."""
+        if end_of(error).is_in_order and not self._speaks_in_order:
+            self._wait_until_said()
         self._claim(error)
         if os.environ.get(TRACEBACKS):
             traceback.print_exception(error)
@@ -134,6 +153,8 @@ class LastWords:
                 self._keep(error)
             if not self.signals.have_come:  # If one has come, horovodrun has told this rank to end.
                 time.sleep(_PATIENCE_SECONDS)
+        if end_of(error).is_in_order and self._size > 1:
+            self._notices.put(_SAID, "")
 
     def say(self, text: str) -> None:
         """Says a sentence, and what the same command would do now, unless another rank has spoken."""
@@ -144,25 +165,38 @@ class LastWords:
     def _forget(self) -> None:
         self._is_ours: bool | None = None
         self._error: BaseException | None = None
-        self._is_said = self._over = self.signals.has_failed = False
+        self._in_order = None
+        self._is_said = self._over = self.signals.has_failed = self.signals.is_saved = False
+
+    @property
+    def _speaks_in_order(self) -> bool:
+        """Whether this rank says that the training has stopped in order."""
+        return self._size == 1 or self._is_first_of_host and self._notices.is_here()
+
+    def _wait_until_said(self) -> None:
+        """Waits until the rank that says that the training has stopped in order has closed its files; 15 s at most."""
+        # No rank may be on the host of horovodrun: then rank 0 speaks.
+        deadline = time.monotonic() + (_UNHEARD_SECONDS if self._rank == 0 else _PATIENCE_SECONDS)
+        while self._notices.get(_SAID) is None and time.monotonic() < deadline:
+            time.sleep(max(_POLL_SECONDS, self._size / _ASKED_A_SECOND))
 
     def _claim(self, error: BaseException | None = None) -> bool:
         """Claims the word unless another rank has it; returns whether this rank has it."""
         with self._lock:
-            if self._error is None and error is not None:
+            is_in_order = end_of(error).is_in_order
+            if is_in_order:
+                self._in_order = error
+            elif self._error is None and error is not None:
                 self._error, self.signals.has_failed = error, True
             if self._is_ours is None:
-                if end_of(error).is_in_order and self._is_on_host_of_rank_0 and self._notices.is_here():
-                    self._is_ours = self._rank == 0  # All ranks have the same to say.
-                    return self._is_ours
                 if error is not None and self._is_of_another_rank(error):
                     self._roll_call.end()
-                if error is not None and (end_of(error).is_in_order or self._is_of_another_rank(error)):
                     time.sleep(0.0 if self._notices.is_here() else _UNHEARD_SECONDS)
                 claim = f"rank {self._rank}: {error}"
                 if self._size > 1 and not self._notices.get(_CLAIM):
                     self._notices.put(_CLAIM, claim)
-                    time.sleep(_SETTLE_SECONDS)
+                    if not (is_in_order and self._speaks_in_order):
+                        time.sleep(_SETTLE_SECONDS)
                 found = self._notices.get(_CLAIM) if self._size > 1 else claim
                 self._is_ours = not found or found == claim
                 self._is_said = found is not None and not self._is_ours and found.partition(": ")[2] == str(error)
@@ -170,6 +204,7 @@ class LastWords:
 
     def _say_of(self, error: BaseException) -> bool:
         """Says what an exception says; returns whether this rank speaks, or has spoken."""
+        self._claim(error)
         level = logging.INFO if end_of(error).is_in_order else logging.ERROR
         return self._say_once(lambda: self._sentence(error), level)
 
@@ -226,8 +261,8 @@ class LastWords:
     def _of_signal(self, number: int, late: str) -> None:
         self._roll_call.end()
         with self._lock:
-            if self._error is not None:  # The main thread has an error, and is still closing what is open.
-                self._say_of(self._error)
+            if error := self._error or self._in_order:  # The main thread is still closing what is open.
+                self._say_of(error)
             else:
                 self._say_once(lambda: self._with_resume_text(self._roll_call.lost() or self._stopped(number, late)))
 
@@ -244,7 +279,7 @@ class LastWords:
 
     def _warn_of_launcher(self) -> None:
         """Says, before horovodrun may kill this process in the middle of a checkpoint, what would be lost."""
-        if self._rank == 0 and self._notices.address and self._error is None:
+        if self._rank == 0 and self._notices.address and not (self._error or self._in_order):
             _log.warning("%s", self._with_resume_text(_NOT_SAVED_YET))
 
 

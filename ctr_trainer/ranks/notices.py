@@ -17,7 +17,7 @@ import psutil
 ATTEMPT = "CTR_TRAINER_ATTEMPT"
 _SCOPE = "ctr_trainer"
 # With a shorter timeout, a busy server would meet a broken connection and print a traceback.
-_SECONDS = 10.0
+_SECONDS, _SILENT_SECONDS = 10.0, 30.0
 _SIGNED = "hmac-sha256:"
 _ANSWER_SECONDS = 1.5
 _POLL_SECONDS = 0.1
@@ -67,8 +67,8 @@ class Notices:
     """Texts by key, the same for all ranks on all hosts.
 
     They are kept by the server that `horovodrun` runs for its ranks to find each other; a request takes about a
-    millisecond. If the server does not answer in time, or another launcher was used, nothing is kept and nothing is
-    found.
+    millisecond. If the server does not answer in time, nothing is kept and nothing is found for 30 s; with another
+    launcher, nothing ever is.
 
     That server accepts texts from any program. So texts are signed once the ranks share a secret, and from then on a
     text without a valid signature is ignored.
@@ -81,7 +81,7 @@ class Notices:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._is_silent, self._secret = False, b""
+        self._silent_until, self._secret = 0.0, b""
 
     @classmethod
     def of_this_job(cls) -> "Notices":
@@ -106,11 +106,15 @@ class Notices:
     def put(self, key: str, text: str) -> None:
         """Keeps a text under `key`, in place of an earlier one."""
         signed = f"{_SIGNED}{self._signature(key, text)} {text}" if self._secret else text
-        self._ask("PUT", key, signed.encode())
+        with contextlib.suppress(OSError):
+            self._ask("PUT", key, signed.encode())
 
     def get(self, key: str) -> str | None:
         """Returns the text under `key`; None if there is no text, or no signed text."""
-        found = self._ask("GET", key)
+        try:
+            found = self._ask("GET", key)
+        except OSError:
+            return None
         if found is None:
             return None
         text = found.decode(errors="replace")
@@ -122,23 +126,40 @@ class Notices:
             return None
         return signed
 
+    def is_missing(self, key: str) -> bool:
+        """Returns whether the server has no text under `key`, signed or not; False if the server does not answer."""
+        try:
+            return self._ask("GET", key) is None
+        except OSError:
+            return False
+
     def _signature(self, key: str, text: str) -> str:
         return hmac.digest(self._secret, f"{key}\0{text}".encode(), "sha256").hex()
 
     def _ask(self, method: str, key: str, body: bytes | None = None) -> bytes | None:
-        if not self.address or self._is_silent:
-            return None
-        try:
-            with contextlib.closing(http.client.HTTPConnection(self.address, timeout=_SECONDS)) as connection:
-                path = "/".join(["", _SCOPE, urllib.parse.quote(key, safe="")])  # The server takes two parts, no more.
-                connection.request(method, path, body)
-                answer = connection.getresponse()
-                return answer.read() if answer.status == http.client.OK else None
-        except TimeoutError:
-            self._is_silent = True  # Another request would wait as long.
-        except (OSError, http.client.HTTPException):
-            pass
-        return None
+        """Returns the server's answer; None if it has no text under `key`.
+
+        Raises:
+          OSError: the server does not answer.
+        """
+        if not self.address or time.monotonic() < self._silent_until:
+            raise ConnectionRefusedError(self.address)
+        path = "/".join(["", _SCOPE, urllib.parse.quote(key, safe="")])  # The server takes two parts, no more.
+        for is_last in (False, True):
+            try:
+                with contextlib.closing(http.client.HTTPConnection(self.address, timeout=_SECONDS)) as connection:
+                    connection.request(method, path, body)
+                    answer = connection.getresponse()
+                    if answer.status in (http.client.OK, http.client.NOT_FOUND):
+                        return answer.read() if answer.status == http.client.OK else None
+            except TimeoutError:
+                self._silent_until = time.monotonic() + _SILENT_SECONDS  # Another request would wait as long.
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                if is_last:
+                    raise ConnectionError(str(error)) from error
+            # The server closes a connection whose request does not come within 3 s, as on a busy machine.
+        raise ConnectionError(f"{self.address} refuses a request")
 
 
 @functools.cache
@@ -167,9 +188,13 @@ class RollCall:
         if self._placement.size > 1:
             self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
 
+    def leave(self) -> None:
+        """Writes that this rank ends."""
+        self._notices.put(f"ends.{self._placement.rank}", "")
+
     def end(self) -> None:
         """Writes that this rank ends, and which processes of its host have ended without an error message."""
-        self._notices.put(f"ends.{self._placement.rank}", "")
+        self.leave()
         self._name_those_gone(_kill_if_stopped)
 
     def is_one_lost(self) -> bool:
@@ -192,9 +217,10 @@ class RollCall:
 
     def unheard(self) -> str:
         """Returns a sentence that names the ranks that have never written anything; "" if there are none."""
-        known = self._ranks_of("process")
-        unheard = [str(rank) for rank in range(self._placement.size) if rank not in known]
-        if not known or not unheard:
+        others = [rank for rank in range(self._placement.size) if rank != self._placement.rank]
+        # A text that is not signed counts: this rank may have the secret a moment before another one.
+        unheard = [str(rank) for rank in others if self._notices.is_missing(f"process.{rank}")]
+        if not unheard:
             return ""
         ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"

@@ -44,7 +44,8 @@ class StopSignals:
     While a training runs that can stop in order, the first signal asks it to stop. Another signal ends the process at
     once, and so does the end of `grace_secs`. If no such training runs, SIGTERM raises `Terminated` and SIGINT raises
     KeyboardInterrupt in the main thread; a process that does not end within 3 s of a SIGTERM, because its main thread
-    is in a collective, is ended.
+    is in a collective, is ended. A process whose training has stopped and is saved gets the same 3 s to close its
+    files, and nothing is raised.
 
     Args:
       say: f(number, late) that says why the process ends now; `late` is "", or says that a training took too long.
@@ -54,6 +55,7 @@ class StopSignals:
 
     Attributes:
       has_failed: whether the work has failed and the process is closing its files: then a signal ends it at once.
+      is_saved: whether the training has stopped in order and is saved, and the process is closing its files.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class StopSignals:
     def _begin(self) -> None:
         self._first: int | None = None
         self._since = 0.0
-        self._has_raised = self.has_failed = False
+        self._has_raised = self.has_failed = self.is_saved = False
 
     @property
     def have_come(self) -> bool:
@@ -119,7 +121,7 @@ class StopSignals:
         stopping = self._stopping
         if stopping is not None:
             stopping.ask(number)
-        elif not (self.has_failed or self._has_raised):
+        elif not (self.has_failed or self.is_saved or self._has_raised):
             self._has_raised = True
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
@@ -133,7 +135,7 @@ class StopSignals:
         now, stopping = time.monotonic(), self._stopping
         if self._first is not None:
             if now - self._since > _SAME_SECONDS:
-                self._end(number)
+                self._end(number, seconds=_CLOSING_SECONDS if self.is_saved else 0.0)
             return
         self._first, self._since = number, now
         if stopping is not None:
@@ -141,7 +143,7 @@ class StopSignals:
             threading.Thread(target=self._end_late, args=[number, stopping], name="grace", daemon=True).start()
         elif self.has_failed:
             self._end(number)
-        elif number == signal.SIGTERM:
+        elif number == signal.SIGTERM or self.is_saved:
             threading.Thread(target=self._end, args=[number, "", _CLOSING_SECONDS], name="end", daemon=True).start()
 
     def _end_late(self, number: int, stopping: Stopping) -> None:

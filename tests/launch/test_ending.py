@@ -1,12 +1,18 @@
 """Why workers ended, and whether they are started again."""
 
 import json
+import logging
+import sys
 
 import pytest
 
 from ctr_trainer.launch.backoff import Patience
 from ctr_trainer.launch.output import Ending, Kind, Output
 from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
+from ctr_trainer.ranks.last_words import LastWords
+from ctr_trainer.ranks.notices import Notices, Placement
+from ctr_trainer.system.messages import log_lines
+from ctr_trainer.system.messages.errors import UserError
 
 KILLED = "rank 1 on a has ended without an error message: it was killed"
 
@@ -44,7 +50,7 @@ def _ending(*lines, status=1):
         (["Process 2 exit with status code 139."], Ending(Kind.LOST, "rank 2 ended by SIGSEGV", 2)),
         (["Process 2 exit with status code 255."], Ending(Kind.LOST, "rank 2 ended with status 255", 2)),
         (
-            [f"[3]<stderr>:{json.dumps({'level': 'ERROR', 'message': 'the service is gone'})}"]
+            [f"[3]<stderr>:{json.dumps({'level': 'ERROR', 'file': 'last_words.py', 'message': 'the service is gone'})}"]
             + ["Process 3 exit with status code 75."],
             Ending(Kind.LOST, "the service is gone"),
         ),
@@ -69,6 +75,20 @@ def _ending(*lines, status=1):
 )
 def test_the_reason_is_that_of_the_first_that_ended_by_itself(lines, ending):
     assert _ending(*lines) == ending
+
+
+def test_in_json_an_error_of_the_log_is_no_reason_and_the_last_words_are(capsys, monkeypatch):
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(log_lines._Json(0))
+    monkeypatch.setattr(log_lines, "_installed", lambda: handler)
+    handler.handle(
+        logging.makeLogRecord({"levelname": "ERROR", "filename": "delivery.py", "msg": "it restarts in 1 s"})
+    )
+    LastWords(Notices(""), Placement(0, 1, range(1))).of(UserError("the service is gone"))
+    logged, said = (f"[0]<stderr>:{line}" for line in capsys.readouterr().err.splitlines())
+    killed = "Process 1 exit with status code 137."
+    assert _ending(logged, killed) == Ending(Kind.LOST, "rank 1 ended by SIGKILL", 1)
+    assert _ending(logged, said, killed) == _ending(said, logged, killed) == Ending(Kind.LOST, "the service is gone", 1)
 
 
 def test_a_training_that_is_finished_has_no_reason():

@@ -34,7 +34,7 @@ def data(tmp_path_factory):
 class _Launched:
     """A running `launch`; what is left of it is killed at the end of the block."""
 
-    def __init__(self, data, directory, *more, batch_seconds=0.05, options=("-np", "2")):
+    def __init__(self, data, directory, *more, batch_seconds=0.05, options=("-np", "2"), python=sys.executable):
         self.model_dir, self.seen = directory / "model", directory / "seen"
         self.seen.mkdir()
         flags = [
@@ -47,7 +47,7 @@ class _Launched:
         environment = launch.environment()
         environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{environment['PYTHONPATH']}"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ctr_trainer", "launch", *options, "--", *flags, *more],
+            [python, "-m", "ctr_trainer", "launch", *options, "--", *flags, *more],
             env={**environment, "ROWS_SEEN": str(self.seen), "BATCH_SECONDS": str(batch_seconds)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -169,7 +169,7 @@ def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
 
 
 def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_path):
-    with _Launched(tmp_path / "nowhere", tmp_path) as job:
+    with _Launched(tmp_path / "nowhere", tmp_path, python=launch.warm_python()) as job:
         status, output = job.finish()
     assert status == 1
     last = output.splitlines()[-1]

@@ -16,7 +16,7 @@ _RANK = """
 import signal, sys, threading, time
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.ranks import last_words
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ignored where the tests run in a shell's background.
 
@@ -63,6 +63,28 @@ def write():
 
 def full_disk():
     fail(UserError("the disk is full"))
+
+stopped_by = StoppedInOrder("stopped by SIGTERM to rank 1 after step 7", signal.SIGTERM)
+
+def stopped():
+    fail(stopped_by)
+
+def stopped_late():
+    # The system holds this rank up, between its look for a claim and its own claim.
+    put, last_words._SETTLE_SECONDS = words._notices.put, 3.0
+    words._notices.put = lambda key, text: (time.sleep(0.5), put(key, text))
+    fail(stopped_by)
+
+def stopped_alone():
+    last_words._PATIENCE_SECONDS = 0.5
+    fail(stopped_by)
+
+def closing():
+    words.stops_in_order(stopped_by)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print("closed", flush=True)
+    raise stopped_by
 
 words = last_words.of_this_process()
 words.model_dir = sys.argv[2]
@@ -191,6 +213,46 @@ def test_ranks_that_are_stopped_together_say_so_once(tmp_path, port):
         rank.process.terminate()
     lines = [line for rank in ranks for line in rank.end()[1]]
     assert lines == [f"error: stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand. {GOING_ON}"]
+
+
+STOPPED = "stopped by SIGTERM to rank 1 after step 7"
+
+
+def _go(rank):
+    rank.process.stdin.write("go\n")
+    rank.process.stdin.flush()
+
+
+def test_of_ranks_that_have_stopped_in_order_rank_0_says_so_however_late_it_is(tmp_path, port):
+    ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("stopped_late", "stopped"))]
+    _go(ranks[0])
+    said = [ranks[1].end(), ranks[0].end(signal.SIGTERM)]  # As horovodrun does, once a rank has ended.
+    assert said == [(143, []), (143, [STOPPED])]
+
+
+def test_a_rank_that_has_stopped_in_order_ends_after_rank_0_has_closed_its_files(tmp_path, port):
+    ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "stopped"))]
+    _go(ranks[1])
+    time.sleep(1.0)
+    assert ranks[1].process.poll() is None
+    assert [rank.end() for rank in ranks] == [(143, [STOPPED]), (143, [])]
+
+
+def test_a_rank_that_has_stopped_in_order_waits_no_longer_than_its_patience_for_rank_0(tmp_path, port):
+    ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "stopped_alone"))]
+    assert ranks[1].end() == (143, [STOPPED])
+    ranks[0].process.terminate()  # As horovodrun does.
+    assert ranks[0].end() == (143, [])
+
+
+def test_a_rank_that_is_told_to_end_after_its_training_was_saved_says_so_and_closes_its_files(tmp_path, port):
+    ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "sleep"))]
+    assert ranks[1].end(signal.SIGKILL) == (-9, [])
+    ranks[0].process.terminate()
+    assert ranks[0].process.stderr.readline() == f"{STOPPED}\n"
+    _go(ranks[0])
+    assert ranks[0].process.stdout.readline() == "closed\n"
+    assert ranks[0].end() == (143, [])
 
 
 ABORTS = """

@@ -1,8 +1,11 @@
 """Notices on horovodrun's server, which takes what any program of the host sends, and the roll call by them."""
 
 import http.client
+import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.parse
 
 import pytest
@@ -61,6 +64,56 @@ def test_a_rank_without_the_secret_reads_a_signed_text_until_it_has_the_secret(a
     (one,), late = _of_ranks(address, 1), Notices(address)
     one.put("process.0", "7 host")
     assert late.get("process.0") == "7 host"
+
+
+def _raw_server(answers):
+    """Returns the address of a server that answers each connection in turn: with these bytes, or by closing it."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with server:
+            for answer in answers:
+                connection, _ = server.accept()
+                with connection:
+                    if answer:
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return "{}:{}".format(*server.getsockname())
+
+
+def test_a_request_whose_connection_is_closed_is_made_again():
+    found = Notices(_raw_server([b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n7"]))
+    assert found.get("ends.1") == "7"
+
+
+def test_a_server_that_does_not_answer_has_no_text_and_lacks_none():
+    found = Notices(_raw_server(4 * [b""]))
+    assert found.get("process.1") is None
+    assert not found.is_missing("process.1")
+
+
+def test_a_server_that_was_silent_is_asked_again_after_a_while(address, monkeypatch):
+    monkeypatch.setattr(notices, "_SECONDS", 0.1)
+    silent = socket.create_server(("127.0.0.1", 0))  # Nobody accepts.
+    found = Notices("{}:{}".format(*silent.getsockname()))
+    assert found.get("ends.1") is None
+    found.address = address
+    found.put("ends.1", "7")
+    assert Notices(address).is_missing("ends.1")
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 30)
+    found.put("ends.1", "7")
+    assert found.get("ends.1") == "7"
+    silent.close()
+
+
+def test_a_rank_is_unheard_if_the_server_has_nothing_of_it_from_anybody(address):
+    one, other = (RollCall(each, Placement(rank, 3, range(3))) for rank, each in enumerate(_of_ranks(address)))
+    assert "nothing was heard of rank 2," in one.unheard()
+    Notices(address).put("process.2", "1 elsewhere")  # Not signed yet, or written over by another program.
+    assert one.unheard() == other.unheard() == ""
 
 
 class Board(dict):

@@ -1,6 +1,7 @@
 """Hooks that end a training: in order, or because its batches, labels or loss are wrong."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
 from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks.last_words import LastWords
 from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.ranks.stop_signals import StopSignals
 from ctr_trainer.ranks.stopping import Stopping
-from ctr_trainer.system.messages.errors import UserError, diverged
+from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, diverged
 
 _STEPS = 3
 _NONE = -1  # A batch that only pads.
@@ -132,21 +133,22 @@ class StopHook(StepHook):
 
     Args:
       stopping: `Stopping` of the training.
-      signals: `StopSignals` of the process.
+      words: `LastWords` of the process.
       grace_secs: seconds after which the process ends in any case.
+      path: f() -> path of the last checkpoint.
 
     Attributes:
       signal: number of the signal that the training stops for, after the last step; 0 for none. The same on all ranks.
-      asked: the ranks that got the signal.
+      error: the `StoppedInOrder` that then ends the training, once it is saved; None before.
     """
 
     order = Order.STOP
 
-    def __init__(self, stopping: Stopping, signals: StopSignals, grace_secs: float) -> None:
+    def __init__(self, stopping: Stopping, words: LastWords, grace_secs: float, path: Callable[[], str | None]) -> None:
         super().__init__()
-        self._stopping, self._signals, self._grace_secs = stopping, signals, grace_secs
+        self._stopping, self._words, self._grace_secs, self._path = stopping, words, grace_secs, path
         self.signal = 0
-        self.asked: list[int] = []
+        self.error: StoppedInOrder | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -156,32 +158,40 @@ class StopHook(StepHook):
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         self._stopping.begin(self.step + 1)
-        self._signals.hand_to(self._stopping, self._grace_secs)
+        self._words.signals.hand_to(self._stopping, self._grace_secs)
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         if self._stopping.done(self.step):
-            self._stop()
+            self.signal = self._stopping.signal
             run_context.request_stop()
 
     def end(self, session: tf1.Session) -> None:
-        if self._stopping.leave():  # Also if the last step of the training was done meanwhile.
-            self._stop()
-        self._signals.keep()
+        self.signal = self._stopping.leave()  # Also if the last step of the training was done meanwhile.
+        if self.signal:
+            self.error = StoppedInOrder(self._text(), self.signal)
+            self._words.stops_in_order(self.error)  # Before a signal would end the process.
+        self._words.signals.keep()
 
     def close(self) -> None:
         """Ends what `after_create_session` has begun; also after an error."""
         self._stopping.close()
-        self._signals.keep()
+        self._words.signals.keep()
 
-    def _stop(self) -> None:
-        self.signal, self.asked = self._stopping.signal, self._stopping.asked
+    def _text(self) -> str:
+        """Returns the last line of the training."""
+        asked = self._stopping.asked
+        whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
+        return (
+            f"stopped by {last_words.name_of(self.signal)}{whom} after step {self.step}; the checkpoint "
+            f"{self._path()} is saved: the same command resumes from there"
+        )
 
 
-def stop_hook(grace_secs: float) -> StopHook:
+def stop_hook(grace_secs: float, path: Callable[[], str | None]) -> StopHook:
     """Makes the `StopHook` of a training. A collective.
 
     Args:
-      grace_secs: see `StopHook`.
+      grace_secs, path: see `StopHook`.
     """
     rank, size = distributed.rank(), distributed.size()
 
@@ -194,4 +204,4 @@ def stop_hook(grace_secs: float) -> StopHook:
         grace_secs = 0.0  # Without horovodrun a rank could not tell the others.
     words, name = last_words.of_this_process(), next(_TRAININGS)
     stopping = Stopping(rank, size, str(name), notices, all_sum, distributed.watchdog(), words.is_one_lost)
-    return StopHook(stopping, words.signals, grace_secs)
+    return StopHook(stopping, words, grace_secs, path)
