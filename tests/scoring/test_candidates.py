@@ -10,7 +10,7 @@ from pyarrow import flight
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from ctr_trainer.serving.scoring import answers, ranking
-from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
+from ctr_trainer.serving.scoring.refusals import PredictionFailed
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running
 

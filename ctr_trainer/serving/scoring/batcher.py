@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import NotReady, QueueFull, RawInputs, RequestRefused, TookTooLong
+from ctr_trainer.serving.scoring.raw_inputs import RawInputs
+from ctr_trainer.serving.scoring.refusals import NotReady, QueueFull, RequestRefused, TookTooLong
 from ctr_trainer.serving.scoring.served_model import Scored
 from ctr_trainer.settings.servers import ScoreLimits
 

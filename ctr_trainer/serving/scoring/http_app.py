@@ -30,7 +30,7 @@ from ctr_trainer.serving.scoring import answers, request_forms
 from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.serving.scoring.examples import LIMIT
 from ctr_trainer.serving.scoring.live_model import LiveModel
-from ctr_trainer.serving.scoring.raw_inputs import (
+from ctr_trainer.serving.scoring.refusals import (
     HungUp,
     NotThere,
     PredictionFailed,

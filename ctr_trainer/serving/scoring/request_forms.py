@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 
 from ctr_trainer.serving.scoring.examples import LIMIT, Examples, check_count, column_of, of_arrow
-from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where, shown
+from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, Where, shown
+from ctr_trainer.serving.scoring.refusals import RequestRefused, TooLarge
 from ctr_trainer.settings.servers import ScoreLimits
 
 SIGNATURE = "serving_default"

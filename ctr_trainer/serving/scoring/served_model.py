@@ -1,10 +1,8 @@
 """A served model: the rows and the tower of the newest record of a publication."""
 
-import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,52 +12,13 @@ from ctr_trainer.serving.publication.reading import RowsAhead
 from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.serving.scoring import ranking
 from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import NotReady, RawInputs
+from ctr_trainer.serving.scoring.raw_inputs import RawInputs
+from ctr_trainer.serving.scoring.record_gate import RecordGate
+from ctr_trainer.serving.scoring.refusals import NotReady
 from ctr_trainer.serving.scoring.tower import Arrays, Read, Tower, look_up
 from ctr_trainer.system.messages.errors import UserError
 
-_SECONDS = 60
 _MOST_TRIES = 3
-
-
-class RecordGate:
-    """Admits either any number of batches or one change of the record. A waiting change holds new batches back."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._batches = 0
-        self._changing = False
-
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
-        """A context manager around one batch."""
-        with self._condition:
-            self._wait(lambda: not self._changing, "the change to a newer record")
-            self._batches += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._batches -= 1
-                self._condition.notify_all()
-
-    @contextlib.contextmanager
-    def change(self) -> Iterator[None]:
-        """A context manager around a change, for one thread at a time. It waits until all batches have ended."""
-        with self._condition:
-            self._changing = True
-        try:
-            with self._condition:
-                self._wait(lambda: not self._batches, "the running batches")
-            yield
-        finally:
-            with self._condition:
-                self._changing = False
-                self._condition.notify_all()
-
-    def _wait(self, is_over: Callable[[], bool], what: str) -> None:
-        if not self._condition.wait_for(is_over, _SECONDS):
-            raise TimeoutError(f"{what} did not end within {_SECONDS} s")
 
 
 class RecordRefused(UserError):
