@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -63,7 +62,7 @@ def test_a_job_in_a_store(store, temporary, tmp_path):
 
     # The launcher reads the checkpoints of the store, too.
     launched = [0, "-m", "ctr_trainer", "launch", "-np", 2, "--", *train[4:]]
-    done = launch.run(*launched, seconds=_SECONDS, is_warm=False)
+    done = launch.run(*launched, seconds=_SECONDS)
     assert f"resuming from {killed.path}: step {killed.step}" in done.stderr
     found = checkpoints.list_checkpoints(MODEL)
     assert found[-1].step == 32 and found[-1].examples == 2 * ROWS  # ceil(500 / 32) steps of each epoch.
@@ -101,7 +100,7 @@ def test_a_store_that_stands_still_for_longer_than_requests_are_tried_costs_rest
         store.put(f"data/{file.name}", file)
     model = f"s3://{object_store.BUCKET}/outage"
     given = [f"--train_data=s3://{object_store.BUCKET}/data", f"--model_dir={model}", f"--batch_size={BATCH}"]
-    command = [sys.executable, "-m", "ctr_trainer", "launch", "--", *given, "--hidden_units=8", "--recipe=none"]
+    command = [launch.warm_python(), "-m", "ctr_trainer", "launch", "--", *given, "--hidden_units=8", "--recipe=none"]
     job = subprocess.Popen(
         [*command, "--epochs=3", "--save_checkpoints_steps=8"],
         env={**launch.environment(), "AWS_MAX_ATTEMPTS": "2"},
