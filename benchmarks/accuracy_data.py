@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SPECS = ROOT / "configs" / "features"
 DATA = ("movielens-random", "movielens-time", "movielens-history", "movielens-liked", "adult")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
-_SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked"), _SPLITS["movielens-time"])
+_SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
 
 

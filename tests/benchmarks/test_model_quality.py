@@ -106,6 +106,19 @@ def test_the_models_of_several_sizes_have_about_equal_operations_at_each(quality
         assert all(0.8 * expected < flops < 1.1 * expected for flops in found.values()), found
 
 
+def test_one_flagfile_is_chosen_of_those_of_both_specs_with_histories(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import quality_best
+
+    found = {"movielens-history": {"valid": 0.77, "auc": 0.80}, "movielens-means": {"valid": 0.78, "auc": 0.79}}
+    monkeypatch.setattr(quality_best, "_means", lambda results, data, parts, model, seeds: found[data])
+    monkeypatch.setattr(quality_best.accuracy_data, "prepare", lambda *given: None)
+    asked = types.SimpleNamespace(work=tmp_path, data=list(found), models=["din"], seeds=[1], real_data="")
+    assert quality_best.run(asked) == {"movielens_history_best_auc": 0.79}
+    asked.data.reverse()
+    assert quality_best.run(asked) == {"movielens_history_best_auc": 0.79}
+
+
 def test_operations_are_counted_by_hand(quality_zoo):
     with tf.Graph().as_default() as graph:
         x, w = tf.ones([1, 3]), tf.ones([3, 5])
