@@ -58,13 +58,18 @@ class KafkaSource:
 
     def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
         found = self._offsets(partitions, kafka_admin.OffsetSpec.latest())
-        return {p: max(found[p], end) for p, end in self._ends(found).items()} if exact else found
+        ends = self._ends(found) if exact else {}
+        return {p: max(end, ends.get(p, 0)) for p, end in found.items()}
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
         first, last = self.earliest(list(places)), self.latest(list(places))
         texts = {p: lost_text(self, p, at, first[p], first[p] - at) for p, at in places.items() if at < first[p]}
-        ends = self._ends({p: at for p, at in places.items() if at > last[p]})
-        cut = {p: max(end, last[p]) for p, end in ends.items() if end < places[p]}
+        # The offset that a broker calls the latest one may lag behind its records; a fetch reports the true end.
+        beyond = {p: at for p, at in places.items() if at > last[p]}
+        ends = self._ends(beyond)
+        if len(ends) < len(beyond):
+            last = self.latest(list(places))  # Some brokers do not answer a fetch beyond the end; a lost one neither.
+        cut = {p: max(ends.get(p, 0), last[p]) for p, at in beyond.items() if max(ends.get(p, 0), last[p]) < at}
         return texts | {p: cut_text(self, p, places[p], end) for p, end in cut.items()}
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
@@ -128,7 +133,10 @@ class KafkaSource:
         self._consumer = self._admin = None
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
-        """Returns the ends of partitions as a fetch from these offsets reports them; 0 if it reports none."""
+        """Returns the ends of partitions as a fetch from these offsets reports them within `_ASK_SECONDS`.
+
+        An end is 0 if the offset is out of the partition's range. A partition without a report is left out.
+        """
         ends: dict[int, int] = {}
         if not places:
             return ends
@@ -143,7 +151,7 @@ class KafkaSource:
                         ends[message.partition()] = message.offset()
                     elif error is not None and error.code() in _LOST:
                         ends[message.partition()] = 0
-        return dict.fromkeys(places, 0) | ends
+        return ends
 
     def _poll(self, stops: dict[int, int]) -> list[Message]:
         """Returns the next received records that are in the ranges; keeps the records of later ranges."""

@@ -231,7 +231,7 @@ def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_fi
     assert status != 0
     _, line = launch.last_line(output)
     assert "cannot be written" in line
-    assert "make room" in line
+    assert "free some space there" in line
     assert f"step-{saved.step:010d}" in line
     assert output.count("error: ") == 1
     assert "Traceback" not in output

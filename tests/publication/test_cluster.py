@@ -326,7 +326,7 @@ def test_another_model_does_not_take_a_place_over(url, tmp_path, cluster):
         record = dataclasses.replace(Published(tmp_path / "b", holder="b", rows=[1]).record, model="dcn")
         for path in (tmp_path / "b").glob("*/base-*.json"):
             path.write_text(json.dumps(record.to_dict()))
-        with pytest.raises(UserError, match="the model 'deepfm' is published there.*this is 'dcn'.*delete the key"):
+        with pytest.raises(UserError, match="a publication of the model 'deepfm'.*this is 'dcn'.*delete the key"):
             deliver_all(tmp_path / "b", target)
         assert_there(url, published)
     state = f"{{{url.rpartition('/')[2]}}}state"

@@ -107,7 +107,7 @@ def test_another_model_does_not_take_a_place_over(tmp_path, target):
     deliver_all(tmp_path / "a", target)
     record = dataclasses.replace(Published(tmp_path / "b", holder="b", rows=[1]).record, model="dcn")
     records.write_record(tmp_path / "b", record)
-    with pytest.raises(UserError, match="the model 'deepfm' is published there.*'dcn'.*delete publication.json"):
+    with pytest.raises(UserError, match="a publication of the model 'deepfm'.*'dcn'.*delete publication.json"):
         deliver_all(tmp_path / "b", target)
     assert "this is 'dcn'" in read_status(tmp_path / "b").problem
     assert_there(tmp_path / "target", published)

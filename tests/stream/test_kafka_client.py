@@ -13,7 +13,7 @@ import pytest
 from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.stream.opening import dead_letters, opener
-from ctr_trainer.stream.source import StreamAddress
+from ctr_trainer.stream.source import StreamAddress, Unavailable
 from ctr_trainer.system.messages.errors import UserError
 from tests import certificates
 from tests.stream import brokers
@@ -119,6 +119,23 @@ def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(UserError, match=r"pip install 'ctr_trainer\[stream\]'"):
         opener(StreamAddress.parse("kafka://host:9092/clicks"), "", RedisFiles(), "group")
+
+
+def test_a_broker_that_leaves_while_it_is_asked_for_its_ends_is_waited_for_and_has_lost_no_records(monkeypatch):
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, "clicks", 1)
+        brokers.produce(broker.address, "clicks", records(0, 3))
+        with _open(broker.address, "") as source:
+            assert source.lost({0: 3}) == {} and "offset 5" in source.lost({0: 5})[0]
+
+            def latest_and_gone(partitions, exact=False):
+                monkeypatch.undo()
+                broker.stop()
+                return dict.fromkeys(partitions, 0)  # As tansu reports it at times.
+
+            monkeypatch.setattr(source, "latest", latest_and_gone)
+            with pytest.raises(Unavailable, match="asked for offsets"):
+                source.lost({0: 3})
 
 
 def test_bad_records_reach_their_topic_before_a_position_is_saved(spec, tmp_path):  # noqa: F811

@@ -86,7 +86,7 @@ def arrow_file(
     path: str | os.PathLike | Path,
     name: str,
     of_schema: pa.Schema,
-    cure: str = "make room there",
+    cure: str = "free some space there",
     direct: bool = False,
 ) -> Iterator[ArrowFile]:
     """Gives the `ArrowFile` of a file that has its name, and is on the disk, once the block has ended.

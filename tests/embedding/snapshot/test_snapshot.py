@@ -49,7 +49,7 @@ def test_a_full_disk_is_named_with_the_file_and_what_to_do_and_leaves_nothing(st
 
     monkeypatch.setattr(os, "open", opened)
     with pytest.raises(
-        UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; make room"
+        UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; free some space"
     ):
         store.save(tmp_path, 7)
     assert os.listdir(tmp_path) == []
