@@ -79,9 +79,9 @@ def test_an_altered_record_is_refused(tmp_path):
         ({"checksum": 1}, "altered"),
         ({"rows": 1}, "altered"),
         ({"epoch": 3}, "is the record of generation 3, epoch 3"),
-        ({"files": None}, "no record"),
-        ({"tables": [{"config": {}}]}, "no record"),
-        ({"colour": "red"}, "no record"),
+        ({"files": None}, "is not a record"),
+        ({"tables": [{"config": {}}]}, "is not a record"),
+        ({"colour": "red"}, "is not a record"),
     ):
         path.write_text(json.dumps(values | change))
         with pytest.raises(UserError, match=said):
