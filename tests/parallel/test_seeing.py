@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.estimator.hooks.log_hooks import FILE
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.phases import PHASES, TRAINING
 from tests import small
 from tests.parallel import launch
 
@@ -53,8 +53,10 @@ def test_two_workers_leave_profiles_of_both_and_one_summary(data, tmp_path):
     assert all(figures["mean"] <= figures["max"] for figures in summary["phase_seconds"].values())
     assert 0 < times["exchange"] < times["session"]
     assert times["syncing"] > 0
-    training = sum(times[phase] for phase in PHASES if phase not in ("start", "evaluation"))
-    assert training == pytest.approx(summary["seconds"], rel=0.2)
+    # No rank's phases are shorter than its steps. What they are longer by is the last checkpoint, on a loaded machine a
+    # matter of seconds; tests/estimator/test_phases_of_a_run.py has the exact sum.
+    longest = sum(summary["phase_seconds"][phase]["max"] for phase in TRAINING)
+    assert longest >= summary["seconds"] - 0.001 * len(TRAINING)
     assert summary["bytes_per_sync"] > 0
     assert 0 < summary["cache_hit_rate"] <= 1
     assert summary["copies_of"] == "host"
