@@ -1,13 +1,16 @@
 """The memory that this process may have: the machine's, or less if a cgroup, such as a container's, limits it."""
 
 import dataclasses
+import functools
 import logging
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 
 import psutil
 
 _log = logging.getLogger(__name__)
+_TOTAL_SECONDS = 60
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _OWN = pathlib.Path("/proc/self/cgroup")
 # By version: the files of the limit and of the use, and what the lines of file pages in `memory.stat` begin with. The
@@ -86,7 +89,13 @@ def memory_limits(own: pathlib.Path = _OWN, root: pathlib.Path = _ROOT) -> list[
 
 
 def memory_total() -> int:
-    """Returns the most bytes that this process could have."""
+    """Returns the most bytes that this process could have; a changed limit is seen within `_TOTAL_SECONDS`."""
+    return _total(int(time.monotonic()) // _TOTAL_SECONDS)
+
+
+@functools.lru_cache(maxsize=1)
+def _total(period: int) -> int:
+    # Each array asks for it, and the files of the cgroups take longer to read than a small array takes to make.
     return min(limit.total for limit in memory_limits())
 
 

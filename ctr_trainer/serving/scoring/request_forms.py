@@ -114,7 +114,7 @@ def _check_names(
     rest = RawInputs(tuple(f for f in inputs.features if f.name not in context), inputs.ignored)
     right: object = None  # The names of the last candidate; most requests give each candidate the same.
     for place, each in enumerate(candidates):
-        names = each.keys() if isinstance(each, Mapping) else each
+        names = each.keys() if isinstance(each, dict) else each
         if names == right:
             continue
         both = next((name for name in each if name in context), None)
