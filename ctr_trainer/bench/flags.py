@@ -34,7 +34,7 @@ class NetworkFlags(Settings, title="Bench network"):
 
     machines: int = setting(
         4,
-        "number of network namespaces, each with a worker; for `simulate`: machines of the job",
+        "number of network namespaces, each with a worker",
         "machines",
         minimum=1,
     )
@@ -53,18 +53,6 @@ class NetworkFlags(Settings, title="Bench network"):
         "ways to exchange the gradients: plain, fp16, accumulation, sync, autotune; plain,fp16,autotune by default",
         "name",
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class SimulateFlags(Settings, title="Bench simulate"):
-    """Bench simulate."""
-
-    costs: str = setting("", "JSON file of costs, which a run without this flag measures and writes", "path")
-    check: bool = setting(False, "run jobs of --workers as well, and print the error of the prediction")
-    worker_cores: int = setting(
-        0, "cores per machine of --machines; 0: as many as this machine has", "cores", minimum=0
-    )
-    most_workers: int = setting(1000, "workers up to which the prediction goes", "workers", minimum=1, flag=None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ made in memory: 26 fields and 13 numbers with random labels for DeepFM, for spee
 
 import dataclasses
 
-from ctr_trainer.bench import accumulation, methods, network, scaling, settings, simulate
-from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags, SimulateFlags
+from ctr_trainer.bench import accumulation, methods, network, scaling, settings
+from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags
 from ctr_trainer.experiment.checks import require_data
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.system.files import outputs
@@ -21,26 +21,22 @@ _MODULES = {
     "methods": methods,
     "accumulation": accumulation,
     "network": network,
-    "simulate": simulate,
 }
 # The values for --rounds=0 and --steps=0; `network` has many jobs of many workers.
 _SIZES, _SIZES_OF = {"rounds": 3, "steps": 200}, {network: {"rounds": 1, "steps": 100}}
 _USED = {
     accumulation: (AccumulationFlags, ListedExperiment),
     network: (NetworkFlags,),
-    simulate: (SimulateFlags, NetworkFlags),
 }
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
 GROUPS = (
     BenchFlags,
     AccumulationFlags,
-    SimulateFlags,
     NetworkFlags,
     ListedExperiment,
 )
 MAIN = (
     *("workers", "rounds", "steps", "output", "axes", "rows", "equal"),
-    *("costs", "check", "worker_cores"),
     *("machines", "gbit", "dense_params", "ways"),
     *("model", "hidden_units", "train_data", "eval_data", "batch_size", "accumulation_steps", "dense_sync_steps"),
     *("dense_exchange", "fp16_allreduce", "optimizer", "learning_rate", "embedding_service", "sync_steps", "threads"),
@@ -51,7 +47,6 @@ EXAMPLES = (
     "python -m ctr_trainer bench settings --workers=2 --axes=sync_steps,batch_size,fp16_allreduce",
     "python -m ctr_trainer bench methods",
     "python -m ctr_trainer bench accumulation --accumulation_steps=1,2,4,8 --equal=examples,steps",
-    "python -m ctr_trainer bench simulate --check --workers=1,2,4 --gbit=10",
     "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50/100,vgg16/100",
 )
 
@@ -60,7 +55,6 @@ def run(
     action: str,
     bench: BenchFlags,
     compared: AccumulationFlags,
-    simulation: SimulateFlags,
     machines: NetworkFlags,
     experiment: ListedExperiment,
 ) -> None:
@@ -85,6 +79,6 @@ def run(
     for path in filter(None, (experiment.data.train_data, experiment.data.eval_data)):
         require_data(path, experiment)
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
-    extra = (compared, experiment, simulation, machines)
+    extra = (compared, experiment, machines)
     used = [group for group in extra if type(group) in _USED.get(module, ())]
     module.run(bench, experiment.of_job(*batches), *used)

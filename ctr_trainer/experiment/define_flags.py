@@ -18,6 +18,7 @@ _NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tup
 
 # What there is in place of flags that earlier versions had.
 _PARAMS, _ROW_PARAMS = "use --optimizer_params=", "use --embedding_optimizer_params="
+_SIMULATE = "`bench simulate` is removed; measure with `bench scaling`"
 REMOVED = {
     "adam_beta1": f"{_PARAMS}beta1=NUMBER",
     "adam_beta2": f"{_PARAMS}beta2=NUMBER",
@@ -39,6 +40,8 @@ REMOVED = {
     "best_direction": "in a program, EvalSpec(best_direction=...) sets it; the metrics of this package need none",
     "cache_dir": "set the environment variable TMPDIR",
     "cache_secs": "a cached row is used for 1 s",
+    "check": _SIMULATE,
+    "costs": _SIMULATE,
     "data_cache": "TFRecords and CSV are converted to MODEL_DIR/data_cache; `convert` writes elsewhere",
     "early_stopping_min_delta": "in a program, EvalSpec(early_stopping_min_delta=...) sets it",
     "end_learning_rate": "in a program, Schedule(end=...) sets it",
@@ -56,7 +59,7 @@ REMOVED = {
     "max_list_length": "a list of a request may have 1000 values",
     "max_queue": "at most 4096 examples wait",
     "max_values": "a request may have 128 values per example of --max_examples",
-    "most_workers": "the prediction goes up to 1000 workers",
+    "most_workers": _SIMULATE,
     "num_threads": "use --threads",
     "path": "use --output",
     "prepared_runs": "leave it out",
@@ -77,6 +80,7 @@ REMOVED = {
     "synthetic_seed": "use --seed",
     "token_fd": "use --token_file",
     "trace_steps": "one step in 20 is traced; with fewer than 60 --steps, a third of them",
+    "worker_cores": _SIMULATE,
 }
 
 
