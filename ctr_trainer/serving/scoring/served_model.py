@@ -243,7 +243,8 @@ def _warmed(tower: Tower, record: Record) -> Tower:
         return np.zeros((len(keys), widths[table]), np.float32)
 
     try:
-        for count, has_context in ((1, False), (2, False), *([(2, True)] if tower.ranks else [])):
+        plans = [] if tower.is_planned else [(2, False), *([(2, True)] if tower.ranks else [])]
+        for count, has_context in [(1, False), *plans]:
             examples = Examples.missing(tower.inputs, count, has_context)
             is_ranked, arrays = bool(examples.context), examples.arrays()
             rows, _ = _look_up(tower, examples, tower.keys(arrays, is_ranked), no_rows)

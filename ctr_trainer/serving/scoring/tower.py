@@ -100,6 +100,7 @@ class Tower:
       spec: the feature spec of the model.
       rows: names of the inputs that are made of rows, see `row_inputs.RowInputs`.
       outputs: names of the predictions.
+      is_planned: whether TensorFlow has planned its signatures: its session has computed for an earlier tower.
       typical: typical values by feature. For a number with buckets it is the middle boundary of its buckets, which is
         the median of the training data if the buckets are quantiles; for a text it is the most frequent one.
 
@@ -130,6 +131,7 @@ class Tower:
             raise UserError(
                 f"{path} is not a SavedModel that can be served: {reason(error)}; publish it again"
             ) from None
+        self.is_planned = spare is not None
         signatures = self._meta.signature_def
         self._tower = signatures[_SERVING]
         self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None
