@@ -14,10 +14,10 @@ each worker has its own copy. There are K = W / L copies, whose windows have n =
     cores           k = (w a + w x + shards on the machine * s) / C
     exchange        e = 2 (W-1) hop + 2 (W-1)/W bytes / min(link, network of a machine), each M-th step; in the
                         memory of one machine e = meeting + bytes / memory
-    slowest worker  z = f g deviation sqrt(max(w / C, 1) / M) max_of(min(W, H C)), the delay of the last core
+    slowest worker  z = f g deviation sqrt(max(w / C, 1) / M) max_of(min(W, H C)), the delay of the slowest core
     network         n = bytes that a machine's workers, or a shard's machine, send or receive / Gbit/s
-    row lock        l = f g lock, for which a worker holds it; the others hold it for b = (L - 1) l / t of the time, and
-                        a worker waits for it h = l b / (2 (1 - b))
+    row lock        a worker holds it for l = f g lock; the others hold it for b = (L - 1) l / t of the time, so that a
+                        worker waits h = l b / (2 (1 - b)) for it
 
     seconds of a step  t = max(max(a, k) + z + e + h, s, n, L l),     examples/s = W batch_size / t
 
@@ -99,7 +99,7 @@ class Prediction:
     Attributes:
       examples_per_sec: examples/s of all workers together.
       step_seconds: wall time of a step.
-      parts: dict of part -> the time of a step if no other part limited it.
+      parts: dict of part -> the step time if only this part limited it.
       bottleneck: the part with the longest time.
       row_lock_share: share of a step in which a worker waits for the row lock or holds it.
     """
@@ -161,7 +161,7 @@ class _Rows:
       checked: c, the rows checked.
       back: v, the rows back.
       requests: q, the requests to each shard.
-      bytes: the bytes sent or the bytes received, whichever is more.
+      bytes: the larger number of the bytes sent and the bytes received.
     """
 
     served: bool = False
@@ -203,7 +203,7 @@ class _Exchange:
 
     Attributes:
       latency: wall time that does not depend on the number of bytes.
-      bytes: wall time that does.
+      bytes: wall time that depends on the number of bytes.
       cpu: CPU time of a worker that adds to its compute.
     """
 
@@ -234,13 +234,13 @@ def _exchange(costs: Costs, setup: Setup, local: int) -> _Exchange:
 
 
 def _lock_wait(sharing: int, held: float, step: float) -> float:
-    """Returns how long a worker waits for the row lock, which each worker holds for `held` of `step` seconds."""
-    busy = (sharing - 1) * held / step  # Below 1, as a step takes at least as long as all workers hold the lock.
+    """Returns how long a worker waits for the row lock if each worker holds it for `held` of `step` seconds."""
+    busy = (sharing - 1) * held / step  # Below 1, as `step` is at least the time in which all workers hold the lock.
     return held * busy / (2 * (1 - busy))
 
 
 def _lateness(costs: Costs, setup: Setup, local: int) -> float:
-    """Returns the seconds of a step for which all workers wait for the slowest core, compared with the mean."""
+    """Returns the seconds by which the slowest core exceeds the mean step; all workers wait for it."""
     ends = min(setup.workers, setup.machines * setup.cores)
     if ends == 1:
         return 0.0

@@ -18,7 +18,7 @@ from ctr_trainer.system.processes import child
 from ctr_trainer.system.processes.hardware import usable_cores
 
 GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
-# With more cores, crowded cores are not measured, as that would take twice as many workers as cores.
+# The most cores with which two workers per core are measured, which needs twice as many workers as cores.
 _MOST_CROWDED = 4
 _ONE_MACHINE = "--embedding_service=auto"
 
@@ -41,8 +41,8 @@ class Costs:
       row_bytes: bytes of a row's weights and of its optimizer state.
       push_seconds: time of the worker for one row of a sync.
       request_seconds: time of the worker for one request to a shard.
-      shard_push_seconds: time of the service for one row that is synced.
-      shard_pull_seconds: time of the service for one row that is pulled.
+      shard_push_seconds: time of the service to sync one row.
+      shard_pull_seconds: time of the service to pull one row.
       shard_request_seconds: time of a shard for one request.
       dense_bytes: bytes of the dense gradient of a step.
       state_bytes: bytes of the dense variables and their optimizer state, which `--dense_sync_steps` averages.
@@ -95,7 +95,7 @@ _POSITIVE = ("batch_size", "step_seconds", "cores", "rows", "link_bytes_per_sec"
 
 
 def read_costs(path: str | os.PathLike[str]) -> Costs:
-    """Reads costs from a JSON file. They are under the key `costs`, as `bench simulate` writes them, or at the top.
+    """Reads costs from a JSON file: the object under the key `costs`, as `bench simulate` writes it, or the whole file.
 
     Raises:
       UserError: there is no such file, it is not JSON, or a cost is missing, unknown or not a valid number.
@@ -123,7 +123,7 @@ def read_costs(path: str | os.PathLike[str]) -> Costs:
             above = "above 0" if name in _POSITIVE else f"at least {least}"
             raise UserError(f"--costs={path}: {name} is {value!r}, expected a number {above}")
     if found["growth"] > 1:
-        raise UserError(f"--costs={path}: growth is {found['growth']}, but n batches have at most n times one's rows")
+        raise UserError(f"--costs={path}: growth is {found['growth']}, expected at most 1")
     return Costs(**found)
 
 
@@ -146,7 +146,7 @@ def measure_costs(
       batch_size: examples of a step with these flags.
       optimizer: name of the optimizer of the rows with these flags.
       steps: number of steps that each worker measures.
-      warmup: number of steps before them.
+      warmup: number of steps before the measured ones.
       directory: directory for temporary files.
       timeout: longest time of each run, in seconds.
 
@@ -222,7 +222,7 @@ def lone_worker(flags: Sequence[str], core: int, steps: int, warmup: int, name: 
 
 
 def _probe(flags: Sequence[str], workers: int, directory: pathlib.Path, timeout: float) -> dict[str, Any]:
-    """Returns what `probe` writes, and `workers`."""
+    """Returns the dict that `probe` writes, with `workers` added."""
     result = directory / f"probe{workers}.json"
     own = ("--embedding_service=shared", "--model_dir=unused", f"--result={result}")
     launcher = ["horovodrun", "-np", workers, "--gloo", sys.executable, "-m", "ctr_trainer.bench.probe"]

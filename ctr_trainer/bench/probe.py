@@ -1,9 +1,9 @@
-"""A worker that measures the batches and the variables of a job and the cost of an allreduce, for `measure_costs`.
+"""Measures a job's batches and variables and the cost of an allreduce; a worker process of `measure_costs`.
 
 Rank 0 writes one JSON object:
 
     rows, growth, row_bytes         see `Costs`; measured on the first batches
-    dims                            widths of the table with the most rows
+    dims                            `TableConfig.dims` of the table with the most rows
     dense_bytes, state_bytes        see `Costs`
     small_seconds, dense_seconds    wall time of an allreduce of one float, and of `dense_bytes`; medians
     small_cpu_seconds ...           CPU time of rank 0 for an allreduce; means
@@ -51,7 +51,7 @@ class ProbeFlags(Settings, title="Probe"):
 
 
 class _Sizes(tf1.train.SessionRunHook):
-    """Counts the bytes of the trainable dense variables, and of all float variables, which a training averages."""
+    """Counts the bytes of the trainable dense variables, and of all float variables, which --dense_sync_steps averages."""
 
     def begin(self) -> None:
         self.dense = _bytes(tf1.trainable_variables())
@@ -59,7 +59,7 @@ class _Sizes(tf1.train.SessionRunHook):
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Runs the probe and returns the exit status."""
     try:
         values = flags.define((ProbeFlags, *flags.TRAINING))
         values(sys.argv)
@@ -80,7 +80,7 @@ def _probe(probe: ProbeFlags, experiment: Experiment) -> None:
         return W1Batches(data.batch_size, None, distributed.rank())
 
     with tempfile.TemporaryDirectory() as own:
-        # Each rank has its own model directory, as nothing is kept.
+        # Each rank has its own model directory, as the model is discarded.
         model = dataclasses.replace(experiment.model, model_dir=own)
         estimator = make_estimator(dataclasses.replace(experiment, model=model))
         sizes = _Sizes()
@@ -130,7 +130,7 @@ def _allreduces(dense_bytes: int, repeats: int) -> dict[str, float]:
         for size, floats in (("small", 1), ("dense", max(dense_bytes // _FLOAT_BYTES, 1))):
             variable = tf1.get_variable(size, [floats], tf.float32, tf1.zeros_initializer())
             for name, by_horovod in ((size, True), (f"memory_{size}", False)):
-                # The operation and not its tensor, which would be copied when it is fetched.
+                # Fetch the operation, as a fetched tensor would be copied.
                 runs[name] = dense_exchange.sum_of_ranks(
                     variable.read_value(), f"probe.{name}", by_horovod=by_horovod
                 ).op
@@ -139,7 +139,7 @@ def _allreduces(dense_bytes: int, repeats: int) -> dict[str, float]:
             for name, operation in runs.items():
                 walls = []
                 for number in range(repeats + 5):
-                    if number == 5:  # The tensor is now in Horovod's cache.
+                    if number == 5:  # From here on, the tensor is in Horovod's cache.
                         cpu = time.process_time()
                     start = time.perf_counter()
                     session.run(operation)

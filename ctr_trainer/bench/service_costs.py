@@ -1,4 +1,4 @@
-"""Measures the CPU seconds that rows and requests cost a worker and a shard of the embedding service."""
+"""Measures the CPU seconds that a worker and a shard of the embedding service need per row and per request."""
 
 import contextlib
 import statistics
@@ -17,7 +17,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
-# The table has this many times the rows of a batch, so that the rows of a batch are not in the core's cache.
+# The table has the rows of this many batches, so that the rows of a batch are not in the core's cache.
 _BATCHES = 24
 _SIZES = (256, 16384)
 _WAIT_SECONDS = 60.0
@@ -47,9 +47,9 @@ def lock_seconds(dims: Sequence[int], optimizer: str, rows: float) -> float:
 
 
 def measure(dims: Sequence[int], optimizer: str, directory: str, repeats: int = 10) -> dict[str, float]:
-    """Measures a shard and two workers' caches in this process, which train and sync the same rows.
+    """Measures a shard, and the caches of two workers in this process that train and sync the same rows.
 
-    Each operation is measured with two numbers of rows n. Its cost is `request + n row`, the line through both.
+    Each operation is measured with two numbers of rows n; its cost is the line `request + n row` through both points.
 
     Args:
       dims: `TableConfig.dims`.
@@ -100,7 +100,7 @@ def _measure(
         return np.array([time.process_time(), client.stats()["services"][address]["cpu_seconds"]])
 
     asked = [clocks() for _ in range(_OVERHEADS + 1)]
-    overhead = np.median(np.diff(asked, axis=0), axis=0)  # Asking for the clocks is a request as well.
+    overhead = np.median(np.diff(asked, axis=0), axis=0)  # Reading the shard's clock is a request as well.
     for number in range(repeats + 1):
         for cache in (
             other,

@@ -1,4 +1,4 @@
-"""Predicts the speed with more workers, shards and network from measured costs, and checks it on this machine."""
+"""Predicts the speed of a job with more workers, shards and bandwidth from measured costs, and checks predictions."""
 
 import dataclasses
 import os
@@ -17,15 +17,15 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import hardware
 
-SUMMARY = "predicted examples/s of up to 1,000 workers, from measured costs; --check compares"
+SUMMARY = "examples/s of up to 1,000 workers, predicted from measured costs; --check compares with real jobs"
 WITHIN_PERCENT = 15
-_LOCK_COUNTS = 0.05  # Share of a step from which the row lock is reported,
-_MOST_SHARING = 256  # and the most workers of a machine for which it is predicted.
+_LOCK_COUNTS = 0.05  # The row lock is reported if it exceeds this share of a step.
+_MOST_SHARING = 256  # The most workers of a machine for which the row lock is predicted.
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 5000, 10_000)
 
 
 class MakeSetup(Protocol):
-    """Makes the `Setup` of a number of workers, on this machine or on the machines of the prediction."""
+    """Makes the `Setup` for a number of workers, on this machine or on the machines of the prediction."""
 
     def __call__(self, workers: int, here: bool = False) -> Setup: ...
 
@@ -40,8 +40,8 @@ def run(bench: BenchFlags, experiment: Experiment, flags: SimulateFlags, network
         costs = read_costs(flags.costs)
         if flags.check and costs.batch_size != batch_size:
             raise UserError(
-                f"--costs={flags.costs} are of {costs.batch_size} examples a step, and --check would run {batch_size}: "
-                "measure again, without --costs"
+                f"--costs={flags.costs} were measured with {costs.batch_size} examples a step, but --check would run "
+                f"{batch_size}: measure the costs again by leaving out --costs"
             )
     else:
         with scratch(bench.output) as directory:
@@ -58,7 +58,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: SimulateFlags, network
     def setup(workers: int, here: bool = False) -> Setup:
         rows, machines = experiment.run.embedding.service, 1
         if not here and workers > cores:
-            machines = max(-(-workers // cores), 1)  # Enough that each worker has a core.
+            machines = max(-(-workers // cores), 1)  # Each worker has a core.
             rows = rows if ":" in rows else "host:port"
         served = rows.split(",") if ":" in rows and rows != "host:port" else None
         return Setup(
@@ -105,12 +105,12 @@ def parse_gbit(texts: Sequence[str]) -> float:
 
 
 def _check(bench: BenchFlags, experiment: Experiment, costs: Costs, setup: MakeSetup) -> list[dict[str, Any]]:
-    """Runs the jobs of --workers on this machine, and compares each with its prediction; the result is for JSON."""
+    """Runs the jobs of --workers on this machine and compares each with its prediction; returns the rows for JSON."""
     cores = hardware.usable_cores()
     sizes = sorted(set(bench.workers))
 
     def job(workers: int) -> Job:
-        # A worker has its own core, also if it is alone, so that the workers of all jobs are equal.
+        # A lone worker also has one core only, so that the workers of all jobs are equal.
         shares = cores if workers <= cores else 0
         flags, name = job_flags(experiment), f"{workers} workers"
         if workers > 1 or shares <= 1:
@@ -176,7 +176,7 @@ def _lines(
 
 
 def _lock_lines(costs: Costs, setup: Setup) -> list[str]:
-    """Returns a line with the number of workers from which the row lock matters; [] if workers share no rows."""
+    """Returns a line with the least number of workers at which the row lock matters; [] if workers share no rows."""
 
     def share(workers: int) -> float:
         rows = "shared" if setup.rows == "shared" else "auto"
@@ -186,10 +186,10 @@ def _lock_lines(costs: Costs, setup: Setup) -> list[str]:
     if share(2) == 0:
         return []
     first = next((workers for workers in range(2, _MOST_SHARING + 1) if share(workers) > _LOCK_COUNTS), None)
-    where = f"with {first} workers and more on a machine" if first else f"with no more than {_MOST_SHARING} workers"
+    where = f"with {first} workers or more on a machine" if first else f"with no more than {_MOST_SHARING} workers"
     return [
-        "row lock: the part of a step in which a worker waits for the lock of the rows that its machine shares, or "
-        f"holds it; above {_LOCK_COUNTS:.0%} {where}."
+        "row lock: the share of a step in which a worker waits for or holds the lock of the rows that the workers of "
+        f"its machine share; above {_LOCK_COUNTS:.0%} {where}."
     ]
 
 

@@ -202,7 +202,7 @@ def test_costs_survive_their_file(tmp_path):
         ({"cores": 0}, "cores is 0, expected a number above 0"),
         ({"crowding": 0.5}, "crowding is 0.5, expected a number at least 1"),
         ({"host_seconds": float("nan")}, "host_seconds is nan"),
-        ({"growth": 1.5}, "growth is 1.5, but n batches"),
+        ({"growth": 1.5}, "growth is 1.5, expected at most 1"),
         ({"step_second": 1.0}, "has the unknown step_second"),
     ],
 )

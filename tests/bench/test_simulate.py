@@ -35,8 +35,8 @@ def test_costs_of_another_batch_are_not_checked(tmp_path, capsys):
     costs.write_text(json.dumps(BASE.to_dict()))
     flags = ["bench", "simulate", f"--output={tmp_path}", f"--costs={costs}", "--check", "--batch_size=64"]
     assert cli.main(flags) == 1
-    said = f"--costs={costs} are of {BASE.batch_size} examples a step, and --check would run 64"
-    assert said in capsys.readouterr().err and BASE.batch_size != 64
+    expected = f"--costs={costs} were measured with {BASE.batch_size} examples a step, but --check would run 64"
+    assert expected in capsys.readouterr().err and BASE.batch_size != 64
     assert not (tmp_path / "simulate.json").exists()
     assert cli.main([*flags[:-2], "--batch_size=64"]) == 0  # A prediction alone needs no job.
 
