@@ -153,7 +153,7 @@ def test_what_spark_cannot_do_is_said(spark, tmp_path):
     frame = spark.createDataFrame([(1, 2)], ["row", "x"])
     with pytest.raises(UserError, match="the DataFrame: no column 'y'"):
         convert(frame, SPEC, tmp_path / "out")
-    with pytest.raises(UserError, match="not movielens: take engine=local"):
+    with pytest.raises(UserError, match="not movielens: use engine=local"):
         convert_files(spark, "movielens", str(tmp_path), tmp_path / "out", SPEC)
     with pytest.raises(UserError, match="splits at random only"):
         convert_files(
