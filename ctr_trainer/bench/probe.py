@@ -51,7 +51,7 @@ class ProbeFlags(Settings, title="Probe"):
 
 
 class _Sizes(tf1.train.SessionRunHook):
-    """Counts the bytes of the trainable dense variables, and of all float variables, which --dense_sync_steps averages."""
+    """Counts the bytes of the trainable dense variables, and of all float variables, which --dense_sync_steps sends."""
 
     def begin(self) -> None:
         self.dense = _bytes(tf1.trainable_variables())

@@ -117,7 +117,7 @@ class TextBlocks:
         return len(text)
 
     def _with_line_ends(self, text: bytes) -> bytes:
-        r"""Converts line ends to `\n`. A `\r` at the end of the text is kept for the next call, for a `\n` may follow."""
+        r"""Converts line ends to `\n`. A `\r` at the end of the text waits for the next call, as a `\n` may follow."""
         if not self._returns:
             return text
         last = not text
