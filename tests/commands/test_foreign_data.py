@@ -196,7 +196,7 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
 
 
 def _days():
-    """-> the column that `foreign.write_spark` makes of its directories."""
+    """Returns the column that corresponds to the directories of `foreign.write_spark`."""
     return pa.array([f"2024-01-0{1 + i // 40 % 3}" for i in range(ROWS)])
 
 

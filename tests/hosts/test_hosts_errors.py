@@ -38,7 +38,7 @@ def port(hosts):
 
 
 def _said_last(hosts, command, **variables):
-    """-> what the job says last: one error, of one of its ranks."""
+    """Returns the rank and the last message of a job, which must be its only error."""
     status, output = hosts.run(command, **variables)
     assert status != 0, output
     rank, line = launch.last_line(output)

@@ -15,7 +15,7 @@ RANKS = [
 
 
 def _changed(ranks, **values):
-    """-> `RANKS`, some of them with other values."""
+    """Returns `RANKS` with other values for some ranks."""
     return [dataclasses.replace(each, **values) if each.rank in ranks else each for each in RANKS]
 
 
