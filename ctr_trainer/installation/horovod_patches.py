@@ -19,7 +19,7 @@ RUN_QUIETLY = """\
     except RuntimeError as error:
         if 'one or more processes exited' not in str(error):
             raise
-        sys.exit(1)  # Which process it was, and its status, was said.
+        sys.exit(1)  # The lines above name the process and its status.
 """
 # The answers of the functions that report what Horovod was built with.
 BUILT = {"def mpi_built(verbose=False):": False, "def gloo_built(verbose=False):": True}

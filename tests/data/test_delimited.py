@@ -176,7 +176,7 @@ def test_columns_without_names_and_unwanted_double_ones_are_no_rows(tmp_path):
         (dict(delimiter="ü"), "delimiter 'ü' is not one character of ASCII"),
         (dict(quote="''"), "quote \"''\" is not one character"),
         (dict(quote=","), "delimiter and quote are both ','"),
-        (dict(lines_per_row=0), "lines_per_row 0: it is at least 1"),
+        (dict(lines_per_row=0), "lines_per_row 0: expected at least 1"),
         (dict(quote="", lines_per_row=2), "lines_per_row 2: .* 1 without a quote character"),
         (dict(columns=["a", "a"]), "'columns' contains 'a' 2 times"),
     ],

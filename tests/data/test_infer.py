@@ -129,7 +129,7 @@ def test_parquet_types_decide(tmp_path):
         "history": "mean",
     }
     text = (tmp_path / "s.toml").read_text()
-    for what in ("vector: of a type", "info: of a type", "empty: no value"):
+    for what in ("vector: of an unsupported type", "info: of an unsupported type", "empty: no value"):
         assert f"# left out: {what}" in text
     info = convert("parquet", tmp_path / "data" / "b.parquet", tmp_path / "out", spec, progress=False)["parts"]["all"]
     assert (info.rows, info.label_mean) == (ROWS, 0.5)
@@ -330,7 +330,7 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
     assert (sequence.name, sequence.slot, sequence.max_length) == ("watched", "item", 8)
     assert (bag.name, bag.column, bag.slot, bag.combiner) == ("watched_bag", "watched", "item", "mean")
     assert {key: getattr(sequence, key) for key in form} == form
-    assert "models of histories" in comment_of((tmp_path / "s.toml").read_text(), "watched")
+    assert "models that read histories" in comment_of((tmp_path / "s.toml").read_text(), "watched")
     lists = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["lists"]
     assert lists["watched"] == pytest.approx({"mean": 4, "largest": 8, "empty": 1 / 9, "cut": 0}, abs=0.5)
 
