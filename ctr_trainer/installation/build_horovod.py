@@ -209,7 +209,9 @@ def check_installed(gpu_operations: str) -> None:
         if "Gloo: True" not in child.run_command(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):
             missing = list(dict.fromkeys([*missing, "Gloo"]))
     if missing:
-        raise UserError(f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build:\n{output}")
+        raise UserError(
+            f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build prints:\n{output}"
+        )
 
 
 def install(wheel: pathlib.Path) -> None:

@@ -22,7 +22,7 @@ hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,cycl
 
 def test_a_file_that_is_no_log_is_never_written_over(tmp_path):
     (tmp_path / "mine.csv").write_text("label,price\n1,2\n")
-    with pytest.raises(UserError, match="mine.csv exists and is not a log of Horovod's"):
+    with pytest.raises(UserError, match="mine.csv exists and is not a log of Horovod"):
         autotune.prepare(True, str(tmp_path / "mine.csv"), str(tmp_path))
 
 
