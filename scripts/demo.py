@@ -1,14 +1,14 @@
 """The demo, end to end: generates a data set, trains on it, evaluates and exports; its last line is one JSON object.
 
-`make demo` calls it in .venv. The data set is made once and kept; the model is trained afresh each time, unless
-somebody has trained it on or added files since the last demo: then nothing is removed. `--remove` removes the demo.
+`make demo` calls it in .venv. The data set is generated once and kept. The model is trained from the beginning each
+time; if it was trained further or files were added since the last demo, the demo fails and removes nothing. `--remove`
+removes the demo.
 
 The last line has `workers`, `steps`, `examples` and `examples_per_sec` of the training, `auc`, `logloss` and `copc`
-(clicks over predicted clicks, 1 where calibrated) on the test set, `oracle_auc` (what the probabilities that the labels
-were drawn from reach there: no model does better), `model_dir` and `export_dir` as absolute paths, and `seconds`, the
-wall clock of all of this.
+(clicks over predicted clicks, 1 if calibrated) on the test set, `oracle_auc` (the AUC of the true probabilities on the
+test set, the best possible value), `model_dir` and `export_dir` as absolute paths, and `seconds`, the total wall time.
 
-Environment: WORKERS, how many workers train; default 2.
+Environment: WORKERS, the number of workers; default 2.
 """
 
 import json
@@ -28,14 +28,14 @@ from ctr_trainer.system.processes import child
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAGFILE = "configs/demo.flags"
 DEMO = pathlib.Path("demo")
-RECORD = DEMO / ".made_by_demo.json"  # `files` that the last demo left below DEMO; null while one runs
+RECORD = DEMO / ".made_by_demo.json"  # `files` of the last demo below DEMO; null while a demo runs.
 DATA = DEMO / "data"
 EXPORT = DEMO / "export"
 STEP_TIMEOUT_S = 3600
 
 
 def read_flag(flagfile, name):
-    """-> the value of `--name=value` in an absl flagfile; the last one counts, as for absl."""
+    """Returns the value of `--name=value` in an absl flagfile; as in absl, the last line counts."""
     prefix = f"--{name}="
     lines = [line.strip() for line in pathlib.Path(flagfile).read_text(encoding="utf-8").splitlines()]
     values = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
@@ -45,7 +45,7 @@ def read_flag(flagfile, name):
 
 
 def read_json(path, *keys):
-    """-> the object in a JSON file, which has the keys."""
+    """Returns the object in a JSON file; raises UserError if it lacks one of the keys."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -61,7 +61,7 @@ def require(content, where, *keys):
 
 
 def last_json(lines, what, *keys):
-    """-> the object that the last line of a command's stdout is, which has the keys."""
+    """Returns the JSON object in the last line of a command's stdout; raises UserError if it lacks one of the keys."""
     last = lines[-1] if lines else ""
     try:
         content = json.loads(last)
@@ -71,13 +71,13 @@ def last_json(lines, what, *keys):
 
 
 def stream(what, *arguments):
-    """Runs a command, passes on what it prints; -> the lines of its stdout."""
+    """Runs a command and prints its output; returns the lines of its stdout."""
     print(f"$ {shlex.join(map(str, arguments))}", flush=True)
     return child.run_command(arguments, what, STEP_TIMEOUT_S, show=lambda line: print(line, flush=True))
 
 
 def make_data():
-    """Generates the data set unless it is there whole: each part gets its `_dataset.json` last."""
+    """Generates the data set unless it is complete; the `_dataset.json` of each part is written last."""
     if all((DATA / part / "_dataset.json").exists() for part in ("train", "test")):
         print(f"demo: keeping the data set of an earlier run in {DATA}", flush=True)
         return
@@ -86,7 +86,7 @@ def make_data():
 
 
 def remove_old(directory, what):
-    """Removes what an earlier run left; refuses outside of demo/, where it would be somebody's work."""
+    """Removes a directory of an earlier run; raises UserError if it is outside demo/."""
     if not directory.exists():
         return
     if not directory.resolve().is_relative_to(DEMO.resolve()):
@@ -97,7 +97,7 @@ def remove_old(directory, what):
 
 
 def refuse_changed(directory):
-    """Raises UserError, naming a file, where a directory of the demo holds what the last demo did not leave there."""
+    """Raises UserError if a directory of the demo has a file that is not from the last demo; the message names it."""
     record = durable_file.read_json(RECORD, "remove demo/ yourself") if RECORD.exists() else {"files": []}
     known = record.get("files")
     new = [] if known is None else sorted(set(files_below(directory)) - set(known))
@@ -108,7 +108,7 @@ def refuse_changed(directory):
 
 
 def files_below(directory):
-    """-> the paths of the files below a directory of the demo, but for hidden ones, and the record itself."""
+    """Returns the paths of the files below a directory of the demo, without hidden files and the record."""
     paths = [path for path in directory.rglob("*") if not path.is_dir() or path.is_symlink()]
     return [str(path) for path in paths if not any(part.startswith(".") for part in path.parts)]
 
@@ -121,7 +121,7 @@ def remove_demo():
 
 
 def run_demo(workers):
-    """-> what the last line holds, a dict."""
+    """Runs the demo; returns the dict of the last line."""
     start = time.monotonic()
     model_dir = pathlib.Path(read_flag(FLAGFILE, "model_dir"))
     make_data()

@@ -1,6 +1,6 @@
-"""Draws docs/rooms.svg: the rooms of the package, one above the other as imports run, each with what is in it.
+"""Draws docs/rooms.svg: the packages of ctr_trainer in the order of their imports, each with its docstring.
 
-The order is that of pyproject.toml's contracts for import-linter, and the texts are the rooms' docstrings.
+The contracts for import-linter in pyproject.toml define the order.
 """
 
 import ast
@@ -31,7 +31,7 @@ HEAD = """\
 
 
 def layers(container):
-    """-> from top to bottom, the rooms of each line of the contract about the package `container`; those there are."""
+    """Returns the existing packages in each line of the contract of the package `container`, from top to bottom."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     (contract,) = (each for each in contracts if each.get("containers") == [container])
@@ -41,7 +41,7 @@ def layers(container):
 
 
 def said_of(package):
-    """-> the first line of a package's docstring."""
+    """Returns the first line of a package's docstring."""
     return ast.get_docstring(ast.parse((ROOT / package.replace(".", "/") / "__init__.py").read_text())).splitlines()[0]
 
 
@@ -51,7 +51,7 @@ def text(x, y, words, kind=""):
 
 
 def draw():
-    """-> the picture, as the text of an SVG file."""
+    """Returns the picture as the text of an SVG file."""
     out, y = [], GAP
     for line in layers("ctr_trainer"):
         within = layers("ctr_trainer.embedding") if "embedding" in line else []

@@ -1,7 +1,7 @@
-"""mkdocs calls it: pages of the site that are files outside of docs/, and links to those files.
+"""Hooks of mkdocs that add files outside docs/ as pages of the site, and convert links to these files.
 
-README.md is the site's first page, and the programs of examples/ are a page together. A link to one of these files is
-right where it stands in the repository, and becomes one to the page.
+README.md is the first page of the site, and the programs in examples/ are one page. Links to these files work in the
+repository, and are converted to links to the pages.
 """
 
 import pathlib
@@ -28,18 +28,18 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    # What belongs to a list's item `1. ` stands at the third column in CommonMark, and at the fourth for mkdocs.
+    # The content of a list item `1. ` is indented by three columns in CommonMark, but by four for mkdocs.
     markdown = re.sub(r"^(?=(?: {4})* {3}\S)", " ", markdown, flags=re.MULTILINE)
     return to_pages(markdown, r"\]\(\.\./")
 
 
 def of_root(text):
-    """-> the text of a file of the root as a page: its links to docs/ and to other files of the root."""
+    """Converts a file of the root to a page: adapts its links to docs/ and to other files of the root."""
     return to_pages(re.sub(r"(\]\(|src=\")docs/", r"\1", text), r"\]\(")
 
 
 def to_pages(text, begin):
-    """-> a text whose links to files outside of docs/ lead to their pages; `begin` is how such a link begins."""
+    """Converts links to files outside docs/ to links to their pages; `begin` is a pattern of their start."""
     for name, page in PAGES.items():
         text = re.sub(begin + re.escape(name), f"]({page}", text)
     text = re.sub(begin + r"examples/(\w+)\.py", rf"]({EXAMPLES}#\1", text)
@@ -47,7 +47,7 @@ def to_pages(text, begin):
 
 
 def examples():
-    """-> the page with the programs of examples/."""
+    """Returns the page with the programs in examples/."""
     lines = ["# Example programs"]
     for path in sorted((ROOT / "examples").glob("*.py")):
         lines += ["", f"## examples/{path.name} {{#{path.stem}}}", "", "```python", path.read_text().rstrip(), "```"]

@@ -7,7 +7,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 
 
 def values(checkpoint):
-    """-> dict of its dense variables by name, its `keys` in order, and their `rows`."""
+    """Returns a dict of the dense variables by name, the sorted `keys`, and their `rows`."""
     reader = tf.train.load_checkpoint(checkpoint.dense_prefix)
     dense = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]

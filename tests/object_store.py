@@ -59,7 +59,7 @@ class ObjectStore:
             os.kill(self.pid, signal.SIGCONT)
 
     def keys(self, below=""):
-        """-> names of all objects whose names begin with a text, sorted."""
+        """Returns the names of all objects with a prefix, sorted."""
         from pyarrow import fs
 
         found = self._filesystem().get_file_info(fs.FileSelector(f"{BUCKET}/{below}", True, recursive=True))
@@ -73,7 +73,7 @@ class ObjectStore:
         return f"s3://{BUCKET}/{name}"
 
     def get(self, name):
-        """-> the bytes of an object."""
+        """Returns the bytes of an object."""
         with self._filesystem().open_input_stream(f"{BUCKET}/{name}", compression=None) as file:
             return file.read()
 

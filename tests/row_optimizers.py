@@ -6,7 +6,7 @@ from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
 
 def row_optimizer(name, **settings):
-    """-> the RowOptimizer of that name, with those of the settings that it has."""
+    """Returns the RowOptimizer with this name, and with the settings that it supports."""
     kind = ROW_OPTIMIZERS[name]
     own = {field.name for field in dataclasses.fields(kind)}
     return kind(**{setting: value for setting, value in settings.items() if setting in own})

@@ -101,7 +101,7 @@ def write_csv(path, rows, seed=0):
 
 
 def make(directory, rows, seed=0, labels=1):
-    """-> the path of a converted data set of `rows` examples below `directory`.
+    """Makes a converted data set of `rows` examples below `directory`, and returns its path.
 
     Args:
       labels: 1 for `clicked`, 2 for `clicked` and `bought`.

@@ -39,7 +39,7 @@ def write(directory):
 
 
 def examples(path, missing=None):
-    """-> list of dicts, the raw values of a csv file; `missing` in place of a number that is not there."""
+    """Returns the raw values of a CSV file as a list of dicts; `missing` replaces missing numbers."""
     with open(path) as file:
         rows = list(csv.DictReader(file))
     found = [{name: row[name] for name in BYTES} for row in rows]

@@ -1,4 +1,4 @@
-"""The rooms of the package: who imports whom, what is in each, and that a name stands for one thing."""
+"""The packages: their imports, their docstrings, and the uniqueness of class names."""
 
 import ast
 import collections

@@ -15,7 +15,7 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.system.messages.errors import UserError
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
-# The titles of the tables, by what their rows have as many of.
+# The titles of the tables, by the quantity that is equal in all rows.
 STEP_TITLES = {EXAMPLES: "Equal examples", STEPS: "Equal optimizer steps"}
 _CHANGES = {EXAMPLES: "equal examples", STEPS: "equal steps: larger batches", FEWER_STEPS: "fewer steps"}
 _BEST = "best_auc"
@@ -36,14 +36,14 @@ _COLUMNS = (
 )
 _NOTES = (
     "Seconds are for all examples of a row at its examples/s, without and with the run's evaluations. Over the row "
-    "above: by how many percent the examples/s are more. The batch size counts all workers in an optimizer step. "
-    "Training AUC is of the training examples, each as it came.",
-    "--scale_lr=linear_batches and sqrt_batches let the learning rates grow with the batches of a step.",
-    "*: its best AUC is the best so far, of this row and those above it.",
+    "above: the increase of the examples/s in percent. The batch size counts all workers in an optimizer step. The "
+    "training AUC is computed on the training examples, each scored before it is trained on.",
+    "--scale_lr=linear_batches and sqrt_batches scale the learning rates with the number of batches per step.",
+    "*: the best AUC of this row exceeds the best AUC of all rows above it.",
 )
 _ABOUT_CHANGES = (
-    "Equal examples = larger batches + fewer steps. Larger batches: as many steps as one batch a step makes, each of K "
-    "batches. Fewer steps: a K-th of these, against all of them."
+    "Equal examples = larger batches + fewer steps. Larger batches: as many steps as with one batch a step, each on K "
+    "batches. Fewer steps: one K-th of these steps compared with all of them."
 )
 SUMMARY = "time and AUC for each of --accumulation_steps=1,2,4,8, at equal examples or equal optimizer steps"
 _DEFAULT_BATCHES = (1, 2, 4, 8)
@@ -54,9 +54,9 @@ class AccumulationSetting:
     """The setting that one row measures.
 
     Attributes:
-      batches: number of batches of each worker in an optimizer step.
-      steps: number of optimizer steps whose speed is measured.
-      warmup: number of optimizer steps before them.
+      batches: number of batches per worker in an optimizer step.
+      steps: number of measured optimizer steps.
+      warmup: number of optimizer steps before the measured ones.
       batch_examples: number of examples in one batch of all workers.
     """
 
@@ -228,7 +228,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
     host, workers = report.describe(), max(bench.workers)
     chosen = settings(listed.train.accumulation_steps, flags.equal, bench, experiment)
     measured = list(dict.fromkeys(setting for own in chosen.values() for setting in own))
-    # Data that is made has a row for each example of the longest run: overfitting would lower the AUC as well.
+    # Generated data has a row for each example of the longest run, as repeated rows would lower the AUC by overfitting.
     rows = max(bench.rows, *(setting.examples for setting in measured))
     experiment = with_data(dataclasses.replace(bench, rows=rows), experiment)
     jobs = [job(setting, experiment, workers, flags.evaluations) for setting in measured]
@@ -248,7 +248,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
     }
     lines = [
         f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; --scale_lr={experiment.train.scale_lr}; "
-        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all runs in turn",
+        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each with another seed, all runs in turn",
         *report_lines(tables, changes, bench.rounds),
         *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
@@ -264,7 +264,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
 def settings(
     batches: Sequence[int], equal: Sequence[str], bench: BenchFlags, experiment: Experiment
 ) -> dict[str, list[AccumulationSetting]]:
-    """Returns the settings to measure, by what they have as many of. One batch a step comes first.
+    """Returns the settings to measure, by the quantity that is equal. One batch per step comes first.
 
     Args:
       batches: --accumulation_steps, where 0 means 1; () for the default.

@@ -43,9 +43,9 @@ class NetworkFlags(Settings, title="Bench network"):
     )
     dense_params: tuple[str, ...] = setting(
         (),
-        "dense networks to measure in turn. resnet50, vgg16 or a number: layers with as many parameters; conv: "
-        "convolutions with the parameters of ResNet-50; none: --hidden_units. With /N at the end, such as "
-        "resnet50/100, an N-th of the parameters",
+        "dense networks to measure in turn. resnet50, vgg16 or a number: layers with this number of parameters; conv: "
+        "convolutions with the parameters of ResNet-50; none: --hidden_units. A suffix /N, such as resnet50/100, "
+        "divides the number of parameters by N",
         "name",
     )
     ways: tuple[str, ...] = setting(
@@ -91,18 +91,18 @@ class BenchFlags(Settings, title="Bench"):
 
     @property
     def trace_steps(self) -> int:
-        """The number of steps between two traced steps, and of the warm-up."""
+        """The number of steps between two traced steps; also the number of warm-up steps."""
         return max(2, min(_TRACE_STEPS, self.steps // 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class ListedTraining(TrainSettings):
-    """Training settings whose batches of a step are a list."""
+    """Training settings with a list of numbers of batches per optimizer step."""
 
-    accumulation_steps: tuple[int, ...] = setting(  # type: ignore[assignment]  # A list is what sets it apart.
+    accumulation_steps: tuple[int, ...] = setting(  # type: ignore[assignment]  # The base class has one number.
         (),
-        "batches per optimizer step, 1 if not given; for `accumulation` a list to compare, 1,2,4,8 if not given; 0 or "
-        "1 accumulates none",
+        "batches per optimizer step, 1 if not given; for `accumulation` a list to compare, 1,2,4,8 if not given; 0 and "
+        "1 do not accumulate",
         "batches",
         minimum=0,
         example=(1, 2, 4),
@@ -111,11 +111,11 @@ class ListedTraining(TrainSettings):
 
 @dataclasses.dataclass(frozen=True)
 class ListedExperiment(Experiment):
-    """What the jobs of a bench train, with a list of the batches of a step."""
+    """The experiment of a benchmark's jobs, with a list of numbers of batches per optimizer step."""
 
     train: ListedTraining = ListedTraining()
 
     def of_job(self, accumulation_steps: int) -> Experiment:
-        """Returns the `Experiment` of jobs that have --accumulation_steps in common."""
+        """Returns the `Experiment` with one value of --accumulation_steps."""
         train = TrainSettings(**{**vars(self.train), "accumulation_steps": accumulation_steps})
         return Experiment(**{**vars(self), "train": train})

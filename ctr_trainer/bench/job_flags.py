@@ -17,13 +17,13 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import run_command
 
-# The settings that a `Job` has itself.
+# The settings that a `Job` sets itself.
 _OF_JOBS = (
     *("model_dir", "max_steps", "epochs", "phase_steps", "summary_steps"),
     *("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs"),
 )
 _LEAST_WARMUP = 2
-# With Horovod's default pace a search takes at least 1,200 steps; with this pace it takes 135.
+# By Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135.
 _PACE = {
     "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
@@ -33,17 +33,16 @@ AUTOTUNE_LEAST_STEPS = 60  # With fewer steps, a search writes no rows.
 
 
 def with_data(bench: BenchFlags, experiment: Experiment) -> Experiment:
-    """Returns the experiment with data to train and evaluate on, which is made if none is given, and deterministic.
+    """Returns the experiment with deterministic runs and with data, which is generated if none is given.
 
-    If other settings, or limits of the feature spec, exclude deterministic runs, the experiment stays as it is in this
-    respect.
+    If other settings or limits of the feature spec exclude deterministic runs, `deterministic` stays unchanged.
 
     Raises:
       UserError: only one of --train_data and --eval_data is given, or the data cannot be made.
     """
     data = experiment.data
     if bool(data.train_data) != bool(data.eval_data):
-        raise UserError("speed and AUC need both --train_data and --eval_data; without either, data is made for them")
+        raise UserError("speed and AUC need both --train_data and --eval_data; give neither to generate both")
     if not data.train_data:
         made = os.path.abspath(os.path.join(bench.output, f"synthetic-{bench.rows}"))
         if not os.path.exists(os.path.join(made, "test", dataset.FILE)):
@@ -108,9 +107,9 @@ def described(experiment: Experiment, model: str | None = None) -> str:
 
 
 def equal_examples(flags: Sequence[str], bench: BenchFlags, experiment: Experiment) -> tuple[int, int]:
-    """Returns (steps, warmup) with which a job with these flags trains on as many examples as the default.
+    """Returns the (steps, warmup) in which a job with these flags trains on as many examples as the default.
 
-    Each is at least two steps, so that one step is traced and one is not.
+    Each is at least two, so that one step is traced and one is not.
     """
     given = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
     values = by_flag(experiment)
@@ -130,5 +129,5 @@ def autotune_flags(log: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def autotune_pace() -> tuple[tuple[str, str], ...]:
-    """Returns the environment variables of a fast search, (name, value) each; what the user has set stays."""
+    """Returns the environment variables of a fast search, (name, value) each; variables that the user set are kept."""
     return tuple((name, os.environ.get(name, value)) for name, value in _PACE.items())

@@ -23,7 +23,7 @@ _SECONDS = 12.0
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")
 
-# What a worker leaves, see `worker.result`; the workers of a run by rank; the runs of a job by round; rounds by job.
+# The result of a worker, see `worker.result`; the results of a run by rank; the runs of a job by round; rounds by job.
 RankResult = dict[str, Any]
 Ranks = list[RankResult]
 Rounds = list[Ranks]
@@ -53,9 +53,9 @@ class Progress:
     """Prints to stderr how long all runs will take, and before each run how much time is left.
 
     On a terminal it redraws `deepfm 5 Gbit plain: 4/10 runs |###   | 01:10, about 2 min 30 s left`; elsewhere it prints
-    one line for each run. The weight of a run is its workers divided by the cores, so that a run of four workers on two
-    cores counts as two runs of one worker. Until the first run has ended, the time of a run is a guess; then it is the
-    mean so far.
+    one line for each run. The weight of a run is its number of workers divided by the number of cores, so that a run of
+    four workers on two cores counts as two runs of one worker. Until the first run has ended, the time of a run is a
+    guess; then it is the mean so far.
 
     Args:
       jobs: the jobs, each with a different name.
@@ -133,8 +133,8 @@ class Job:
       name: the name in the report.
       workers: number of processes; one worker runs without horovodrun.
       flags: flags of `train`, such as "--batch_size=512".
-      steps: number of steps that are measured.
-      warmup: number of steps before them that are not measured.
+      steps: number of measured steps.
+      warmup: number of steps before the measured ones.
       core_shares: number of equal parts into which the cores of a machine are divided; each worker gets one part. 0 for
         as many parts as workers.
       environment: additional environment variables, (name, value) each.
@@ -199,8 +199,10 @@ class Job:
 
 
 def environment(workers: int) -> dict[str, str]:
-    """Returns the environment of a job: this interpreter comes first on the PATH, the workers on this machine share its
-    cores as threads, and TensorFlow logs errors only.
+    """Returns the environment of a job.
+
+    This interpreter comes first on the PATH, each worker has its share of the machine's cores as threads, and
+    TensorFlow logs errors only.
     """
     threads = str(max(usable_cores() // workers, 1))
     python_path = os.environ.get("PYTHONPATH")
@@ -220,8 +222,8 @@ def require_horovodrun() -> None:
     """Raises UserError if there is no horovodrun."""
     if shutil.which("horovodrun", path=_path()) is None:
         raise UserError(
-            "several workers are started by horovodrun, which is neither next to this Python nor on the PATH: build "
-            "Horovod with `python -m ctr_trainer.installation.build_horovod`, or measure one: --workers=1"
+            "several workers need horovodrun, which is neither next to this Python nor on the PATH: build Horovod with "
+            "`python -m ctr_trainer.installation.build_horovod`, or measure one worker with --workers=1"
         )
 
 
@@ -239,7 +241,7 @@ def run_rounds(
     Args:
       jobs: the jobs, each with a different name.
       rounds: number of runs of each job.
-      directory: directory for temporary results; it is made if it does not exist.
+      directory: directory for temporary results; created if it does not exist.
       timeout: longest time of one run, in seconds.
       seed: `--seed` of the first round; it increases by one with each round, so that the spread of the AUC includes the
         effect of the seed. None keeps the seeds of the jobs.
@@ -274,9 +276,7 @@ def run_rounds(
 
 
 def scratch(directory: str | os.PathLike[str]) -> "tempfile.TemporaryDirectory[str]":
-    """Returns the context manager of a new directory in `directory`, which is made if it does not exist. The block's
-    end removes the new directory.
-    """
+    """Returns a context manager that creates a temporary directory in `directory`, and `directory` if necessary."""
     os.makedirs(directory, exist_ok=True)
     return tempfile.TemporaryDirectory(prefix="runs-", dir=directory)
 

@@ -10,7 +10,7 @@ from ctr_trainer.bench.jobs import Job, Ranks, Rounds, run_rounds
 from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, gains, write_report
 from ctr_trainer.experiment.experiment import Experiment
 
-SUMMARY = "one process, one with two devices, two processes, two with accumulation: time and validation AUC"
+SUMMARY = "time and validation AUC of one process, one with two devices, two processes, and two with accumulation"
 ONE = "one worker"
 _DEVICES = 2
 _ACCUMULATION_STEPS = 5
@@ -65,7 +65,7 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
 
 
 def methods(experiment: Experiment) -> list[Method]:
-    """Returns the methods, which train on the same examples; two towers have the learning rates of two workers."""
+    """Returns the methods, which all train on the same examples; two towers use the learning rates of two workers."""
     training, embedding = experiment.train, experiment.run.embedding
     rates = (
         f"--batch_size={_DEVICES * experiment.data.batch_size}",
@@ -166,12 +166,12 @@ def _lines(
     steps = ", ".join(f"{method.name} {batches // method.batches:,}" for method in chosen)
     return [
         f"{described(experiment)}; {examples:,} examples by each method, then evaluated; median (range) of "
-        f"{bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all methods in turn",
+        f"{bench.rounds} round{'s' * (bench.rounds > 1)}, each with another seed, all methods in turn",
         "",
         *format_table(["method", "batch size", *columns], cells),
         "",
-        f"Optimizer steps: {steps}. Speed-up and time saved are percent of one worker's time. Over the row above: by "
-        "how many percent the examples/s are more. The batch size counts all workers in an optimizer step.",
+        f"Optimizer steps: {steps}. Speed-up and time saved are in percent of one worker's time. Over the row above: "
+        "the increase of the examples/s in percent. The batch size counts all workers in an optimizer step.",
         *([ONE_ROUND] if bench.rounds == 1 else []),
         *(f"{name} failed: {error}" for name, error in failed.items()),
     ]

@@ -1,4 +1,4 @@
-"""What benchmarks train in addition to the models of the package: convolutions, and a model in towers."""
+"""Models for benchmarks only: a convolutional network, and any model of the package split into towers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def in_towers(model_fn: Callable[..., EstimatorSpec], towers: int) -> Callable[.
 
     Let W_i be the sum of the weights of part i's examples, and L_i its loss. The loss is sum_i W_i L_i / sum_i W_i, so
     that its gradient equals the gradient of the whole batch. On a machine with at least as many GPUs as towers, tower i
-    is on GPU i; otherwise all towers are on the processor, whose threads compute them concurrently.
+    is on GPU i; otherwise all towers are on the CPU, whose threads compute them concurrently.
 
     Args:
       model_fn: the function of one of this package's models, whose params are `ModelParams`.
@@ -95,16 +95,16 @@ def in_towers(model_fn: Callable[..., EstimatorSpec], towers: int) -> Callable[.
         if mode != ModeKeys.TRAIN:
             return model_fn(features, labels, mode, params)
         if params.batch_norm:
-            raise UserError("towers normalize over their own part of a batch: leave out --batch_norm")
+            raise UserError("--batch_norm would normalize each tower over its own part of a batch: leave it out")
         assert features.batch_size is not None  # All batches of a training have one size.
         size, rest = divmod(features.batch_size, towers)
         if rest:
-            raise UserError(f"a batch of {features.batch_size} examples does not divide by {towers} towers")
+            raise UserError(f"a batch of {features.batch_size} examples is not divisible by {towers} towers")
         on_gpus = gpus_of(towers) > 0
         specs, weights = [], []
         for number in range(towers):
             part = _Part(features, size, number)
-            # The head passes the loss that is to be trained to train_op_fn, which here returns it.
+            # The head passes the training loss to train_op_fn, which here returns it unchanged.
             own = dataclasses.replace(params, train_op_fn=lambda loss, _: loss)
             with (
                 tf1.variable_scope(tf1.get_variable_scope(), reuse=number > 0),
@@ -124,7 +124,7 @@ def in_towers(model_fn: Callable[..., EstimatorSpec], towers: int) -> Callable[.
 
 
 class _Part(Features):
-    """The features of part `number` of a batch that is cut into parts of `size` examples."""
+    """The features of part `number` of a batch, whose parts have `size` examples each."""
 
     def __init__(self, whole: FedFeatures, size: int, number: int) -> None:
         super().__init__(whole.spec, whole.statistics)
@@ -138,5 +138,5 @@ class _Part(Features):
     def _make(self, name: str) -> tf.Tensor:
         return self.cut(self._whole[name])
 
-    # `_make` calls none of these.
-    _raw_dense = _weight = _segment = _sequence = _mask = None  # type: ignore[assignment]  # They make the whole batch.
+    # These make tensors of the whole batch, and `_make` does not call them.
+    _raw_dense = _weight = _segment = _sequence = _mask = None  # type: ignore[assignment]

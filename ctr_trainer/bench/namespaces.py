@@ -1,6 +1,6 @@
-"""Several machines on one: network namespaces that are joined by a bridge, each behind a link of limited speed.
+"""Simulates several machines on one, by network namespaces behind links of limited speed that a bridge connects.
 
-The bridge is in a namespace as well, so that the network of the machine itself does not change.
+The bridge is in a namespace as well, so that the machine's own network does not change.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ _TIMEOUT_SECONDS = 30
 _MOST_MACHINES = 250
 _NAMED = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux", "unshare": "util-linux"}
-# The size of a token bucket: enough for a scheduler's tick at 10 Gbit/s, and too little to hide a limit.
+# The size of a token bucket: enough for a scheduler's tick at 10 Gbit/s, and small enough not to hide the limit.
 _BURST_BYTES = 256 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A machine.
+    """A simulated machine.
 
     Attributes:
       namespace: name of its network namespace.
@@ -55,7 +55,7 @@ class Machine:
 
 
 def require_privileges(tools: Mapping[str, str] = PACKAGES) -> None:
-    """Raises UserError if this process cannot make machines; the message says why.
+    """Raises UserError, with the reason, if this process cannot create the namespaces.
 
     Args:
       tools: dict of program -> the package that contains it.
@@ -63,17 +63,15 @@ def require_privileges(tools: Mapping[str, str] = PACKAGES) -> None:
     missing = {name: package for name, package in tools.items() if _find(name) is None}
     if missing:
         names, packages = ", ".join(missing), " ".join(dict.fromkeys(missing.values()))
-        raise UserError(
-            f"`bench network` needs {names}, not found here: install {packages} (apt-get install {packages})"
-        )
+        raise UserError(f"`bench network` needs {names}, which are not on the PATH: apt-get install {packages}")
     if os.geteuid() != 0:
         raise UserError(
-            "`bench network` makes network namespaces, which only root may: run it as root, or in a virtual machine"
+            "`bench network` creates network namespaces, for which it must run as root: use sudo or a virtual machine"
         )
 
 
 def tool(name: str) -> str:
-    """Returns the path of a program, also if it is in a directory that only root's PATH has; its name if not found."""
+    """Returns the path of a program on the PATH or in /usr/sbin or /sbin; its name if it is not found."""
     return _find(name) or name
 
 
@@ -83,7 +81,7 @@ def _find(name: str) -> str | None:
 
 @contextlib.contextmanager
 def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
-    """Yields machines that can reach each other, at full speed, and cannot reach any other machine.
+    """Yields machines that can reach each other at full speed, and no other machine.
 
     At the end of the block, also on an exception or SIGTERM, all processes on the machines are killed and the
     namespaces are removed. If this process is killed by SIGKILL, they stay until the next call, which calls
@@ -91,7 +89,7 @@ def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
 
     Args:
       count: number of machines.
-      cores: cores of this machine that they run on, in turn.
+      cores: cores of this machine, which are assigned to the machines in turn.
 
     Raises:
       UserError: this process lacks a program or a privilege.
@@ -130,13 +128,13 @@ def limit(found: Sequence[Machine], gbit: float) -> None:
     """
     switch = re.sub(r"-\d+$", "-switch", found[0].namespace)
     for number, machine in enumerate(found):
-        # The speed of receiving is limited at the port of the switch that sends to the machine.
+        # The receiving speed is limited at the port of the switch that sends to the machine.
         for namespace, device in ((machine.namespace, INTERFACE), (switch, f"port{number}")):
             if gbit:
                 rate = f"{gbit * 1000:g}mbit"
                 shape = ("rate", rate, "burst", str(_BURST_BYTES), "latency", "50ms")
                 _inside(namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *shape)
-            else:  # Without a check: there may be no limit to remove.
+            else:  # There may be no limit to remove, so a failure is ignored.
                 _inside(namespace, "tc", "qdisc", "del", "dev", device, "root", check=False)
 
 
@@ -154,7 +152,7 @@ def remove_leftovers() -> list[str]:
 def _add(machine: Machine, found: Sequence[Machine], switch: str, port: str) -> None:
     _ip("netns", "add", machine.namespace)
     # Horovod 0.28.1 ignores --network-interface when it connects the workers of a process set (gloo_context.cc,
-    # InitializeForProcessSet). It listens on the address of its host name, so that name must lead to this address.
+    # InitializeForProcessSet). It listens on the address of its host name, so the name must resolve to this address.
     hosts = _ETC / machine.namespace / "hosts"
     hosts.parent.mkdir(parents=True)
     hosts.write_text("".join(["127.0.0.1 localhost\n", *(f"{each.address} {each.name}\n" for each in found)]))
@@ -195,7 +193,7 @@ def _run(command: Sequence[str], check: bool = True) -> str:
     if check and done.returncode:
         raise UserError(
             f"this kernel does not let `bench network` make its machines: {' '.join(command)}: {done.stderr.strip()}; "
-            "it takes network namespaces, veth, bridge and sch_tbf, which a container has only with CAP_SYS_ADMIN and "
+            "it needs network namespaces, veth, bridge and sch_tbf, which a container has only with CAP_SYS_ADMIN and "
             "CAP_NET_ADMIN"
         )
     return done.stdout

@@ -1,4 +1,4 @@
-"""Measures a job over several machines with a limited network. The machines are network namespaces on this machine."""
+"""Measures a job on several machines with a limited network. The machines are network namespaces on this machine."""
 
 import functools
 import math
@@ -42,7 +42,7 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import autotune
 from ctr_trainer.system.messages.errors import UserError
 
-SUMMARY = "one job over --machines=4 with --gbit=2.5,5 between them, built on this machine (root)"
+SUMMARY = "one job on --machines=4 with --gbit=2.5,5 between them, simulated on this machine (needs root)"
 ALONE = "one worker"
 SEARCHING, TUNED = "searching", "tuned"
 AUTOTUNE = "autotune"
@@ -59,7 +59,7 @@ _DEFAULT_WAYS = ("plain", "fp16", AUTOTUNE)
 _MEANINGS = {
     **{way: " ".join(flags) or "an allreduce each step" for way, flags in WAYS.items()},
     SEARCHING: "--autotune, while Horovod searches for its best settings",
-    TUNED: "--autotune_log, with the best settings of the search before it",
+    TUNED: "--autotune_log, with the best settings of the preceding search",
 }
 _DEFAULT_GBIT = ("2.5", "5")
 
@@ -71,10 +71,10 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
     towers = networks(names, scale)
     if experiment.run.embedding.service != "auto":
         raise UserError(
-            "`bench network` starts a service of its own on the first machine: leave out --embedding_service"
+            "`bench network` starts its own embedding service on the first machine: leave out --embedding_service"
         )
     if CONVOLUTION in towers and experiment.model.model_params:
-        raise UserError(f"--dense_params={CONVOLUTION} is a model of its own: leave out --model_params")
+        raise UserError(f"--dense_params={CONVOLUTION} replaces the model: leave out --model_params")
     namespaces.require_privileges({**namespaces.PACKAGES, **network_job.SSH_PACKAGES})
     require_horovodrun()
     host, cores = report.describe(), sorted(os.sched_getaffinity(0))
@@ -107,7 +107,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         ),
     ]
     lines = [
-        f"{trained}; {flags.machines} machines with a core each; {bench.steps} steps a run; "
+        f"{trained}; {flags.machines} machines with one core each; {bench.steps} steps per run; "
         f"{bench.rounds} round{'s' * (bench.rounds > 1)}, all jobs in turn",
         *_tables(found, columns, flags.machines),
         "",
@@ -116,7 +116,7 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
     ]
     if flags.machines > host["cores"]:
         lines.append(
-            f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them."
+            f"{flags.machines} machines share {host['cores']} cores here, so more machines do not compute faster."
         )
     lines += [f"{name} failed: {error}" for name, error in failed.items()]
     results = {
@@ -173,7 +173,7 @@ class _JobMaker:
         )
 
     def job_of_way(self, place: str, way: str, workers: int, log: pathlib.Path) -> Job:
-        """Returns the job of a way at a place such as `5 Gbit`. SEARCHING writes the log, and TUNED reads it."""
+        """Returns the job of a way at a place, such as `5 Gbit`. The way SEARCHING writes the log, TUNED reads it."""
         name = f"{place} {way}"
         if way == SEARCHING:
             more, least = autotune_flags(log), AUTOTUNE_LEAST_STEPS
@@ -239,7 +239,7 @@ def _tables(
     lines = []
     for tower, own in columns.items():
         lines += ["", f"{tower}, medians:", *network_columns.table(own)]
-    lines += ["", "Time for equal data, percent of one worker's; median (range)."]
+    lines += ["", "Time for equal data, in percent of one worker's time; median (range)."]
     for tower, rows in found.items():
         shown = list(dict.fromkeys(way for row in rows.values() for way in row))
         table = []
@@ -253,8 +253,8 @@ def _tables(
 def _about(towers: Collection[str], bench: BenchFlags, experiment: Experiment, scale: float) -> list[str]:
     lines = [
         f"Total time is for the {(bench.steps + bench.trace_steps) * experiment.train.accumulation_steps} batches "
-        "of one worker, shared among all. Receiving and sending are a machine's, the mean of all; of jobs on one "
-        "machine, what passes its loopback.",
+        "of one worker, divided among all workers. Receiving and sending are means over the machines; for jobs on one "
+        "machine, they are the traffic of its loopback interface.",
     ]
     if any(tower in PARAMS for tower in towers):
         lines += REFERENCE_TEXT
@@ -267,7 +267,7 @@ def _about(towers: Collection[str], bench: BenchFlags, experiment: Experiment, s
 
 def _draw(path: str, tower: str, rows: Mapping[str, Mapping[str, Figure | None]]) -> None:
     bars = {f"{place}, {way}": value for place, row in rows.items() for way, value in row.items()}
-    chart.draw_bars(path, f"Time for equal data, {tower}", "percent of one worker's", bars)
+    chart.draw_bars(path, f"Time for equal data, {tower}", "percent of one worker's time", bars)
 
 
 def _place(gbit: float) -> str:
@@ -290,6 +290,6 @@ def _ways(names: Sequence[str]) -> list[str]:
     """Returns the ways to measure; autotune becomes SEARCHING and TUNED."""
     wrong = [name for name in names if name not in _WAYS]
     if wrong:
-        raise UserError(f"--ways={','.join(names)}: there is no {', '.join(wrong)}, only {', '.join(_WAYS)}")
+        raise UserError(f"--ways={','.join(names)}: unknown {', '.join(wrong)}, expected {', '.join(_WAYS)}")
     chosen = names or _DEFAULT_WAYS
     return [way for name in chosen for way in ((SEARCHING, TUNED) if name == AUTOTUNE else (name,))]

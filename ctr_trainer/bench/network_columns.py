@@ -30,11 +30,11 @@ class Column:
       update_gradients_ms: time of a step in which gradients are exchanged and variables are updated; None for neither.
       accounted: share of the step that the phases add up to; the least of the workers.
       received_gbit: Gbit/s that the job's network interface receives, the mean of the workers' machines.
-      sent_gbit: Gbit/s that it sends.
-      link_share: the greater of the two divided by the speed of the machines' links; None if they have no limit.
+      sent_gbit: Gbit/s that the job's network interface sends, the mean of the workers' machines.
+      link_share: the greater of these two divided by the speed of the machines' links; None if they have no limit.
       resident_bytes: memory of each worker, by rank.
       service_resident_bytes: memory of the embedding service; None without one.
-      gpu_bytes: memory of the GPU in which most was in use; None without GPUs that NVML reports on.
+      gpu_bytes: the most memory in use on one GPU; None without GPUs that NVML reports on.
     """
 
     total_seconds: Figure
@@ -73,7 +73,7 @@ def measure(
     Args:
       rounds: results of the ranks in each round.
       alone: results of one worker in each round; None if its job failed.
-      examples: number of examples that `total_seconds` is for.
+      examples: number of examples that `total_seconds` refers to.
       interface: network interface that the job uses, such as `lo`.
       batches: number of batches of a step.
       gbit: speed of the machines' links, in each direction; 0 for no limit.
@@ -184,7 +184,7 @@ def _speed(gbit: Figure) -> str:
 
 
 def _range(workers: Sequence[Figure]) -> str:
-    """Returns the least and the most megabytes of a worker, such as `702-715`."""
+    """Returns the smallest and the largest number of megabytes of a worker, such as `702-715`."""
     medians = [each.median / 1e6 for each in workers]
     return "-".join(dict.fromkeys(f"{each:,.0f}" for each in (min(medians), max(medians))))
 

@@ -1,4 +1,4 @@
-"""Jobs over several machines with a limited network, which reach each other by SSH."""
+"""Jobs on several machines that reach each other by SSH over a limited network."""
 
 import contextlib
 import dataclasses
@@ -28,17 +28,17 @@ _SERVICE_SECONDS = 120.0
 
 @contextlib.contextmanager
 def ssh_daemons(machines: Sequence[Machine], directory: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-    """Starts a daemon on each machine, and stops them at the end of the block.
+    """Starts an SSH daemon on each machine, and stops the daemons at the end of the block.
 
     Args:
-      machines: the machines; `namespaces.machines` kills any processes that the daemons leave.
-      directory: directory for keys, settings and logs, which only this user may read.
+      machines: the machines; `namespaces.machines` kills any processes that the daemons leave running.
+      directory: directory for keys, settings and logs; only this user may have access.
 
     Yields:
       directory with an `ssh` that reaches the machines; put it at the front of a PATH.
 
     Raises:
-      UserError: a daemon does not answer in time; the message has its log.
+      UserError: a daemon does not answer in time; the message contains its log.
     """
     directory = pathlib.Path(directory).resolve()
     for name in ("host", "client"):
@@ -70,7 +70,7 @@ def ssh_daemons(machines: Sequence[Machine], directory: str | os.PathLike[str]) 
 
 @contextlib.contextmanager
 def directory_in_use(directory: pathlib.Path) -> Iterator[None]:
-    """Makes a directory if it does not exist. If so, the block's end removes it, unless another process uses it."""
+    """Creates a directory if it does not exist, and then removes it at the end unless another process uses it."""
     own = not directory.exists()
     directory.mkdir(mode=0o755, exist_ok=True)
     users = os.open(directory, os.O_RDONLY)
@@ -110,7 +110,7 @@ def _ssh_settings(directory: pathlib.Path) -> str:
             f"  Port {_SSH_PORT}",
             f"  IdentityFile {directory / 'client'}",
             "  IdentitiesOnly yes",
-            "  UserKnownHostsFile /dev/null",  # The user's own file is not for hosts that soon disappear.
+            "  UserKnownHostsFile /dev/null",  # The hosts are temporary, so the user's own file must not list them.
             "  GlobalKnownHostsFile /dev/null",
             "  StrictHostKeyChecking no",
             "  BatchMode yes",
@@ -152,7 +152,7 @@ class MachineService(LocalService):
           machine: the machine.
           directory: directory of its log and its token.
           data_dir: directory that contains the jobs' model directories.
-          timeout: seconds in which the starting service may do nothing, see `LocalService`.
+          timeout: longest time in seconds without progress while the service starts, see `LocalService`.
 
         Raises:
           UserError: the service ended or does not answer.
@@ -170,10 +170,10 @@ class MachineService(LocalService):
 
 @dataclasses.dataclass(frozen=True)
 class NetworkJob:
-    """A `Job` with one worker on each machine, a limited network, and its own embedding service on the first machine.
+    """A `Job` with one worker per machine, a limited network, and its own embedding service on the first machine.
 
     Attributes:
-      job: the job, without the flags and the environment that its machines add.
+      job: the job; `run` adds flags and environment variables for the machines.
       machines: the machines.
       gbit: limit of the network in Gbit/s; 0 for no limit.
       programs: directory with the `ssh` that reaches the machines.
@@ -213,7 +213,7 @@ class NetworkJob:
             service = MachineService(self.machines[0], pathlib.Path(own), runs, _SERVICE_SECONDS)
             with service:
                 rows = (f"--embedding_service={service.address}", f"--token_file={service.token_file}")
-                # sshd does not take the PATH of a profile for a command, and each machine has one core.
+                # sshd does not set a command's PATH from the user's profile, and each machine has one core.
                 variables = (("PATH", path), ("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
                 job = dataclasses.replace(
                     self.job,

@@ -14,7 +14,7 @@ _MODEL = "model"  # The experiment's own network.
 _ENDS = 64  # Width of the first and of the last layer.
 ONE_MACHINE = "one machine"
 
-# Reference times for equal data, in percent of the time of one GPU: by (tower, machines, Gbit/s, way), and of several
+# Reference times for equal data, in percent of the time of one GPU: by (tower, machines, Gbit/s, way), and for several
 # GPUs in one machine by (tower, GPUs).
 _REFERENCE = {
     ("resnet50", 4, 2.5, "plain"): 99,
@@ -25,14 +25,14 @@ _REFERENCE = {
 }
 _REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
 REFERENCE_TEXT = (
-    "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Our resnet50 and vgg16 have the "
-    "parameters, over the divisor, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to "
-    "160 times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine "
-    "computes.",
-    "Horovod's autotune took the first at 5 Gbit/s from 49% to 61%.",
+    "Reference: convolutional networks on 4 machines with one GPU each (or 4 GPUs in one machine). Here, resnet50 and "
+    "vgg16 are MLPs behind embeddings on CPU cores, with as many parameters divided by the divisor. A convolution "
+    "computes 50 to 160 times more with each parameter, so these MLPs reach the network limit sooner.",
+    "In the reference, Horovod's autotune changed resnet50 at 5 Gbit/s from 49% to 61%.",
 )
 CONVOLUTION_TEXT = (
-    "conv has the parameters of ResNet-50, over the divisor, in convolutions that compute as much with each of them."
+    "conv consists of convolutions with as many parameters as ResNet-50, divided by the divisor, and as much compute "
+    "per parameter."
 )
 
 
@@ -50,7 +50,7 @@ def channels_for(params: float) -> int:
       UserError: one channel has more parameters.
     """
     if params < parameters(1):
-        raise UserError(f"--dense_params: {params:g} parameters are too few for convolutions; lower the divisor")
+        raise UserError(f"--dense_params: {params:g} parameters are too few for convolutions; reduce the divisor")
     least = int(math.sqrt(params / parameters(1)))  # A lower bound: not all parameters grow with the square.
     return min(range(least, 2 * least + 1), key=lambda channels: abs(parameters(channels) - params))
 
@@ -86,7 +86,7 @@ def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
 
 
 def without_divisor(texts: Sequence[str]) -> tuple[list[str], float]:
-    """Returns the names in `--dense_params`, as `resnet50` of `resnet50/100`, and the divisor of their parameters.
+    """Returns the names in `--dense_params`, such as `resnet50` for `resnet50/100`, and the divisor of the parameters.
 
     Raises:
       UserError: a divisor is not a number of at least 1, or the divisors differ.
@@ -98,7 +98,7 @@ def without_divisor(texts: Sequence[str]) -> tuple[list[str], float]:
         divisors = {0.0}
     if len(divisors) > 1 or not 1 <= min(divisors) < math.inf:
         raise UserError(
-            f"--dense_params={','.join(texts)}: expected the same number of at least 1 behind each slash, as "
+            f"--dense_params={','.join(texts)}: expected the same number of at least 1 after each slash, such as "
             "resnet50/100,vgg16/100"
         )
     return names, divisors.pop()
@@ -109,7 +109,7 @@ def describe(names: Sequence[str], model: str) -> str:
 
     Args:
       names: the names in `--dense_params`.
-      model: name of the model whose hidden layers all networks but the convolutions are.
+      model: name of the model whose hidden layers the networks replace; the convolutions replace the whole model.
     """
     layers = [name for name in names if name != CONVOLUTION]
     parts = [f"{model} ({', '.join(layers)})"] if layers else []
@@ -123,7 +123,7 @@ def hidden_units(params: float) -> tuple[int, ...]:
     """
     h = round(math.sqrt(_ENDS**2 + params) - _ENDS)
     if h < 1:
-        raise UserError(f"--dense_params: {params:g} parameters are too few for a tower; lower the divisor")
+        raise UserError(f"--dense_params: {params:g} parameters are too few for hidden layers; reduce the divisor")
     return (_ENDS, h, h, _ENDS)
 
 

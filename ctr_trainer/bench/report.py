@@ -1,4 +1,4 @@
-"""The report of a benchmark: figures of several rounds as text, the machine, a table, JSON and charts."""
+"""Writes the report of a benchmark: a table of figures over several rounds, the machine, JSON and charts."""
 
 import dataclasses
 import importlib.metadata
@@ -17,7 +17,9 @@ from ctr_trainer import __version__
 from ctr_trainer.system.files import durable_file, outputs
 from ctr_trainer.system.processes import hardware
 
-ONE_ROUND = "One round tells no spread: equal jobs differ, and small differences mean nothing; --rounds=3 shows it."
+ONE_ROUND = (
+    "One round does not show the variance between equal jobs, so small differences mean nothing; --rounds=3 shows it."
+)
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "numba", "numpy", "pyarrow")
 _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
 _GPU_SECONDS = 20
@@ -64,7 +66,7 @@ def figure(values: Iterable[float | None]) -> Figure | None:
 
 
 def gains(before: Figure | None, rates: Figure | None) -> Figure | None:
-    """Returns by how many percent the examples/s of a row exceed the examples/s of the previous row, in each round.
+    """Returns, for each round, by how many percent the examples/s of a row exceed those of the previous row.
 
     Args:
       before: examples/s of the previous row; None if there is none.
@@ -184,7 +186,9 @@ def write_report(
       UserError: a file with one of these names exists and is not an earlier report.
     """
     busy = machine["load"] > machine["cores"]
-    title = [f"Measured at a load of {machine['load']:g} on {machine['cores']} cores, so the times say little:"] * busy
+    title = [
+        f"Measured at a load of {machine['load']:g} on {machine['cores']} cores, so the times are unreliable:"
+    ] * busy
     text = "\n".join([*title, *lines, "", *format_machine(machine)])
     print(text, flush=True)
     paths = outputs.claim(output, [f"{name}.txt", f"{name}.json", *charts])

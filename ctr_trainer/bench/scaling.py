@@ -1,4 +1,4 @@
-"""Measures the speed of more workers, and the phases of a step for each number of workers."""
+"""Measures the speed and the phases of a step for several numbers of workers."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,...
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The figures of one number of workers.
+    """The figures for one number of workers.
 
     Attributes:
       job_seconds: time from the start of the job's processes to their end.
@@ -30,12 +30,12 @@ class Size:
       accounted: share of the step that the phases add up to; the least of the workers.
       cpu: cores that the processes of all workers used.
       network: dict of interface -> (received, sent) bytes/s, as the machine of rank 0 counts them.
-      service_cpu: cores that the services used; None without a service, as for the next one.
-      service_requests: requests/s that the services answered.
-      resident_bytes: memory of the worker that held most.
+      service_cpu: cores that the services used; None without a service.
+      service_requests: requests/s that the services answered; None without a service.
+      resident_bytes: the most memory that a worker held.
       service_resident_bytes: memory of all services at the end; None without a service.
-      gpu_busy: share of the time in which the workers' GPUs were busy; None without GPUs, as for the next one.
-      gpu_bytes: memory of the GPU in which most was in use.
+      gpu_busy: share of the time in which the workers' GPUs were busy; None without GPUs.
+      gpu_bytes: the most memory in use on one GPU; None without GPUs.
     """
 
     job_seconds: Figure
@@ -84,7 +84,7 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
 
 
 def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
-    """Returns the figures of one number of workers.
+    """Returns the figures for one number of workers.
 
     Args:
       rounds: results of the ranks in each round.
@@ -180,8 +180,8 @@ def _lines(
         "",
         *format_table(headings, rows),
         "",
-        "Efficiency is against one worker of the same round, with equal threads and as many cores a worker.",
-        "Phases inside the graph: proportions of a traced step, of the session run's time without a trace.",
+        "Efficiency is relative to one worker in the same round, with as many threads and cores per worker.",
+        "Phases inside the graph are the proportions in traced steps times the duration of the untraced session runs.",
     ]
     short = [n for n in found if n > host["cores"]]
     lines += [f"{n} workers share {host['cores']} cores here, so they cannot be {n} times as fast." for n in short]

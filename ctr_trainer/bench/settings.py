@@ -20,7 +20,9 @@ from ctr_trainer.system.messages.errors import UserError
 _MB = 1024 * 1024
 SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time, compared with the default"
 DEFAULT = "default"
-ONE_ROUND = "AUC change is not shown for one round, whose seed moves the AUC as well: --rounds=3 has three seeds."
+ONE_ROUND = (
+    "One round does not show the change of the AUC, which depends on the seed as well: --rounds=3 uses three seeds."
+)
 # The columns: name in `summarize` -> heading, format and, for some, the unit.
 _SPEED = {"together": ("examples/s together", ",.0f"), "speedup": ("over default", ".2f"), "auc": ("AUC", ".4f")}
 _AUC_CHANGE = {"auc_change": ("AUC change", "+.4f")}
@@ -33,8 +35,9 @@ _COSTS = {
     "gpu_bytes": ("GPU, MB", ",.0f", 1e6),
 }
 _MEANING = (
-    f"{STEP_TITLES['read_sample'].capitalize()}, {STEP_TITLES['input_to_device']}: of a step, the wait for its batch "
-    "and the time to feed it; MB: the most that a worker held, and the service's at the end. Medians."
+    f"{STEP_TITLES['read_sample'].capitalize()}, {STEP_TITLES['input_to_device']}: the time that a step waits for its "
+    "batch and the time to feed it; MB: the most memory that a worker held, and the memory of the service at the end. "
+    "Medians."
 )
 
 
@@ -54,7 +57,7 @@ class Variant:
 
 
 MIXED_PRECISION = "mixed_precision"
-# Axes that are flags of `train`, and their values; the experiment's own value is the default and left out.
+# Axes that are flags of `train`, and their values; the value of the experiment is the default and is left out.
 FLAG_AXES = {
     "fp16_allreduce": (True, False),
     "accumulation_steps": (1, 2, 5, 10, 20),
@@ -86,8 +89,8 @@ AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES)
 NOTES = {
     "dense_exchange": "fp16_allreduce, autotune and Horovod's own settings send the dense gradients through Horovod: "
     "compare them with dense_exchange=horovod.",
-    "hierarchical_allreduce": "Horovod leaves hierarchical_allreduce off where all workers are on one machine, and "
-    "without NCCL or MPI.",
+    "hierarchical_allreduce": "Horovod ignores hierarchical_allreduce if all workers are on one machine, and without "
+    "NCCL or MPI.",
 }
 
 
@@ -122,7 +125,7 @@ def _text(value: object) -> str:
 
 
 def left_out(names: Sequence[str], machine: Mapping[str, Any]) -> dict[str, str]:
-    """Returns, by the name of the variant, why this machine cannot run it; empty if it can run all variants.
+    """Returns a dict of variant -> the reason why this machine cannot run it, for the variants that it cannot run.
 
     Args:
       names: the axes that are varied.
@@ -132,7 +135,7 @@ def left_out(names: Sequence[str], machine: Mapping[str, Any]) -> dict[str, str]
     if MIXED_PRECISION not in names:
         return {}
     if machine["gpus"]:
-        return {bfloat16: "bfloat16 is for CPUs, and this machine has a GPU"}
+        return {bfloat16: "it is for CPUs, and this machine has a GPU"}
     if not machine["bfloat16"]:
         return {bfloat16: "this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)"}
     return {}
@@ -231,9 +234,9 @@ def _job(variant: Variant, bench: BenchFlags, experiment: Experiment, workers: i
 def _tuned(
     bench: BenchFlags, experiment: Experiment, workers: int, failed: dict[str, str], notes: list[str]
 ) -> list[Job]:
-    """Lets Horovod search for its best settings in a run that is not measured, and returns the job with the settings.
+    """Runs Horovod's autotune search, without measuring it, and returns the job with the settings that it found.
 
-    If the search fails, it returns [] and adds the error to `failed`; else it adds a line to `notes`.
+    Adds a line to `notes`. If the search fails, adds its error to `failed` instead, and returns [].
     """
     log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
     flags = (*autotune_flags(log), "--eval_data=", "--deterministic=false")
@@ -277,7 +280,8 @@ def lines(
     examples *= experiment.data.batch_size * experiment.train.accumulation_steps
     return [
         f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; {examples:,} examples a run, then evaluated; "
-        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all settings in turn",
+        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each with another seed, all settings in "
+        "turn",
         "",
         *format_table(headings, cells),
         "",

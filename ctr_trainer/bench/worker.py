@@ -1,4 +1,4 @@
-"""A worker of a measured job: trains as `train` does, and writes its results to a file of its rank."""
+"""A worker process of a measured job, which trains like `train` and writes the results of its rank to a file."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ class WorkerFlags(Settings, title="Worker"):
 
 
 def main() -> int:
-    """Returns the exit status, which means the same as the exit status of `python -m ctr_trainer`."""
+    """Runs the worker and returns the exit status, which has the same meaning as for `python -m ctr_trainer`."""
     tensorflow_import.install()
     log_lines.install(rank=log_lines.rank_of_this_process())
     try:
@@ -57,7 +57,7 @@ def main() -> int:
 def _measure(
     worker: WorkerFlags, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
 ) -> dict[str, Any]:
-    """Trains, and evaluates on --eval_data if it is given: during the training with --eval_steps, else after it.
+    """Trains, and evaluates if --eval_data is given: during the training with --eval_steps, otherwise after it.
 
     Returns:
       dict, see `result`, with `evaluation_seconds` and `learning_rate`.
@@ -147,7 +147,7 @@ def result(
 
 
 def _mean_of_labels(metrics: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    """Returns the metrics of these names; of several labels, `auc` is the mean of `auc/click` and `auc/buy`."""
+    """Returns the metrics with these names; with several labels, `auc` is the mean of `auc/click` and `auc/buy`."""
     found = {}
     for name in names:
         values = [value for key, value in metrics.items() if key.partition("/")[0] == name]

@@ -1,7 +1,7 @@
 """Workload W1, the default of `bench`: 26 sparse fields and 13 numbers for DeepFM. The same 64 batches are repeated.
 
-Ids follow Zipf(1.2), cut at 2,000,000 / 26 values of a field; labels follow Bernoulli(0.25). W1 measures speed only,
-as there is nothing to learn.
+Ids follow Zipf(1.2), truncated to 2,000,000 / 26 values per field; labels follow Bernoulli(0.25). W1 measures speed
+only, as its labels do not depend on its features.
 """
 
 import itertools
@@ -21,7 +21,7 @@ BATCHES = 64
 
 
 def arrays(batch_size: int, rank: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns (ids, dense, labels) of all batches; rank is the seed.
+    """Returns (ids, dense, labels) of all batches; the rank is the random seed.
 
     `ids` is int64[64, B, 26], row numbers of one vocabulary; `dense` is float32[64, B, 13]; `labels` is float32[64, B].
     """
@@ -47,8 +47,8 @@ class W1Batches:
 
     Args:
       batch_size: examples of a batch.
-      count: number of batches to yield; None for no end.
-      rank: rank of the worker; each rank has other batches.
+      count: number of batches to yield; None for infinitely many.
+      rank: rank of the worker; each rank has different batches.
     """
 
     def __init__(self, batch_size: int, count: int | None, rank: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Batches of examples, and the rows that they are cut from, as arrays."""
+"""Batches of examples, and the rows that batches are made from, as arrays."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +12,8 @@ class Bag:
     """A bag or sequence of a batch: row `b` has the keys `values[splits[b]:splits[b + 1]]`.
 
     Attributes:
-      values: int64[n], the keys of all rows, one row after the other.
-      splits: int32[B + 1], the place in `values` at which each row begins, then n.
+      values: int64[n], the keys of all rows, concatenated.
+      splits: int32[B + 1], the position in `values` at which each row begins, then n.
       weights: float32[n], the weight of each value; None if the feature has no weights.
     """
 
@@ -24,18 +24,18 @@ class Bag:
 
 @dataclasses.dataclass
 class Batch:
-    """`B` examples. The last `B - size` are padding of weight zero, so that all batches have one shape.
+    """`B` examples. The last `B - size` are padding with weight zero, so that all batches have the same shape.
 
     Attributes:
       size: number of examples that are not padding.
       keys: dict of table name -> int64[B, F], the keys of the table's single-valued features, in the spec's order.
       bags: dict of feature name -> Bag, for bags and sequences; a sequence has at most `max_length` values per row.
-      dense: float32[B, n], raw values as converted; NaN for a missing value.
+      dense: float32[B, n], the converted values before transforms; NaN for a missing value.
       labels: float32[B]; with T > 1 labels float32[B, T], in the spec's order.
       weights: float32[B], zero for padding.
-      ids: dict of column name -> array[B], for columns that are kept for the predictions' output and not trained on.
+      ids: dict of column name -> array[B], the columns that are copied to the output of predictions and not trained on.
 
-    The key 0 stands for no value: its embedding is zeros, and it takes no gradient.
+    The key 0 means that there is no value: its embedding is zeros, and it has no gradient.
     """
 
     size: int
@@ -49,7 +49,7 @@ class Batch:
 
 @dataclasses.dataclass
 class Rows:
-    """`n` examples, in arrays as in Batch; but the splits of a bag are int64[n + 1] and may start above 0."""
+    """`n` examples in arrays like a `Batch`, except that the splits of a bag are int64[n + 1] and may start above 0."""
 
     keys: dict[str, np.ndarray]
     bags: dict[str, Bag]
@@ -66,11 +66,11 @@ class Rows:
         return self._map(lambda a: a[start:stop], lambda b: Bag(b.values, b.splits[start : stop + 1], b.weights))
 
     def take(self, order: np.ndarray) -> "Rows":
-        """Returns copies of the rows whose numbers are in the int64 array `order`."""
+        """Returns copies of the rows with the numbers in the int64 array `order`."""
         return self._map(lambda a: np.take(a, order, axis=0), lambda bag: _take_bag(bag, order))
 
     def batch(self, batch_size: int) -> Batch:
-        """Returns these rows as a Batch, padded to `batch_size`. Without padding its arrays are views of these rows."""
+        """Returns these rows as a Batch, padded to `batch_size`. Without padding the arrays are views of these rows."""
         padding = batch_size - len(self)
         rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
         bags = {name: _batch_bag(bag) for name, bag in rows.bags.items()}
@@ -103,10 +103,10 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 
 
 def batches(pieces: Iterator[Rows], steps: int, batch_size: int) -> Iterator[Batch]:
-    """Yields `steps` Batches, cut from the pieces in order; those after the last row are padding.
+    """Splits pieces into `steps` Batches, in order; batches after the last row are padding.
 
     Args:
-      pieces: Rows, at least one; used up.
+      pieces: iterator of at least one Rows; it is exhausted.
       steps: number of batches, enough for all rows.
       batch_size: rows of a batch.
     """
@@ -160,6 +160,6 @@ def _take_values(values: np.ndarray, splits: np.ndarray, order: np.ndarray, take
     taken = np.empty(taken_splits[-1], values.dtype)
     for i in range(len(order)):
         first, start = splits[order[i]], taken_splits[i]
-        for j in range(taken_splits[i + 1] - start):  # Rows have few values, for which a slice is slower.
+        for j in range(taken_splits[i + 1] - start):  # A slice is slower for the few values of a row.
             taken[start + j] = values[first + j]
     return taken

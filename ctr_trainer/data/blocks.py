@@ -1,4 +1,4 @@
-"""What source formats give to the encoder and what it makes of them: blocks, chunks, encoded columns, bad rows."""
+"""The types that source formats and the encoder exchange: blocks, chunks, encoded columns, bad rows."""
 
 import dataclasses
 import logging
@@ -14,8 +14,8 @@ from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
-# Names of a converted data set's columns that are no features. No feature's name may begin with these prefixes;
-# features may be named like columns of the source.
+# Names of the columns of a converted data set that are not features. The name of a feature may not begin with these
+# prefixes; it may be the name of a column of the source.
 ID_PREFIX = "id:"
 LABEL = "label"
 LABEL_PREFIX = "label:"
@@ -42,7 +42,7 @@ class BadRow(NamedTuple):
       line: line or number of the row in the file, from 1; None if unknown.
       column: name of the column; None if the row as a whole is wrong.
       value: value that was found.
-      expected: description of what was expected, as `a finite number`.
+      expected: description of a valid value, such as `a finite number`.
     """
 
     file: str
@@ -53,12 +53,12 @@ class BadRow(NamedTuple):
 
 
 class BadRowSink(Protocol):
-    """Takes the rows that are left out: `BadRows` or `FoundBadRows`."""
+    """Receives the rows that are left out: `BadRows` or `FoundBadRows`."""
 
     budget: int
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Takes one bad row; see `BadRow` for the arguments.
+        """Receives one bad row; see `BadRow` for the arguments.
 
         Raises:
           UserError, TooManyBadRows: there are more bad rows than may be left out.
@@ -69,12 +69,12 @@ class BadRowSink(Protocol):
 class BadRows:
     """Logs every row that is left out, and stops the conversion at the first bad row beyond the budget.
 
-    Several threads may use it. Once the budget is spent, each of them gets the same error.
+    It is thread-safe. After the budget is exceeded, every thread gets the same error.
 
     Attributes:
       budget: number of rows that may be left out.
       count: number of rows that were left out so far.
-      unit: what the number of a row counts: `line` for lines of a text file, or `row`.
+      unit: unit of the number of a row: `line` in a text file, otherwise `row`.
     """
 
     budget: int = 0
@@ -87,7 +87,7 @@ class BadRows:
         """Counts and logs one bad row; see `BadRow` for the arguments.
 
         Raises:
-          UserError: the budget is spent.
+          UserError: the budget is exceeded.
         """
         at = f"{file}, {self.unit} {line}" + (f", column {column!r}" if column else "")
         message = f"{at}: {value!r} is not {expected}"
@@ -95,8 +95,8 @@ class BadRows:
             if self._error is None and self.count == self.budget:
                 already = f" ({self.count} bad rows before it were left out)" if self.count else ""
                 self._error = UserError(
-                    f"{message}{already}. Correct the row, or let the conversion leave out more bad rows with "
-                    f"max_bad_rows (now {self.budget})"
+                    f"{message}{already}. Correct the row, or increase max_bad_rows (now {self.budget}) to leave out "
+                    "more bad rows"
                 )
             if self._error is not None:
                 raise self._error
@@ -105,14 +105,14 @@ class BadRows:
 
 
 class TooManyBadRows(Exception):
-    """A search for bad rows ends, since it has found more than the whole input may have."""
+    """There are more bad rows in a part of the input than the whole input may have."""
 
 
 class FoundBadRows:
-    """Keeps bad rows, to hand them to `BadRows` later in the order of the input.
+    """Collects bad rows, to pass them to `BadRows` later in the order of the input.
 
-    Threads and tasks that look at different blocks each fill one of their own, so the rows that are left out, and the
-    row that ends a conversion, do not depend on which thread was first.
+    Threads and tasks that process different blocks collect their bad rows separately. Therefore the rows that are left
+    out, and the row that ends a conversion, do not depend on the speed of the threads.
 
     Args:
       budget: number of rows that the whole input may leave out.
@@ -123,17 +123,17 @@ class FoundBadRows:
         self.rows: list[BadRow] = []
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Keeps one bad row; see `BadRow` for the arguments.
+        """Adds one bad row; see `BadRow` for the arguments.
 
         Raises:
-          TooManyBadRows: there are more rows than the budget, so handing them on will raise.
+          TooManyBadRows: there are more rows than the budget.
         """
         self.rows.append(BadRow(file, line, column, value, expected))
         if len(self.rows) > self.budget:
             raise TooManyBadRows
 
     def taken(self) -> list[BadRow]:
-        """Returns the rows so far, and forgets them."""
+        """Returns the collected rows and removes them from the collection."""
         rows, self.rows = self.rows, []
         return rows
 
@@ -146,7 +146,7 @@ class Chunk:
       table: the source's columns, strings or numbers; null for a missing value.
       file: path of the source file, for messages.
       line_of: f(row of the table) -> its line in the file, from 1. It is called for bad rows only, so it may be slow.
-      first_line_hint: possible reason for a bad row in line 1 of the file, the end of its message.
+      first_line_hint: possible reason for a bad row in line 1 of the file, appended to its message.
     """
 
     table: pa.Table
@@ -168,10 +168,10 @@ class Block(Protocol):
 
     @property
     def most_rows(self) -> int:
-        """Number of rows, or a larger number if that is not known yet."""
+        """Number of rows, or an upper bound if the number is not known yet."""
 
     def parse(self, bad_rows: BadRowSink) -> Chunk:
-        """Returns the Chunk of the good rows; `bad_rows` gets each row that is left out. Called once, in any thread."""
+        """Returns the Chunk of the good rows and adds the others to `bad_rows`. Called once, in any thread."""
 
 
 class SourceReader(Protocol):
@@ -183,9 +183,10 @@ class SourceReader(Protocol):
         """Yields the blocks of a source, in order.
 
         Args:
-          source: paths, URLs or patterns, as the format takes them.
-          spec: FeatureSpec, which says what columns are read.
-          bad_rows: gets each row that is left out while the blocks are cut; parsing a block reports further ones.
+          source: paths, URLs or patterns, whichever the format accepts.
+          spec: FeatureSpec with the columns to read.
+          bad_rows: receives each row that is left out while the source is split into blocks; parsing a block reports
+            further rows.
           time: column of a split by time; None for no such split.
 
         Raises:
@@ -199,13 +200,13 @@ class Encoded:
 
     Attributes:
       column: pyarrow Array of n rows.
-      bad: bool[n], whether each row is unusable; None if no row is.
-      expected: what the bad rows should have held, as `a finite number`.
+      bad: bool[n], whether each row is invalid; None if all rows are valid.
+      expected: description of a valid value, such as `a finite number`.
       weights: list<float32>, the weights of a bag's values; None if the bag has no weights.
-      lengths: int[n], number of values of each row's list, before the cut at `max_length`; None if the column has no
+      lengths: int[n], number of values in each row's list before truncation to `max_length`; None if the column has no
         lists.
-      odd: a value that looks like several values, as `[1, 2]`; None if there was no such value.
-      cure: setting of the feature spec that may correct the bad rows; the end of their message.
+      odd: a value that looks like several values, such as `[1, 2]`; None if there was no such value.
+      cure: setting of the feature spec that may correct the bad rows, appended to their messages.
     """
 
     column: pa.Array

@@ -1,4 +1,4 @@
-"""Rare positive examples: the weight that balances the classes, and training on a share of the negative examples."""
+"""Class imbalance: the positive weight that balances the classes, and sampling of negative examples."""
 
 import dataclasses
 import os
@@ -22,17 +22,17 @@ def balanced_weight(
     negative_sampling: float | None = None,
     advanced: Callable[[str], object] = lambda text: None,
 ) -> float:
-    """Computes the weight of positive examples with which both classes count the same in the loss.
+    """Computes the weight of positive examples with which both classes have the same total weight in the loss.
 
         weight = share * negatives / positives
 
     `positives` and `negatives` are numbers of examples; a weight column does not change them. `share` is
     `negative_sampling`.
 
-    scikit-learn's `class_weight="balanced"` weighs both classes: examples / (2 * positives) and
-    examples / (2 * negatives). The ratio of these weights is the same as here, but their mean over the examples is 1.
-    Here a negative example has weight 1, so the mean weight is
-    2 * share * negatives / (positives + share * negatives), up to 2, and the loss grows by that factor.
+    scikit-learn's `class_weight="balanced"` weights both classes, by examples / (2 * positives) and
+    examples / (2 * negatives). The ratio of the weights is the same, but their mean over the examples is 1. Here a
+    negative example has weight 1, so the mean weight is 2 * share * negatives / (positives + share * negatives), at
+    most 2, and the loss is larger by this factor.
 
     Example:
       `ModelParams(train_op, positive_weight=balanced_weight("data/train"))`
@@ -41,15 +41,15 @@ def balanced_weight(
       data: the path of a data set that `convert` made, or another `Source`.
       label: name of the label; needed if the data have several.
       negative_sampling: share of the negative examples to train on; None for all.
-      advanced: f(text), called after each piece of the data that was counted.
+      advanced: f(text) that reports progress, called after each counted piece of the data.
 
     Returns:
       float, the factor by which the loss of a positive example is multiplied.
 
     Raises:
-      SettingError: the label is not known, or its examples are all positive or all negative.
+      SettingError: the label is unknown, or its examples are all positive or all negative.
 
-    Caveat: the model predicts as if half of all examples were clicks, so COPC falls far below 1.
+    Caveat: the model predicts as if half of all examples were clicks, so COPC is far below 1.
     """
     source = source_of(data)
     means = source.label_means(advanced)
@@ -57,8 +57,8 @@ def balanced_weight(
         label = next(iter(means))
     if label not in means:
         raise refused(
-            "{positive_weight} is for one label, and {source} has {several}: name one of them with {label:name}, or "
-            "give a number as {positive_weight:name}",
+            "{positive_weight} needs one label, and {source} has {several}: select one with {label:name}, or set "
+            "{positive_weight:name} to a number",
             {"positive_weight": BALANCED, "label": label},
             source=source.name,
             several=", ".join(means) or "none",
@@ -67,8 +67,8 @@ def balanced_weight(
     if not 0 < positive < 1:
         lacking = "negative" if positive == 1 else "positive"
         raise refused(
-            "{positive_weight}: {source} has no {lacking} example of the label {wanted}: there is nothing to balance, "
-            "or the label's column, `positive` or `threshold` in the feature spec is wrong",
+            "{positive_weight}: {source} has no {lacking} example for the label {wanted}, so there is nothing to "
+            "balance; check the label's `column`, `positive` and `threshold` in the feature spec",
             {"positive_weight": BALANCED},
             source=source.name,
             lacking=lacking,
@@ -78,20 +78,20 @@ def balanced_weight(
 
 
 class NegativeSampling:
-    """The batches of a `BatchReader`, in which each negative example counts with the probability `share`.
+    """Batches of a `BatchReader` in which each negative example is kept with the probability `share`.
 
-    An example that does not count gets weight 0 and loses its keys, so no row is looked up or trained for it. It keeps
-    its place in the batch, so the number of steps per worker and the position to resume from stay the same. Whether an
-    example counts is a function of the seed, the epoch and the example's place in the epoch's order. Neither the number
-    of workers, nor the batch size, nor a restart changes it.
+    A dropped example has weight 0 and no keys, so no row is looked up or trained for it. It remains in the batch, so
+    the number of steps per worker and the position to resume from do not change. Whether an example is dropped depends
+    only on the seed, the epoch and the position of the example in the epoch's order. It does not depend on the number
+    of workers, on the batch size, or on restarts.
 
-    Caveat: the dense tower computes the examples that do not count all the same.
+    Caveat: the dense layers still compute dropped examples.
 
     Args:
       reader: a `BatchReader` for training.
-      share: probability with which a negative example counts, above 0, up to 1.
+      share: probability of keeping a negative example, above 0 and at most 1.
       rank: rank of the worker that reads the batches.
-      seed: seed of the draws.
+      seed: random seed.
     """
 
     def __init__(self, reader: BatchReader, share: float, rank: int, seed: int) -> None:
@@ -120,7 +120,7 @@ class NegativeSampling:
 
     @property
     def epochs(self) -> int | None:
-        """Number of the epoch to stop before; None for no end."""
+        """Number of the epoch before which the reader stops; None for no end."""
         return self._reader.epochs
 
     def position_after(self, steps: int) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class NegativeSampling:
             yield _without(batch, ~counts)
 
     def _draws(self, epoch: int, places: np.ndarray) -> np.ndarray:
-        """Draws a float64 from 0 to 1 for each place, int64[n]."""
+        """Draws a float64 in [0, 1) for each place, int64[n]."""
         (stream,) = np.random.SeedSequence((self._seed, epoch, 1)).generate_state(1, np.uint64)
         return (_mixed(_mixed(places.astype(np.uint64)) ^ stream) >> np.uint64(11)) * 2.0**-53
 
@@ -148,7 +148,7 @@ def _first(share: Share, count: int) -> np.ndarray:
 
 
 def _without(batch: Batch, left_out: np.ndarray) -> Batch:
-    """Returns the batch with weight 0 and no keys for the examples that `left_out`, a bool[B], marks."""
+    """Returns the batch with weight 0 and no keys for the examples where `left_out`, bool[B], is True."""
     keys = {table: np.where(left_out[:, None], 0, of_table) for table, of_table in batch.keys.items()}
     bags = {
         name: dataclasses.replace(bag, values=np.where(np.repeat(left_out, np.diff(bag.splits)), 0, bag.values))

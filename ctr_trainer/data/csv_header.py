@@ -1,4 +1,4 @@
-"""The first lines of delimited text: its form, and whether the first line is a header or a row."""
+"""Reads the first lines of delimited text: detects its form, and whether the first line is a header or a row."""
 
 import csv
 import re
@@ -21,20 +21,20 @@ _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class FirstLine:
-    """The names of a file's columns, found by its first line.
+    """The column names of a file, which are determined from its first line.
 
     Args:
       file: path of the file, for messages.
       text: the first line, as bytes.
       form: CsvFormat.
-      wanted: dict of column -> `typed.Use`. The columns that must hold numbers tell a row from a header.
+      wanted: dict of column -> `typed.Use`. Columns that must be numbers distinguish a row from a header.
 
     Attributes:
       names: names of the columns.
-      hint: setting of [csv] that may be wrong if the first row is bad, the end of that row's message.
+      hint: setting of [csv] that may be wrong if the first row is bad, appended to the message about that row.
 
     Raises:
-      UserError: the header cannot be read, or the form takes a header for a row or a row for a header.
+      UserError: the header cannot be read, or the first line contradicts `form.header`.
     """
 
     def __init__(self, file: str, text: bytes, form: CsvFormat, wanted: dict[str, Use]) -> None:
@@ -48,8 +48,8 @@ class FirstLine:
             self.hint += f"; if line 1 is a header, {_SAY_HEADER}"
         elif form.columns and _is_row(fields, form, wanted):
             raise UserError(
-                f"{where}: is a row, and `header = true` in [csv] takes it for a header: {','.join(fields)[:200]}. "
-                "Set `header = false`"
+                f"{where}: this line is a row, but `header = true` in [csv] makes it a header: "
+                f"{','.join(fields)[:200]}. Set `header = false`"
             )
 
 
@@ -64,8 +64,8 @@ def fields_of(line: str, form: CsvFormat, where: str) -> list[str]:
         return next(csv.reader([line], delimiter=form.delimiter, strict=True, **quoting), [])
     except csv.Error as error:
         raise UserError(
-            f'{where}: cannot be split into fields: {error}; in [csv], `quote = ""` takes quotes as text: '
-            f"{line[:200]!r}"
+            f'{where}: cannot be split into fields: {error}; with `quote = ""` in [csv], quotes have no special '
+            f"meaning: {line[:200]!r}"
         ) from error
 
 
@@ -75,7 +75,7 @@ def first_fields(file: str, form: CsvFormat) -> list[str]:
 
 
 def missing_hint(names: Sequence[str], form: CsvFormat, wanted: int) -> str:
-    """Returns advice on [csv] for a file that lacks a wanted column, the end of a message; "" for no advice.
+    """Returns advice on [csv] to append to the message about a missing column; "" for no advice.
 
     Args:
       names: names of the file's columns.
@@ -92,12 +92,12 @@ def missing_hint(names: Sequence[str], form: CsvFormat, wanted: int) -> str:
 def _header(fields: Sequence[str], form: CsvFormat, where: str) -> tuple[str, ...]:
     names = tuple(name.strip() if form.strip else name for name in fields)
     if not any(names):
-        raise UserError(f"{where}: expected a header that names the columns, and the line is empty")
+        raise UserError(f"{where}: the line is empty, expected a header that names the columns")
     return names
 
 
 def _is_row(fields: Sequence[str], form: CsvFormat, wanted: dict[str, Use]) -> bool:
-    """Whether all fields that must be numbers are numbers, and there is at least one such field."""
+    """Whether there are fields that must be numbers, and all of them are numbers."""
     if len(fields) != len(form.columns) or [f.strip() for f in fields] in _numbered(len(fields)):
         return False
     numbered = [name for name, use in wanted.items() if use.number]
@@ -120,20 +120,19 @@ def _delimiter_hint(line: str, form: CsvFormat, fields: Sequence[str], names: Si
         return ""
     other = max(_DELIMITERS, key=line.count)
     would = f"; {other!r} would make {line.count(other) + 1} columns" if line.count(other) else ""
-    return f"; the whole line is one column, as `delimiter` in [csv] is {form.delimiter!r}{would}"
+    return f"; the whole line is one column, because `delimiter` in [csv] is {form.delimiter!r}{would}"
 
 
 def see_form(file: str) -> tuple[CsvFormat, list[str]]:
-    """Returns the CsvFormat of a file and the names of its columns: the header's fields, or c1, c2 ... without a
-    header.
+    """Detects the CsvFormat of a file and the names of its columns: the header's fields, or c1, c2 ... without one.
 
-    The delimiter is the one of `, tab ; |` that gives all of the first lines the same number of fields, at least two.
-    If several do, it is the one that gives the most fields. It is a blank if a blank gives twice as many fields: texts
-    have blanks too, and lists have commas. If no delimiter fits all lines, it is the one that is most frequent in the
-    first line.
+    The delimiter is the character among `, tab ; |` that splits each of the first lines into the same number of fields,
+    at least two, and into the most fields if several do. A blank is the delimiter if it gives twice as many fields,
+    because texts also contain blanks, and lists contain commas. If no delimiter fits all lines, it is the most frequent
+    one in the first line.
 
-    The first line is a header unless one of its fields is a number or empty. But its first field may be empty above a
-    whole number: this is how pandas writes the column of row numbers.
+    The first line is a header unless one of its fields is a number or empty. An exception is an empty first field above
+    a whole number, which is how pandas writes the column of row numbers.
     """
     lines = _first_lines(file)
     delimiter = max(_TRIED, key=lambda d: _fields(lines, d))
@@ -154,7 +153,7 @@ def see_form(file: str) -> tuple[CsvFormat, list[str]]:
 
 
 def _first_lines(file: str) -> list[str]:
-    """Returns the first whole lines that are not empty."""
+    """Returns the first complete lines that are not empty."""
     text = b""
     with path_of(file).open_stream() as stream:
         while text.count(b"\n") < _LINES and (more := stream.read(_BYTES)):
@@ -166,6 +165,6 @@ def _first_lines(file: str) -> list[str]:
 
 
 def _fields(lines: list[str], delimiter: str) -> int:
-    """Returns the number of fields per line if all lines have the same number, at least two; else 0."""
+    """Returns the number of fields per line if all lines have the same number, at least two; otherwise 0."""
     counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
     return counts.pop() if len(counts) == 1 and min(counts) > 1 else 0

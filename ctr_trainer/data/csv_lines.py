@@ -1,4 +1,4 @@
-"""Finds the rows among the lines of delimited text."""
+"""Finds the rows, blank lines and bad lines of delimited text."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ class Counts:
 
     Attributes:
       lines: number of lines.
-      blank: number of lines that hold only their line end.
+      blank: number of lines that consist only of a line end.
       quotes: number of quote characters.
       returns: number of `\r` that no `\n` follows.
       nuls: number of zero bytes.
@@ -32,16 +32,16 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """The units of a block: its rows, blank lines and bad lines. Arrays of one value per unit, in order.
+    """The units of a block: its rows, blank lines and bad lines. Each array has one value per unit, in order.
 
     Attributes:
       kinds: int8, ROW, BLANK, or the fault of a bad line: MISFIT (another number of fields), UNCLOSED (a quote is not
         closed), RETURN (a `\\r` outside of quotes and not at the end), NUL (a zero byte).
-      starts: int64, the place of the unit's first byte in the block.
+      starts: int64, the offset of the unit's first byte in the block.
       first_lines: int64, the number of the unit's first line, from 0 at the block's start.
       spans: int64, the number of lines of the unit.
-      fields: int64, for a MISFIT its number of fields; for other bad lines the number, from 0, of the wrong field.
-      end: the place behind the last unit. What follows cannot be judged without further lines.
+      fields: int64, for a MISFIT its number of fields; for other bad lines the index of the wrong field, from 0.
+      end: the offset after the last unit. The rest of the block can be parsed only with the lines that follow it.
     """
 
     kinds: np.ndarray
@@ -53,7 +53,7 @@ class Lines:
 
 
 def count(block: bytes, form: CsvFormat) -> Counts:
-    """Counts the lines of a block of whole lines, and what in them needs a closer look.
+    """Counts the lines of a block of whole lines, and the characters that need `scan`.
 
     Args:
       block: bytes that end with a line end.
@@ -70,14 +70,14 @@ def count(block: bytes, form: CsvFormat) -> Counts:
 def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
     """Finds the rows of a block of whole lines.
 
-    A quoted field with line breaks ends where its quote closes, if the row then has at most `form.lines_per_row` lines
-    and the right number of fields. If not, its first line is a bad line, and the next line begins a new row.
+    A quoted field with line breaks ends at its closing quote if the row then has at most `form.lines_per_row` lines and
+    the right number of fields. Otherwise its first line is a bad line, and the next line begins a new row.
 
     Args:
       block: bytes that end with a line end.
       form: CsvFormat.
       fields: number of fields of a row.
-      final: whether this is the last block. If not, rows that may continue behind the block are left to the next block.
+      final: whether this is the last block. Otherwise a row that may continue in the next block is left for it.
     """
     text = np.frombuffer(block, np.uint8)
     found = np.empty((5, block.count(b"\n")), np.int64)
@@ -87,7 +87,7 @@ def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
 
 
 def first_end(block: memoryview) -> int:
-    """Returns the place behind the first line of a block."""
+    """Returns the offset after the first line of a block."""
     return _first_end(np.frombuffer(block, np.uint8))
 
 
@@ -105,7 +105,7 @@ def _first_end(text: np.ndarray) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _count(text: np.ndarray, quote: np.uint8) -> tuple[int, int, int, int, int]:
-    """Counts line ends, empty lines, quotes, carriage returns and zero bytes, without a branch."""
+    """Counts line ends, empty lines, quotes, carriage returns and zero bytes, without branches in the loops."""
     lf, cr, nul = np.uint8(_LF), np.uint8(_CR), np.uint8(0)
     lines = quotes = returns = nuls = 0
     for character in text:

@@ -18,21 +18,21 @@ from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_SHOWN = 200  # Bytes of a bad row that its message shows.
+_SHOWN = 200  # Number of bytes of a bad row in its message.
 _LONGEST = 64 << 20  # Largest number of bytes of a block that waits for the end of a row.
 _QUOTE_CURE = (
-    'in [csv], `quote = ""` takes quotes as text, and `lines_per_row` is the largest number of lines of a row with '
-    "quoted line breaks"
+    'in [csv], `quote = ""` gives quotes no special meaning, and `lines_per_row` is the largest number of lines of a '
+    "row with quoted line breaks"
 )
 _EXPECTED = {
     csv_lines.UNCLOSED: f"a row whose quotes are closed; {_QUOTE_CURE}",
-    csv_lines.RETURN: "a row without a carriage return in it",
-    csv_lines.NUL: "text: it has a zero byte",
+    csv_lines.RETURN: "a row without carriage returns inside",
+    csv_lines.NUL: "text: it contains a zero byte",
 }
 
 
 class CsvRows:
-    """Cuts the lines of a file into blocks, which are parsed apart.
+    """Splits the lines of a file into blocks, which can be parsed independently.
 
     Args:
       file: path of the file, for messages.
@@ -45,7 +45,7 @@ class CsvRows:
         self.tally = _Tally(file, int(form.header))
 
     def blocks(self, blocks: TextBlocks, block: memoryview) -> Iterator["CsvBlock"]:
-        """Yields the CsvBlocks of `block`, which begins behind the header, and of the blocks that follow."""
+        """Yields the CsvBlocks of `block`, which begins after the header, and of the blocks that follow."""
         before = int(self.form.header)
         while len(block) or not blocks.ended:
             if len(block):
@@ -57,7 +57,7 @@ class CsvRows:
         self.tally.begin(0, last=True)
 
     def _cut(self, block: memoryview, before: int, blocks: TextBlocks) -> "CsvBlock":
-        """Returns a block's lines, without a row at its end that may continue in the next block."""
+        """Returns the lines of a block, without a last row that may continue in the next block."""
         text = bytes(block)
         counts, lines = csv_lines.count(text, self.form), None
         if counts.quotes or counts.returns or counts.nuls:
@@ -71,14 +71,14 @@ class CsvRows:
 
 @dataclasses.dataclass(frozen=True)
 class CsvBlock:
-    """Whole rows of a file. Each line is part of a row or bad row, or empty, or the block is refused.
+    """Complete rows of a file. `parse` checks that every line is part of a row, part of a bad row, or empty.
 
     Attributes:
       rows: the CsvRows of the file.
       text: the lines, bytes.
       before: number of lines before this block.
       counts: Counts of the lines.
-      lines: csv_lines.Lines of the block; None if they are not needed unless a row has another number of fields.
+      lines: csv_lines.Lines of the block; None if they are needed only if a row has another number of fields.
     """
 
     rows: CsvRows
@@ -104,7 +104,7 @@ class CsvBlock:
             table = _parse(_without(self.text, lines, wrong), names, form)
             places = lines.first_lines[lines.kinds == csv_lines.ROW]
             bad, continued = len(wrong), int(np.sum(lines.spans - 1))
-            blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # An empty line in a quoted field does not count.
+            blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # Without the empty lines in quoted fields.
         rows = 0 if table is None else len(table)
         self._check(rows, bad, blank, continued)
         assert table is not None  # All lines are accounted for, so the rows were parsed.
@@ -155,7 +155,7 @@ class _Tally:
             self._log()
 
     def add(self, *counts: int) -> None:
-        """Adds the lines, rows, bad rows, empty and continued lines of a block."""
+        """Adds the numbers of lines, rows, bad rows, empty lines and continued lines of a block."""
         with self._lock:
             self._open -= 1
             self._counts += counts
@@ -196,7 +196,7 @@ def _parse(block: bytes, names: Sequence[str], form: CsvFormat) -> pa.Table | No
                 delimiter=form.delimiter, quote_char=form.quote or False, newlines_in_values=form.lines_per_row > 1
             ),
             pa_csv.ConvertOptions(
-                # Arrow does not check UTF-8 here, so that a later check can name the row of a wrong byte.
+                # UTF-8 is checked later, by code that can name the row of an invalid byte.
                 column_types=dict.fromkeys(columns, pa.string()),
                 check_utf8=False,
                 null_values=list(form.null_values),

@@ -1,4 +1,4 @@
-"""A converted data set: Parquet files and the `_dataset.json` that says what is in them."""
+"""A converted data set: Parquet files, and `_dataset.json`, which describes them."""
 
 import dataclasses
 import os
@@ -10,28 +10,28 @@ from ctr_trainer.system.messages.errors import UserError
 
 FILE = "_dataset.json"
 _VERSION = 1
-_HINT = "; run `convert` first, or give feature_spec to read Parquet or TFRecords made elsewhere as they are"
+_HINT = "; run `convert` first, or set feature_spec to read Parquet or TFRecords from another source without conversion"
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """The description of a data set, as its file `_dataset.json` holds it.
+    """The description of a data set, which its file `_dataset.json` contains.
 
     Attributes:
-      path: directory of the data set, or its URL; it is not in the file.
+      path: directory of the data set, or its URL; not in the file.
       spec: the FeatureSpec that the data were converted with.
       rows: number of examples.
       bad_rows: number of rows that the conversion left out, over all parts of a split.
       label_mean: share of the examples whose (first) label is positive; None if the data have no labels.
-      distinct: dict of sparse feature name -> number of distinct keys; bucketised features are not in it.
-      statistics: dict of feature name -> dict. For a dense feature `mean`, `std`, `min`, `max` and `count` of the
-        values present in the training part; for a feature with quantiles the `boundaries` fitted to these values;
-        for a single-valued feature of text `typical`, its most frequent text, if that is frequent enough to be shown.
+      distinct: dict of sparse feature name -> number of distinct keys, without bucketised features.
+      statistics: dict of feature name -> dict. For a dense feature, `mean`, `std`, `min`, `max` and `count` of the
+        present values in the training part; for a feature with quantiles, the `boundaries` fitted to these values;
+        for a single-valued text feature, `typical`, its most frequent text, if it is frequent enough to be shown.
       files: list of a dict per Parquet file: `name`, `rows`, `row_groups`, the number of rows per row group, and
         `bytes`, the size of the file. Data sets of earlier versions lack `bytes`.
       extra: further figures of the format, such as `oracle_auc` of the synthetic data.
       label_means: dict of label name -> share of the examples whose label is positive.
-      labelled: whether the data have labels; as the spec says.
+      labelled: whether the data have labels; the same as `spec.labelled`.
     """
 
     path: str
@@ -47,7 +47,7 @@ class DatasetInfo:
     labelled: bool = True
 
     def write(self) -> None:
-        """Writes `_dataset.json`, whole. A directory that has this file is a finished data set."""
+        """Writes `_dataset.json` atomically. A directory with this file is a finished data set."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
         values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
         (path_of(self.path) / FILE).write_json(values)
@@ -67,9 +67,9 @@ def open_dataset(path: str | os.PathLike) -> DatasetInfo:
     """
     file = path_of(path) / FILE
     if not file.is_file():
-        why = f"no conversion finished there (no {FILE})" if file.parent.is_dir() else "no such directory"
+        why = f"it has no finished conversion (no {FILE})" if file.parent.is_dir() else "no such directory"
         parts = sorted(p.parent.name for p in file.parent.glob(f"*/{FILE}"))
-        hint = f"; it has the parts {', '.join(parts)}: name one" if parts else _HINT
+        hint = f"; it has the parts {', '.join(parts)}: choose one" if parts else _HINT
         raise UserError(f"data set {path}: {why}{hint}")
     try:
         values = file.read_json("convert the data again")
@@ -79,4 +79,4 @@ def open_dataset(path: str | os.PathLike) -> DatasetInfo:
         spec = spec if values.get("labelled", True) else spec.without_labels()
         return DatasetInfo(path=str(path), spec=spec, **{**values, "files": tuple(values["files"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file}: not a data set's description ({error}); convert the data again") from error
+        raise UserError(f"{file}: not the description of a data set ({error}); convert the data again") from error

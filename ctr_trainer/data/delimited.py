@@ -27,7 +27,7 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
 
 
 def form_of(source: Input, form: CsvFormat, spec: FeatureSpec) -> CsvFormat:
-    """Returns the form of the files. With an unlabelled spec they may lack the labels' columns; the first line tells.
+    """Returns the form of the files, without the label columns if the spec is unlabelled and the first line lacks them.
 
     Args:
       source, form: see `blocks`.
@@ -57,18 +57,18 @@ def blocks(
 ) -> Iterator[CsvBlock]:
     """Yields the CsvBlocks of delimited files, which may be compressed (.gz, .bz2, .zst).
 
-    Each line of a file is the header, a row, a bad row, or empty, or continues a quoted field of the previous row.
-    This is checked block by block. A bad row has too many or too few fields, a quote that is not closed (see
-    CsvFormat), a zero byte, or a carriage return that is not at its end.
+    Each line of a file is the header, a row, a bad row, or empty, or continues a quoted field of the previous row; each
+    block is checked for this. A bad row has too many or too few fields, a quote that is not closed (see CsvFormat), a
+    zero byte, or a carriage return that is not at its end.
 
     Args:
-      source: a path or glob, or a list of them. They are read in the order given, the files of a glob by name.
+      source: a path or glob, or a list of them. They are read in the given order, the files of a glob by name.
       form: CsvFormat.
-      spec: FeatureSpec, whose columns every file must have; None takes all columns that the files have.
+      spec: FeatureSpec, whose columns every file must have; None reads all columns of the files.
       time: column of a split by time; None for no such split.
 
     Raises:
-      UserError: a file does not exist, is empty, is not text of this form, or lacks a column.
+      UserError: a file does not exist, is empty, is not text in this form, or lacks a column.
     """
     wanted = typed.uses(spec, time) if spec else {}
     for file in files(source):
@@ -98,14 +98,14 @@ def files(source: Input) -> list[str]:
             raise UserError(f"input {name}: no such file, and no file matches it as a pattern")
         found += matches
     if not found:
-        raise UserError("no input: give a file, several, or a pattern such as 'day_*.tsv'")
+        raise UserError("no input: give one or more files, or a pattern such as 'day_*.tsv'")
     return found
 
 
 def read_criteo(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[CsvBlock]:
-    """Yields CsvBlocks of `COLUMNS`. The files have no header and no quotes; tabs separate, an empty field is missing.
+    """Yields the CsvBlocks of Criteo's files, which are tab-separated, without header and quotes; see `CRITEO_COLUMNS`.
 
-    If the spec is unlabelled, the files may be the challenge's test set, which has no label.
+    If the spec is unlabelled, the files may be the test set of the challenge, which has no label.
     """
     form = form_of(source, _CRITEO, spec)
     return blocks(source, form, spec, time)

@@ -1,4 +1,4 @@
-"""The draft of a feature spec: what each column of the source becomes, with the reason, as TOML."""
+"""The draft of a feature spec as TOML, with the reason why each column becomes a feature or is left out."""
 
 import dataclasses
 import json
@@ -17,16 +17,16 @@ from ctr_trainer.features.spec import RESERVED_PREFIXES
 Option = str | bool | int | float | tuple[str, ...]
 _TAKEN = ("label", "weight")
 _DIM = 16
-_FEW = 50  # Numbers of the size of a time are times only if there are more different ones than this.
-_ID_SHARE = 0.95  # Share of rows with a value of their own from which on a column is an id of the row.
-_MIN_ROWS = 20  # With fewer rows it means nothing that all values differ.
+_FEW = 50  # Numbers in the range of a time are times only if more than this many are distinct.
+_ID_SHARE = 0.95  # A column whose share of distinct values is at least this is an id of the row.
+_MIN_ROWS = 20  # With fewer rows, all values may differ by chance.
 _SKEW = 1.0
 _SPREAD = 0.25  # Standard deviation of the logarithms.
 _EPOCHS = ((1e9, 3e9), (1e12, 3e12))  # Seconds and milliseconds since 1970, from 2001 on.
-_NAMED_EPOCHS = ((1e8, 1e11), (1e11, 1e14))  # The same from 1973 on, for a column with the name of a time.
+_NAMED_EPOCHS = ((1e8, 1e11), (1e11, 1e14))  # The same from 1973 on, for a column whose name is that of a time.
 _HOURS = (1e6, 1e8)  # Numbers of the form YYMMDDHH.
 _INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # Names that pandas gives to columns of row numbers.
-_ENOUGH_ROWS = 20_000  # Rows needed for levels next to a number: with 10,000 rows of Criteo, levels cost 0.008 of AUC.
+_ENOUGH_ROWS = 20_000  # Rows needed to add levels to a number: on 10,000 rows of Criteo they lower the AUC by 0.008.
 _LEVEL_ROWS, _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS = 25, 50, 5, 1000
 _MOST_LENGTH = 50
 
@@ -36,7 +36,7 @@ class Draft:
     """The TOML lines of a spec, by section.
 
     Attributes:
-      columns: names of all columns of the source. A second feature of a column gets a name that is not among them.
+      columns: names of all columns of the source, which the name of a column's second feature must not equal.
     """
 
     columns: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Draft:
         self.ids.append((column, why))
 
     def leave_out(self, column: str, why: str) -> None:
-        """Notes a column that becomes no feature."""
+        """Records a column that is left out, with the reason."""
         self.left_out.append(f"{column or 'the first column, without a name'}: {why}")
 
     def add_dense(self, column: str, why: str, **options: Option) -> None:
@@ -67,7 +67,7 @@ class Draft:
         self.dense.append([f"# {_plain(why)}", *_lines({**_names(column), **options})])
 
     def add_sparse(self, column: str, why: str, suffix: str = "", **options: Option) -> str:
-        """Adds a sparse feature of a column, with a `suffix` a further feature of it. Returns the feature's name."""
+        """Adds a sparse feature of a column and returns its name; `suffix` names a second feature of the column."""
         names = _names(column)
         if suffix:
             name = f"{names['name']}_{suffix}"
@@ -87,9 +87,9 @@ class Draft:
         Args:
           name: name of the spec.
           form: CsvFormat of the source.
-          rows: number of rows that were looked at.
+          rows: number of rows that were read.
         """
-        lines = [f"# Inferred from the first {rows:,} rows: a start to be looked through.", f"name = {_value(name)}"]
+        lines = [f"# Inferred from the first {rows:,} rows: a draft to review.", f"name = {_value(name)}"]
         if self.ids:
             lines += ["# kept next to the predictions, not trained on"]
             lines += ["ids = [", *(f"    {_value(column)},  # {_plain(why)}" for column, why in self.ids), "]"]
@@ -104,9 +104,7 @@ class Draft:
 
 
 def _names(column: str) -> dict[str, str]:
-    """Returns the TOML keys of a feature's name and column; the name is the column's if a feature may have that
-    name.
-    """
+    """Returns the TOML keys `name` and `column` of a feature, with a prefix in the name if the column's is reserved."""
     taken = column in _TAKEN or column.startswith(RESERVED_PREFIXES)
     return dict(name=f"feature_{column}", column=column) if taken else dict(name=column)
 
@@ -116,7 +114,7 @@ def _lines(values: Mapping[str, Option]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Returns the text in a form that may stand in a TOML comment."""
+    """Replaces the characters that a TOML comment may not contain."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -124,12 +122,12 @@ def _value(value: Option) -> str:
     """Returns a value as TOML."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value, value))}]"
-    # A JSON string is a TOML string, except that TOML wants the delete character escaped.
+    # A JSON string is a TOML string, except that TOML requires the delete character to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def place_all(profiles: Iterable[Profile], draft: Draft) -> None:
-    """Decides what each column becomes. Lists come last, since another column may have the same values."""
+    """Adds all columns to the draft. Lists come last, because they may share values with another column."""
     singles, listed = [], []
     for p in profiles:
         if p.kind in (TEXT, LIST) and p.present and (form := meaning.list_form(p)) is not None:
@@ -141,27 +139,27 @@ def place_all(profiles: Iterable[Profile], draft: Draft) -> None:
 
 
 def _place(p: Profile, draft: Draft) -> bool:
-    """Adds a column to the draft. Returns whether it became a single-valued sparse feature of its own values."""
+    """Adds a column to the draft. Returns whether it became a single-valued sparse feature with the column's values."""
     share = p.distinct / max(p.present, 1)
     own = p.present >= _MIN_ROWS and share >= _ID_SHARE
     two = p.kind == NUMBER and p.distinct == len(np.unique(p.values)) == 2
     if p.kind == OTHER or not p.present or (p.distinct == 1 and p.present == p.rows):
-        why = "of a type that no feature is made of" if p.kind == OTHER else "one value" if p.present else "no value"
+        why = "of an unsupported type" if p.kind == OTHER else "only one value" if p.present else "no value"
         draft.leave_out(p.name, why)
     elif _is_index(p):
-        draft.leave_out(p.name, "the numbers of the rows, which pandas writes (to_csv(index=False) does not)")
+        draft.leave_out(p.name, "row numbers, which pandas writes unless to_csv has index=False")
     elif p.kind == TIME or _is_time(p):
         _place_time(p, draft)
     elif two:
         low, high = np.unique(p.values)
-        draft.add_sparse(p.name, f"the two numbers {low:g} and {high:g}, a category each")
+        draft.add_sparse(p.name, f"only the numbers {low:g} and {high:g}, as two categories")
         return True
     elif p.kind == NUMBER:
         return _place_number(p, draft, own)
     elif own:
-        draft.keep(p.name, f"{share:.0%} of the values are there once only, so nothing is learned of one")
+        draft.keep(p.name, f"{share:.0%} distinct values, which are too rare to learn from")
     else:
-        draft.add_sparse(p.name, f"text, {p.distinct:,} different values")
+        draft.add_sparse(p.name, f"text, {p.distinct:,} distinct values")
         return True
     return False
 
@@ -188,7 +186,7 @@ def _place_time(p: Profile, draft: Draft) -> None:
     for what in (times.HOUR, times.WEEKDAY) if not np.isnan(seconds).any() else ():
         found = len(np.unique(times.of_seconds(seconds, what)))
         if found > 1:
-            draft.add_sparse(p.name, f"the {what} of each time, {found} different ones", suffix=what, derive=what)
+            draft.add_sparse(p.name, f"the {what} of each time, {found} distinct values", suffix=what, derive=what)
 
 
 def _place_number(p: Profile, draft: Draft, own: bool) -> bool:
@@ -197,32 +195,30 @@ def _place_number(p: Profile, draft: Draft, own: bool) -> bool:
     )
     if p.whole and not ordered:
         if own and (meaning.is_id_name(p.name) or len(p.values) == p.rows):
-            draft.keep(p.name, "a whole number of nearly each row's own, so nothing is learned of one")
+            draft.keep(p.name, "whole numbers that differ in nearly all rows and are too rare to learn from")
             return False
-        because = "the name of an id" if meaning.is_id_name(p.name) else "in no order that amounts have"
-        draft.add_sparse(p.name, f"whole numbers, {p.distinct:,} different ones, {because}")
+        because = "with the name of an id" if meaning.is_id_name(p.name) else "distributed unlike amounts"
+        draft.add_sparse(p.name, f"whole numbers {because}, {p.distinct:,} distinct values")
         return True
     low, high, skew = p.values.min(), p.values.max(), _skewness(p.values)
     transform = "log1p" if abs(skew) > _SKEW and _log_spreads(p.values, skew) else "standardize"
     shape = "skewed" if abs(skew) > _SKEW else "not skewed"
     why = f"numbers from {low:g} to {high:g}, {shape} (skewness {skew:.1f})"
-    # A missing count is not a usual count: with the medians, DeepFM's AUC on 10,000 rows of Criteo is 0.006 lower.
+    # For counts the median would be wrong: with medians, the AUC of DeepFM on 10,000 rows of Criteo is 0.006 lower.
     default = float(np.median(p.values)) if transform == "standardize" else 0.0
     options = dict(default=default) if p.present < p.rows and default else {}
-    stands = "the median stands" if options else "0 stands"
-    why += f", missing in {1 - p.present / p.rows:.1%}: {stands} for them" if p.present < p.rows else ""
+    fill = "the median" if options else "0"
+    why += f", missing in {1 - p.present / p.rows:.1%} and replaced by {fill}" if p.present < p.rows else ""
     draft.add_dense(p.name, why, transform=transform, **options)
     levels = _levels(p)
     if levels:
-        why = "the same numbers as categories, for steps that no straight line has"
+        why = "the same numbers as categories, for effects that are not linear"
         draft.add_sparse(p.name, why, suffix="level", quantiles=levels)
     return False
 
 
 def _levels(p: Profile) -> int:
-    """Returns the number of quantiles for a column such that about 50 lie next to its most frequent value; 0 for
-    none.
-    """
+    """Returns the number of quantiles such that about 50 do not contain the most frequent value; 0 for no quantiles."""
     _, counts = np.unique(p.values, return_counts=True)
     rest = p.present - int(counts.max())
     levels = min(_LEVELS, rest // _LEVEL_ROWS)
@@ -232,7 +228,7 @@ def _levels(p: Profile) -> int:
 
 
 def _log_spreads(values: np.ndarray, skew: float) -> bool:
-    """Whether log1p makes a column less skewed and keeps its values apart; it does not for years, say."""
+    """Whether log1p makes a column less skewed and keeps its values distinguishable; for years it does not."""
     logs = np.sign(values) * np.log1p(np.abs(values))
     return logs.std() > _SPREAD and abs(_skewness(logs)) < abs(skew)
 
@@ -247,18 +243,18 @@ def _place_list(p: Profile, form: dict[str, Any], singles: list[Profile], draft:
     if p.kind == LIST:
         why = "lists"
     elif form.get("brackets"):
-        why = f"lists in brackets, of values that {separator!r} separates"
+        why = f"lists in brackets, separated by {separator!r}"
     else:
-        why = f"values that {separator!r} separates"
+        why = f"values separated by {separator!r}"
     values, largest = meaning.list_values(p, form)
     if found := meaning.column_with(values, p.name, singles):
         single, share = found
         length = min(largest, _MOST_LENGTH)
-        of = f"{why}, {single.name!r} has {share:.0%} of them too, so they share its rows"
-        why = f"{of}: in order, the oldest first, for models of histories (din, dien, bst, hstu, sdim)"
+        of = f"{why}; {share:.0%} of them occur in {single.name!r}, so both share rows"
+        why = f"{of}; a sequence, the oldest value first, for models that read histories (din, dien, bst, hstu, sdim)"
         form = {"slot": draft.slot_of(single.name), **form}
         draft.add_sparse(p.name, why, combiner="none", max_length=length, **form)
-        why = "the same as a bag, for models that read no histories"
+        why = "the same values as a bag, for models that do not read histories"
         draft.add_sparse(p.name, why, suffix="bag", combiner="mean", max_length=length, keep="last", **form)
     else:
         draft.add_sparse(p.name, why, combiner="mean", **form)

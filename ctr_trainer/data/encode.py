@@ -1,4 +1,4 @@
-"""Encodes source columns as keys, numbers and labels, and finds and names bad rows."""
+"""Encodes source columns as keys, numbers and labels, and reports bad rows."""
 
 import concurrent.futures
 import functools
@@ -34,25 +34,25 @@ _Job = tuple[str, Callable[[pa.ChunkedArray], Encoded]]  # The source column, an
 
 
 class Encoder:
-    """Encodes chunks of one conversion. Several threads may use it.
+    """Encodes chunks of one conversion. It is thread-safe.
 
     The encoded table has these columns, in this order:
 
     - per dense feature, float32, NaN for a missing value;
     - per single-valued sparse feature, int64 keys, 0 for no value;
-    - per bag or sequence, list<int64> keys; behind a bag with weights, `weights:<feature>`, list<float32>;
-    - per bucketised feature, float32 and not keys, since its boundaries may not be known yet; NaN for a missing value;
+    - per bag or sequence, list<int64> keys; after a bag with weights, `weights:<feature>`, list<float32>;
+    - per bucketised feature, the float32 number, as its boundaries may not be known yet; NaN for a missing value;
     - if the spec is labelled, `label`, float32, 0 or 1; with several labels `label:<name>` per label;
     - if the spec has a weight, `weight`, float32;
     - per id column, `id:<column>`, with the source's values.
 
-    Sparse features of all kinds have the spec's order.
+    Sparse features of all kinds are in the order of the spec.
 
     Args:
       spec: FeatureSpec.
-      time: source column of a split by time, kept as float64 in the column `TIME`; None for no such split.
-      threads: number of columns that are encoded at a time; 1 encodes them in the calling thread.
-      labels_needed: whether a row without a label is bad; if not, its label is NaN.
+      time: source column of a split by time, stored as float64 in the column `TIME`; None for no such split.
+      threads: number of columns to encode concurrently; 1 encodes them in the calling thread.
+      labels_needed: whether a row without a label is bad; if False, its label is NaN.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Encoder:
 
         Args:
           chunk: Chunk.
-          bad_rows: BadRows or FoundBadRows, which gets each row that is left out.
-          observed: Observations, which get the lengths and odd values of the lists.
+          bad_rows: BadRows or FoundBadRows, which receives each row that is left out.
+          observed: Observations, which receives the lengths and odd values of the lists.
 
         Raises:
-          UserError: the feature cannot be made of the type of its column, or there are too many bad rows.
+          UserError: the type of a column does not fit its feature, or there are too many bad rows.
         """
         table, jobs = chunk.table, self._jobs()
         results = {name: self._begin(encode, table[column]) for name, (column, encode) in jobs.items()}
@@ -116,7 +116,7 @@ class Encoder:
         return whole if good.all() else whole.filter(pa.array(good))
 
     def _begin(self, work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-        """Returns a function for the result of work(*args). A pool, if there is one, starts to compute it now."""
+        """Returns a function for the result of work(*args). A thread pool, if there is one, starts the work at once."""
         return self._pool.submit(work, *args).result if self._pool is not None else functools.partial(work, *args)
 
     def _jobs(self) -> dict[str, _Job]:
@@ -136,7 +136,7 @@ class Encoder:
         return jobs
 
     def _what(self, name: str) -> str:
-        """Describes an encoded column for messages, as `feature 'price'`."""
+        """Describes an encoded column for messages, such as `feature 'price'`."""
         labels = label_columns(self._spec)
         if name in labels:
             return "the label" if len(labels) == 1 else f"the label {labels[name].name!r}"
@@ -191,11 +191,11 @@ def _time(values: pa.Array) -> Encoded:
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
-        found, bad, expected = times.seconds(values), None, "a date as the others, 2024-01-31 08:30:00, to split by"
+        found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))
     else:
         column, bad = numbers(values, pa.float64())
-        expected = "a number or a date, as 2024-01-31 08:30:00, to split by"
+        expected = "a number or a date such as 2024-01-31 08:30:00, to split by"
     return Encoded(column, any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
 
 

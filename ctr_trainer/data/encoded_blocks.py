@@ -21,8 +21,8 @@ class _Work(NamedTuple):
 
     Attributes:
       block: the block; None at the end of the input.
-      bad_rows: bad rows that the reader met before it.
-      left_out: whether all its rows are to be left out.
+      bad_rows: bad rows that the reader found before it.
+      left_out: whether to leave out all its rows.
       first: whether it is the first block.
     """
 
@@ -34,12 +34,12 @@ class _Work(NamedTuple):
 
 @dataclasses.dataclass
 class EncodedBlock:
-    """What a thread makes of a block.
+    """The result of encoding a block.
 
     Attributes:
-      table: the encoded table of the good rows (see `encode.Encoder`); without rows if they were to be left out.
+      table: the encoded table of the good rows (see `encode.Encoder`); empty if they are left out.
       good_rows: number of good rows.
-      statistics: Statistics of the table; without rows if they are not measured.
+      statistics: Statistics of the table; empty if they are not measured.
       observed: Observations of the block.
       bad_rows: the bad rows, in the order of the source.
     """
@@ -61,26 +61,27 @@ def encoded(
     skip: int = 0,
     measured: bool = True,
 ) -> Generator[tuple[pa.Table, Statistics], None, None]:
-    """Yields (encoded table, its Statistics) of a source's blocks, in order. A thread of its own reads the source.
+    """Yields (encoded table, its Statistics) for each block of a source, in order.
 
-    What comes out is the same for any number of threads: tables, statistics, and the row that ends the conversion.
+    A separate thread reads the source. The tables, the statistics and the row that ends the conversion do not depend on
+    the number of threads.
 
     Args:
       read: f(bad_rows) -> iterable of the source's blocks (see `blocks.Block`).
       spec: FeatureSpec.
       bad_rows: BadRows, which counts each row that is left out.
-      observed: Observations, which get what is seen in all blocks; to be checked in the end.
+      observed: Observations, which receives the observations of all blocks; the caller checks it at the end.
       time: source column of a split by time; None for no such split.
-      num_threads: number of blocks that are encoded at a time; 0 for one per core of this process.
-      skip: number of good rows, from the first one on, to leave out. A block of such rows yields an empty table, so
-        that the caller sees progress.
+      num_threads: number of blocks to encode concurrently; 0 for one per core of this process.
+      skip: number of good rows to leave out at the beginning. A block that is left out yields an empty table, so that
+        the caller sees progress.
       measured: whether to compute statistics; if not, the yielded Statistics have no rows.
 
     Yields:
       (table, Statistics)
 
     Raises:
-      UserError: there are too many bad rows, or source and spec do not fit.
+      UserError: there are too many bad rows, or the source does not fit the spec.
     """
     num_threads = num_threads or hardware.usable_cores()
     encoder, found = Encoder(spec, time, threads=1), FoundBadRows(bad_rows.budget)
@@ -90,7 +91,7 @@ def encoded(
         for block in stack.enter_context(OrderedMap(workers, blocks, name="encoding the input")):
             for row in block.bad_rows:
                 bad_rows.add(*row)
-            if block.table is None:  # The end: no block, but perhaps bad rows.
+            if block.table is None:  # The end of the input, which may have bad rows but no block.
                 continue
             observed.merge(block.observed)
             out = min(skip, block.good_rows)
@@ -129,8 +130,8 @@ class _Worker:
         if item.block is not None:
             with contextlib.suppress(TooManyBadRows):
                 chunk = item.block.parse(found)
-                observed.see_labels(chunk.table)  # Labels of rows to be left out count too.
-                if item.first:  # Counting values takes time, and one block has enough of them.
+                observed.see_labels(chunk.table)  # This includes rows that are left out.
+                if item.first:  # Counting values takes time, and one block has enough values.
                     observed.see_typical(chunk.table)
                 good_rows = len(chunk.table)
                 if item.left_out:

@@ -1,4 +1,4 @@
-"""Drafts a feature spec from the data, with the reason for each column's part in it."""
+"""Infers the draft of a feature spec from the data, with a reason for each column."""
 
 import contextlib
 import functools
@@ -41,14 +41,13 @@ def infer(
 ) -> FeatureSpec:
     """Drafts a feature spec for a source, and writes it to a file.
 
-    A column that gives the label away, see `leakage.find_leaks`, is left out of the features. A warning and a comment
-    name it.
+    Columns that leak the label are left out, with a warning and a comment; see `leakage.find_leaks`.
 
     Args:
       input: a path or pattern, or a list of them; for Parquet also a directory.
       output: path of the TOML file to write; it must not exist.
-      format: `csv`, `parquet`, `libsvm` or `libffm`; None finds out whether it is `csv` or `parquet`.
-      label: column of the label; None takes a 0/1 column with a usual name, or the only 0/1 column.
+      format: `csv`, `parquet`, `libsvm` or `libffm`; None detects `csv` and `parquet`.
+      label: column of the label; None selects a 0/1 column with a usual name, or the only 0/1 column.
       max_bad_rows: number of unusable rows of text that may be left out.
       progress: show a bar if stderr is a terminal.
 
@@ -60,7 +59,7 @@ def infer(
     """
     output = pathlib.Path(output)
     if output.exists():
-        raise UserError(f"output {output}: exists already; remove it or name another file")
+        raise UserError(f"output {output}: already exists; remove it or choose another file")
     if format is None:
         format = "parquet" if parquet.is_parquet(list_files(input)[0].path) else "csv"
     if format in ("libsvm", "libffm"):
@@ -83,14 +82,14 @@ def infer(
 
 
 def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> dict[str, str]:
-    """Returns why each column that gives the label away does so, by column; logs a warning of each."""
+    """Returns a dict of column that leaks the label -> the reason, and logs a warning for each."""
     bad_rows = bad_rows_of(format, max_bad_rows)
     read = functools.partial(SOURCES[format], input, spec)
     with contextlib.closing(encoded(read, spec, bad_rows, Observations(spec), measured=False)) as tables:
         leaks = find_leaks((table for table, _ in tables), spec)
     for leak in leaks:
         _log.warning(
-            "%s: the column gives the label away, so the feature spec leaves it out; see the comment in the spec", leak
+            "%s: the column leaks the label, so the feature spec leaves it out; see the comment in the spec", leak
         )
     return {leak.column: f"{leak.why}. Add it only if it is known before the label" for leak in leaks}
 
@@ -119,8 +118,8 @@ def _of_columns(
         if not draft.has_features:
             raise UserError(
                 f"input {input}: apart from the label {target.name!r}"
-                + (f" and columns that give it away ({', '.join(leaks)})" if leaks else "")
-                + ", it has no column to make a feature of"
+                + (f" and columns that leak it ({', '.join(leaks)})" if leaks else "")
+                + ", it has no column that can be a feature"
             )
         return draft
 
@@ -128,19 +127,19 @@ def _of_columns(
 
 
 def _of_lines(input: Input, format: str, max_bad_rows: int) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
-    """Profiles files whose lines are a label and weighted indices; returns what `_of_columns` does."""
+    """Profiles files whose lines are a label and weighted indices; returns the same as `_of_columns`."""
     label, fields, rows = profile.sample_fields(input, format, _ROWS, max_bad_rows)
     draft = Draft((label.name, *(field.column for field in fields)))
     _set_label(label, draft)
     for field in fields:
         if field.most == 1 and field.ones and format == "libffm":
-            draft.add_sparse(field.column, "one index a line, its value 1")
+            draft.add_sparse(field.column, "one index per line, with the value 1")
         else:
-            why = f"up to {field.most:,} indices a line, each with its value as the weight"
+            why = f"up to {field.most:,} indices per line, whose values are their weights"
             draft.add_sparse(field.column, why, combiner="sum", weight_separator=":")
     if not draft.has_features:
-        raise UserError(f"input {input}: its lines have labels and nothing else")
-    # A field of several indices has no value of its own that could give the label away.
+        raise UserError(f"input {input}: its lines have labels but no features")
+    # Leaks are not searched, as a field with several indices has no single value that could leak the label.
     return lambda leaks: draft, CsvFormat(), rows
 
 
@@ -179,12 +178,12 @@ def _set_label(p: Profile, draft: Draft) -> None:
     elif p.kind == NUMBER and set(np.unique(values)) <= {0, 1}:
         draft.set_label(p.name, f"0 and 1; {values.mean():.2%} are 1")
     elif p.kind == NUMBER:
-        why = f"numbers from {values.min():g} to {values.max():g}: check from which on one is positive"
+        why = f"numbers from {values.min():g} to {values.max():g}: check the least positive one"
         draft.set_label(p.name, why, threshold=float(np.median(values)))
     elif p.kind == TEXT and p.distinct == 2:
         counts = sorted(pc.value_counts(values).to_pylist(), key=lambda count: count["counts"])
         both = ", ".join(repr(count["values"]) for count in counts)
-        why = f"the rarer of {both}: check that it is the positive one"
+        why = f"the rarer value of {both}: check that it is the positive one"
         draft.set_label(p.name, why, positive=counts[0]["values"])
     else:
         raise refused(

@@ -1,4 +1,4 @@
-"""Finds columns that give the label away, such as one that is filled only after a click (target leakage)."""
+"""Finds columns that leak the label, such as a column that is filled only after a click (target leakage)."""
 
 import dataclasses
 import logging
@@ -18,24 +18,24 @@ from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 
-ROWS = 100_000  # Number of rows that are looked at: enough to see a leak, and read in a second.
+ROWS = 100_000  # Number of rows to examine: enough to detect a leak, and read in a second.
 _AUC = 0.99
-_FEWEST = 20  # Fewer rows of a kind say nothing.
-_CHANCE = 1e-9  # Probability of a pure group of rows below which it is no accident.
+_FEWEST = 20  # Groups with fewer rows are not significant.
+_CHANCE = 1e-9  # A pure group of rows with a lower probability is not due to chance.
 _PURE = 0.99
-_SHARE = 0.01  # A group with a smaller share of its label's rows gives away too little to matter.
+_SHARE = 0.01  # A group with a smaller share of its label's rows does not matter.
 _BINS = 256
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """A feature that gives a label away.
+    """A feature that leaks a label.
 
     Attributes:
       feature: name of the feature.
-      column: the column of the source that it is made of.
-      why: what was found, the end of a sentence about the column.
+      column: the source column of the feature.
+      why: the evidence, worded to complete a sentence about the column.
     """
 
     feature: str
@@ -47,18 +47,18 @@ class Leak:
 
 
 def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
-    """Finds the features that give a label away on their own.
+    """Finds the features that leak a label on their own.
 
-    A feature does so if nearly all rows that have a value, or nearly all rows that lack one, have the same label, or if
-    the AUC of the feature alone is above 0.99. The AUC of a category is the AUC of the label's mean per value, which
-    is computed on one half of the rows and judged on the other half, so that a value that occurs once says nothing.
+    A feature leaks the label if nearly all rows with a value, or nearly all rows without one, have the same label, or
+    if the AUC of the feature alone is above 0.99. The score of a category is the mean label of its value. It is
+    computed on one half of the rows and evaluated on the other half, so that values that occur once have no effect.
 
     Args:
-      tables: encoded tables (see `encode.Encoder`); they are read until `ROWS` rows were seen.
+      tables: encoded tables (see `encode.Encoder`), of which the first `ROWS` rows are read.
       spec: FeatureSpec of the tables.
 
     Returns:
-      a `Leak` per feature that gives a label away, in the order of the spec; [] for data without labels.
+      a `Leak` per feature that leaks a label, in the order of the spec; [] for data without labels.
     """
     taken = list(_first(tables)) if spec.labelled else []
     if not taken:
@@ -79,10 +79,10 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
 
 
 def warn_of_leaks(info: DatasetInfo) -> list[Leak]:
-    """Logs a warning per feature of a data set that gives the label away, by rows spread evenly over it.
+    """Logs a warning for each feature of a data set that leaks the label; examines rows spread evenly over the data.
 
     Args:
-      info: the data set, which is finished.
+      info: the finished data set.
 
     Returns:
       the leaks.
@@ -98,8 +98,8 @@ def warn_of_leaks(info: DatasetInfo) -> list[Leak]:
         groups.close()
     for leak in leaks:
         _log.warning(
-            "%s: %s. If it is known only after the label, remove feature %r from the feature spec and convert again: a "
-            "model that reads it is useless when it serves",
+            "%s: %s. If its value is known only after the label, remove feature %r from the feature spec and convert "
+            "again, because a model with this feature is useless in serving",
             *(info.path, leak, leak.feature),
         )
     return leaks
@@ -115,7 +115,7 @@ def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -> str:
-    """Returns why an encoded column gives the labels away; "" if it does not.
+    """Returns the evidence that an encoded column leaks the labels; "" if it does not.
 
     Args:
       column: column of an encoded table.
@@ -143,13 +143,13 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
 
 
 def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
-    """Returns what is said of rows with nearly all labels equal and unlike the others'; "" if they are not."""
+    """Describes a group of rows if nearly all its labels are equal and the other rows' labels are not; otherwise ""."""
     count, others = int(rows.sum()), int((~rows).sum())
     if min(count, others) < _FEWEST:
         return ""
     mean, base = float(labels[rows].mean()), float(labels.mean())
     for share, expected, name in ((mean, base, 1), (1 - mean, 1 - base, 0)):
-        # With a rare label nearly every group of rows is nearly pure, so the others' label must be much rarer in it.
+        # If a label is rare, nearly every group is nearly pure, so the label must be much rarer in the group.
         pure = share >= 1 - (1 - _PURE) * (1 - expected)
         if pure and 0 < expected < 1 and count * np.log(expected) < np.log(_CHANCE):
             if count * share >= _SHARE * expected * len(labels):
@@ -158,7 +158,7 @@ def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
 
 
 def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Returns a category per row: its key, or the quantile of its number; missing values have their own."""
+    """Returns a category per row: its key, or the quantile of its number. Missing values have their own category."""
     if values.dtype.kind == "f":
         found = values[present]
         if not len(found):
@@ -169,7 +169,7 @@ def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np
 
 
 def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Returns per row the mean label of its category among the rows of the other half, smoothed by the mean of all."""
+    """Returns, per row, the mean label of its category in the other half of the rows, smoothed by the overall mean."""
     scores = np.empty(len(codes))
     fold = np.arange(len(codes)) % 2 == 0
     base = labels.mean()
@@ -181,7 +181,7 @@ def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) ->
 
 
 def _auc(scores: np.ndarray, labels: npt.NDArray[np.bool_]) -> float:
-    """Returns the AUC of scores; 0.5 if one of the labels is too rare to say."""
+    """Returns the AUC of scores; 0.5 if one of the labels is too rare."""
     positives = int(labels.sum())
     if min(positives, len(labels) - positives) < _FEWEST:
         return 0.5

@@ -1,4 +1,4 @@
-"""The `libsvm` and `libffm` formats. A line is an example: a label, then weighted indices, separated by blanks.
+"""The `libsvm` and `libffm` formats. Each line is an example: a label, then weighted indices, separated by blanks.
 
 libsvm, libfm, liblinear, SVMlight:  label [qid:number] index:value index:value ... [# comment]
 libffm:                              label field:index:value field:index:value ...
@@ -33,16 +33,16 @@ _QUERY = rf"qid:{_INDEX}"
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of `label`, `features` (list of `index:value`) and `qid`.
 
-    A `blocks.SourceReader`; `source` is taken as by `delimited.files`, and files may be compressed (.gz, .bz2, .zst).
+    A `blocks.SourceReader`. `delimited.files` lists the files of `source`, which may be compressed (.gz, .bz2, .zst).
     If the spec is unlabelled, lines may lack the label.
     """
     yield from _read(source, spec, bad_rows, time, WEIGHTED, _columns)
 
 
 def read_fields(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks of `label`, and a column such as `field3` for each field that the spec wants; see `read`.
+    """Yields Chunks of `label`, and a column such as `field3` for each field that the spec needs; see `read`.
 
-    A row of the column of a field is a list of `index:value`, or of `index` if the feature has no weights.
+    The rows of a field's column are lists of `index:value`, or of `index` if the feature has no weights.
     """
     weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
 
@@ -53,9 +53,7 @@ def read_fields(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: st
 
 
 def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Returns the tokens of all lines as strings, and the line of each token, int[n]; `lines` are good lines, as
-    bytes.
-    """
+    """Splits good lines, as bytes, into tokens. Returns the tokens as strings, and the line of each token, int[n]."""
     texts = pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
     lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
     return lists.flatten(), pc.list_parent_indices(lists).to_numpy()
@@ -68,8 +66,8 @@ def good_lines(
 
     Args:
       file: path of the file.
-      pattern: regular expression of a token behind the label.
-      bad_rows: BadRows, which counts the bad lines; empty lines are passed over.
+      pattern: regular expression of a token after the label.
+      bad_rows: BadRows, which counts the bad lines; empty lines are skipped.
       labelled: whether a line must have a label.
     """
     label = rf"(?:{_NUMBER}(?:\s|$))" + ("" if labelled else "?")
@@ -153,10 +151,10 @@ def _blocks(file: str) -> Iterator[list[bytes]]:
 
 
 def _fault(line: bytes, pattern: str) -> tuple[str, str, str]:
-    """Returns what is wrong with a bad line: the column, the value, and what was expected."""
+    """Describes a bad line: the column, the found value, and the expected value."""
     label, *tokens = line.split(b"#")[0].decode("ascii", "backslashreplace").split() or [""]
     if not re.fullmatch(_NUMBER, label):
         return LABEL, label, "a number: a line begins with its label"
-    form = "field:index:value, as 3:17:0.5" if pattern == OF_FIELD else "index:value, as 17:0.5"
+    form = "field:index:value, such as 3:17:0.5" if pattern == OF_FIELD else "index:value, such as 17:0.5"
     wrong = [t for n, t in enumerate(tokens) if not re.fullmatch(pattern if n else f"{pattern}|{_QUERY}", t)]
     return FEATURES, wrong[0] if wrong else line[:200].decode("ascii", "backslashreplace"), form

@@ -1,4 +1,4 @@
-"""Lists the files of a source, which is a directory, a pattern or a file."""
+"""Lists the files of a source, which is a file, a directory or a pattern."""
 
 import dataclasses
 import os
@@ -17,18 +17,18 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclasses.dataclass(frozen=True)
 class SourceFile:
-    """A file, and the columns in its directories' names (`date=2024-01-31/part-0.parquet`), null if without value.
+    """A file, and the columns in the names of its directories, as in `date=2024-01-31/part-0.parquet`.
 
     Attributes:
       path: path or URL of the file.
-      partitions: dict of column -> value.
+      partitions: dict of column -> value; None for Hive's name of a missing value.
     """
 
     path: str
     partitions: dict[str, str | None]
 
     def complete(self, table: pa.Table, wanted: Iterable[str]) -> pa.Table:
-        """Returns the table with the wanted partition columns that it lacks."""
+        """Adds the wanted partition columns that the table lacks."""
         for name, value in self.partitions.items():
             if name in wanted and name not in table.column_names:
                 column = pa.DictionaryArray.from_arrays(
@@ -40,11 +40,11 @@ class SourceFile:
 
 
 def list_files(source: Input) -> list[SourceFile]:
-    """Lists the files of a source; files of a directory or pattern are in the order of their names.
+    """Lists the files of a source. Files of a directory or pattern are sorted by name.
 
     Args:
       source: a file; a directory, for all files below it, except files and directories whose names begin with `_` or
-        `.`; a pattern of files or directories; or a list of these. Each is a path or a URL.
+        `.`; a pattern of files or directories; or a list of files, directories and patterns. Each is a path or a URL.
 
     Returns:
       list of `SourceFile`.
@@ -57,7 +57,7 @@ def list_files(source: Input) -> list[SourceFile]:
         path = path_of(name)
         below = [file for match in ([path] if path.exists() else path.matches()) for file in _below(match)]
         if not below:
-            what = "it has no file" if path.is_dir() else "no such file or directory, and none matches it"
+            what = "the directory has no file" if path.is_dir() else "no such file or directory, and none matches it"
             raise UserError(f"input {name}: {what}; expected a file, a directory or a pattern")
         found += below
     if not found:
@@ -66,7 +66,7 @@ def list_files(source: Input) -> list[SourceFile]:
 
 
 def named(source: Input | None) -> Sequence[str | os.PathLike]:
-    """Returns the paths, URLs and patterns that a source is given as: one, or a list of them."""
+    """Returns a source as a list of paths, URLs and patterns."""
     return [source] if isinstance(source, (str, os.PathLike)) else source or []
 
 

@@ -15,17 +15,17 @@ from ctr_trainer.features.hashing import keys
 
 _OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
 _AROUND = r"^[\s'\"]+|[\s'\"]+$"
-# A value that looks like several: it begins with a bracket, ends with a bracket that it did not open, or has blanks at
-# an end or between numbers.
+# Matches a value that looks like several values: it begins with a bracket, ends with a closing bracket without an
+# opening one, or has blanks at an end or between numbers.
 _ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
-_LOOKED_AT = 10_000  # Number of values of a chunk that are looked at.
+_LOOKED_AT = 10_000  # Number of values per chunk that are compared with _ODD.
 
 
 def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> Encoded:
     """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
-    A text is split at the separators, a list has its elements, and any other value is a list of one value. Empty values
-    do not count: "A||B" has two values, "" has none. A row is bad if a weight in it is not a finite number.
+    A text is split at the separators, a list is used as it is, and any other value is a list of one value. Empty values
+    do not count: "A||B" has two values, "" has none. A row is bad if one of its weights is not a finite number.
 
     Args:
       values: column of the source.
@@ -38,7 +38,7 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
     if pa.types.is_nested(values.type):
         raise TypeError("expected a list or separated text")
     values = without_nan(values)
-    # Equal texts are split once. An empty text at the end stands for missing values.
+    # Each distinct text is split once. An additional empty text at the end represents missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     lists = split(_bytes(values.dictionary), feature)
     flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
@@ -64,7 +64,7 @@ def split(texts: pa.Array, feature: SparseFeature) -> pa.ListArray:
 
 
 def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeature) -> Encoded:
-    """Encodes `count` lists. `flat` has the values of all lists as bytes, `owner` the list of each value, ascending."""
+    """Encodes `count` lists. `flat` has the values of all lists as bytes; `owner`, ascending, has the list of each."""
     weights = bad = None
     if feature.weight_separator is not None:
         flat, weights, wrong = _weights(flat, feature.weight_separator)
@@ -86,7 +86,7 @@ def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeatur
     return Encoded(
         column=pa.ListArray.from_arrays(splits, pa.array(hashed)),
         bad=bad,
-        expected=f"values with finite weights, as 'a{feature.weight_separator}0.5'",
+        expected=f"values with finite weights, such as 'a{feature.weight_separator}0.5'",
         weights=None if weights is None else pa.ListArray.from_arrays(splits, pa.array(weights)),
         lengths=lengths,
         odd=odd,
@@ -100,9 +100,7 @@ def _odd(flat: pa.Array) -> Any:
 
 
 def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) -> np.ndarray:
-    """Returns the part of `kept`, places of values, that belongs to the first or last `max_length` values of each
-    list.
-    """
+    """Returns the part of `kept`, indices of values, that are among the first or last `max_length` of their list."""
     if not feature.max_length:
         return kept
     of = owner[kept]
@@ -113,8 +111,10 @@ def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) 
 
 
 def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
-    """Returns the values, their float32 weights (1 for a value without weight), and which weights are wrong, or
-    None.
+    """Splits values from their weights.
+
+    Returns:
+      (values, float32 weights, which are 1 for values without weight, bool whether each weight is invalid or None).
     """
     parts = pc.split_pattern(flat, separator, max_splits=1, reverse=True)
     has_weight = pc.list_value_length(parts).fill_null(0).to_numpy(zero_copy_only=False) == 2
@@ -125,14 +125,14 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
     texts = pc.list_element(parts.filter(pa.array(has_weight)), 1)
     found, bad = numbers(texts, pa.float32())
     weights[has_weight] = found.to_numpy(zero_copy_only=False)
-    wrong = np.isnan(weights)  # An empty weight is wrong too, like a weight that is not a number.
+    wrong = np.isnan(weights)  # An empty weight is invalid as well.
     if bad is not None:
         wrong[has_weight] |= bad
     return values, weights, wrong if wrong.any() else None
 
 
 def _bytes(values: pa.Array) -> pa.Array:
-    """Returns the values as bytes; a number as its decimal digits."""
+    """Returns the values as bytes; numbers as decimal digits."""
     if pa.types.is_nested(values.type):
         raise TypeError("expected lists of single values")
     if pa.types.is_dictionary(values.type):

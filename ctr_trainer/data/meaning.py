@@ -1,4 +1,4 @@
-"""What the values of a column mean: by the column's name, by their order, and as lists."""
+"""Infers the meaning of a column, an amount, an id, a time or a list, from its name and its values."""
 
 import re
 from collections.abc import Iterable
@@ -38,21 +38,21 @@ _COUNTED = {"n", "nb", "num", "number", "count", "cnt", "total", "sum", "avg", "
 _TIME = {"time", "timestamp", "ts", "date", "datetime", "epoch", "unix"}
 _ID_ENDINGS = ("id", "code", "zip")  # Endings of names in one word, such as userid.
 _LAGS = 5
-_STRONG = 0.18  # Least mean correlation of a number's figures with the next numbers' figures.
-_SMOOTH = 0.6  # The same of rough counts that lie far from 0.
+_STRONG = 0.18  # Least mean autocorrelation of an ordered column.
+_SMOOTH = 0.6  # The same for numbers far from 0 whose counts differ more than by chance.
 _FAR = 100
 _ROUGH = 10.0
-_SURE = 4.0  # Least distance, in standard deviations, from the correlation of numbers without order.
-_ENUMERATED = 200  # More different numbers than this, with hardly a number left out, are ids.
+_SURE = 4.0  # Least distance, in standard deviations, from the autocorrelation of numbers without order.
+_ENUMERATED = 200  # More distinct numbers than this, with few gaps, are ids.
 _FULL = 0.8
-_COUNTS = 4  # This many different numbers, each rarer than the previous one, are taken for counts.
+_COUNTS = 4  # At least this many distinct numbers, each rarer than the previous one, are counts.
 _SEPARATORS = "|;,^"
-_SHARE = 0.2  # Least share of the values that hold the separator.
+_SHARE = 0.2  # Least share of the values that contain the separator.
 _IN_BRACKETS = r"^\s*\[.*\]\s*$|^\s*\(.*\)\s*$|^\s*\{.*\}\s*$"
-_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Parts such as 17 or i17: blanks may separate these, not words.
+_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Parts such as 17 or i17, which blanks may separate; words are texts.
 _MOST = 0.95
-_SHARED, _BACK = 0.5, 0.1  # Least share of a list's values that the other column has, and the other way round.
-_FEW = 20  # Two columns may have this number of different values in common by chance.
+_SHARED, _BACK = 0.5, 0.1  # Least share of a list's values that are in the other column, and vice versa.
+_FEW = 20  # Two columns may have fewer distinct values than this in common by chance.
 
 
 def words(name: str) -> list[str]:
@@ -62,25 +62,25 @@ def words(name: str) -> list[str]:
 
 
 def is_number_name(name: str) -> bool:
-    """Whether a name says number, as `age`, `hours_per_week` and `user_count` do."""
+    """Whether a name suggests a number, such as `age`, `hours_per_week` or `user_count`."""
     return _says(name) == "number"
 
 
 def is_id_name(name: str) -> bool:
-    """Whether a name says id, as `user`, `device_type` and `movieid` do."""
+    """Whether a name suggests an id, such as `user`, `device_type` or `movieid`."""
     return _says(name) == "id"
 
 
 def is_time_name(name: str) -> bool:
-    """Whether a name says time, as `timestamp` and `click_time` do."""
+    """Whether a name suggests a time, such as `timestamp` or `click_time`."""
     return not _TIME.isdisjoint(words(name))
 
 
 def _says(name: str) -> str | None:
-    """Returns what the word that decides says, `number` or `id`, or None.
+    """Returns the kind that a name suggests, `number` or `id`, or None.
 
-    The last known word decides (`price` of `item_price`), or one of `_COUNTED` at any place. A number of something
-    (`account_number`) may be its id or its count, so that such a name says nothing and the values decide.
+    A word of `_COUNTED` anywhere in the name decides, otherwise the last known word (`price` in `item_price`). A name
+    such as `account_number` may be an id or a count, so the values have to decide.
     """
     found = words(name)
     if len(found) > 1 and found[-1] == "number":
@@ -98,12 +98,11 @@ def _says(name: str) -> str | None:
 def is_ordered(values: np.ndarray) -> bool:
     """Whether whole numbers look like amounts (ages, prices, counts) and not like ids.
 
-    Neighbouring amounts occur about equally often, and are about equally far from the next amount. Neighbouring ids are
-    not. The measure is the autocorrelation of the ranks of these two figures over the distinct numbers in order, at
-    lags 1 to 5. Without an order its mean has a standard deviation of 1 / sqrt(5 n).
+    Neighbouring amounts have similar frequencies and similar distances to the next amount; neighbouring ids do not.
+    The measure is the autocorrelation of the ranks of the frequencies, or of the distances, over the sorted distinct
+    numbers, at lags 1 to 5. For numbers without order, its mean has a standard deviation of 1 / sqrt(5 n).
 
-    Caveat: ids that were numbered by how often they occur look like counts, unless there are more than 200 of them and
-    hardly a number is left out.
+    Caveat: ids that were assigned by frequency look like counts, unless there are more than 200 of them with few gaps.
 
     Args:
       values: float64[n], whole numbers.
@@ -116,21 +115,21 @@ def is_ordered(values: np.ndarray) -> bool:
         return False
     if _falls(distinct, counts) or _is_serial(np.diff(distinct)):
         return True
-    # Ids that were assigned in groups, such as the banners of a campaign, are about as frequent as their neighbours.
-    # Amounts that lie far from 0 have smooth frequencies, which differ from each other by little more than chance.
+    # Ids that were assigned in groups, such as the banners of a campaign, have frequencies similar to their neighbours.
+    # The frequencies of amounts far from 0 are smooth: neighbours differ by little more than chance.
     is_id = distinct[distinct > 0][0] >= _FAR and _roughness(counts) > _ROUGH if (distinct > 0).any() else False
     return _is_serial(counts, _SMOOTH if is_id else _STRONG)
 
 
 def _falls(distinct: np.ndarray, counts: np.ndarray) -> bool:
-    """Whether the numbers begin at about 0 and each is rarer than the previous one, as small counts are."""
+    """Whether the numbers begin near 0 and most are rarer than the previous one, like small counts."""
     first = int(np.argmax(counts))
     falling = len(counts) >= _COUNTS and (np.diff(counts[first:]) < 0).mean() > 0.9
     return bool(first <= 1 and -1 <= distinct[0] <= 1 and falling)
 
 
 def _roughness(counts: npt.NDArray[np.int64]) -> float:
-    """Returns the mean squared difference of neighbouring counts over its expectation for Poisson counts."""
+    """Returns the mean squared difference of neighbouring counts divided by its expectation for Poisson counts."""
     return float(np.square(np.diff(counts)).sum() / max((counts[1:] + counts[:-1]).sum(), 1))
 
 
@@ -151,13 +150,13 @@ def ranks(figures: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
 
 
 def list_form(profile: Profile) -> dict[str, Any] | None:
-    """Returns the options of a feature for the way a column's lists are written; None if it holds no lists."""
+    """Returns the feature options for the format of a column's lists; None if the column has no lists."""
     if profile.kind == LIST:
         return {}
     values = profile.values
     if pc.mean(pc.match_substring_regex(values, _IN_BRACKETS)).as_py() > _MOST:
         counts = {s: pc.mean(pc.match_substring(values, s)).as_py() for s in ",;| "}
-        # A blank may follow a comma, so a blank is the separator only if there is no other.
+        # A blank may follow another separator, so it is considered last.
         separator = next((s for s, share in counts.items() if share > _SHARE / 4), ",")
         return {"brackets": True} | ({} if separator == "," else {"separator": separator})
     for separator in _SEPARATORS + " ":
@@ -172,7 +171,7 @@ def list_form(profile: Profile) -> dict[str, Any] | None:
 
 
 def list_values(profile: Profile, form: dict[str, Any]) -> tuple[pa.Array, int]:
-    """Returns the different values of a column's lists, as strings, and the length of the longest list."""
+    """Returns the distinct values of a column's lists, as strings, and the length of the longest list."""
     if profile.kind == LIST:
         held = profile.values
     else:
@@ -184,12 +183,15 @@ def list_values(profile: Profile, form: dict[str, Any]) -> tuple[pa.Array, int]:
 
 
 def column_with(values: pa.Array, name: str, singles: Iterable[Profile]) -> tuple[Profile, float] | None:
-    """Finds the single-valued column that has the same values as a column of lists.
+    """Finds the single-valued column whose values agree best with a column of lists.
 
     Args:
-      values: the different values of a column's lists.
+      values: the distinct values of a column's lists.
       name: name of the column of lists.
       singles: Profiles of the columns with one value per row.
+
+    Returns:
+      (Profile, share of the values that it contains), or None.
     """
     best = None
     for single in singles:

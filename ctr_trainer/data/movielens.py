@@ -1,4 +1,4 @@
-"""The `movielens` format: the files of MovieLens-1M and MovieLens-10M, whose fields `::` separates, joined."""
+"""The `movielens` format: joins the files of MovieLens-1M and MovieLens-10M, whose separator is `::`."""
 
 import bisect
 import collections
@@ -33,19 +33,19 @@ def _stars(movie: str, rating: str) -> str | None:
     return rating
 
 
-# Column -> f(movie, rating) -> what an earlier rating adds to a history, None for nothing.
+# Column -> f(movie, rating) that returns the value of an earlier rating in a history, or None.
 HISTORIES = {"liked": _liked, "stars": _stars}
 
 
 class Histories:
-    """The values of one column per user, by time.
+    """The values of one history column for each user, sorted by time.
 
-    The history of an example holds the values of strictly earlier ratings: neither the example itself, nor other
-    ratings of the same second, since the file does not say which of them came first.
+    The history of an example has the values of strictly earlier ratings. It includes neither the example itself nor
+    other ratings in the same second, because their order is unknown.
 
     Args:
-      ratings: iterable of (user, movie, rating, timestamp), strings, in any order. A rating or timestamp that is no
-        number is left out here; the reading of its row reports it.
+      ratings: iterable of (user, movie, rating, timestamp), strings, in any order. Rows whose rating or timestamp is
+        not a number are ignored here; `read` reports them.
       column: one of `COLUMNS`.
       length: number of newest values to return; None for all.
 
@@ -82,14 +82,15 @@ def is_number(text: str) -> bool:
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks of `COLUMNS`. A row is a rating with the columns of its user and movie: strings, null if unknown.
+    """Yields Chunks of `COLUMNS`. Each row is a rating with the columns of its user and movie, as strings.
 
-    `zip3` is the first three characters of the zip code. `year` is the number in brackets at the end of the title. `|`
-    separates `genres`. The columns of a user or movie that is not in its file are null; 10M has no file of users.
+    `zip3` is the first three characters of the zip code, `year` is the number in brackets at the end of the title, and
+    `genres` are separated by `|`. The columns of a user or movie that is not in its file are null; MovieLens-10M has no
+    file of users.
 
-    If the spec asks for them, there are two more columns, of the same user's ratings at earlier seconds: `liked`, the
-    movies rated 4 or better, and `stars`, all ratings, the oldest first, separated by `|`. See
-    `Histories`. Each of the two columns takes another pass over the ratings.
+    If the spec uses them, there are two more columns with the user's earlier ratings, the oldest first, separated by
+    `|`: `liked`, the movies rated 4 or better, and `stars`, all ratings. See `Histories`. Each of these columns takes
+    another pass over the ratings.
 
     A `blocks.SourceReader`; `source` is the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat, all
     in latin-1.
@@ -138,12 +139,12 @@ def _histories(path: Path, spec: FeatureSpec) -> dict[str, Histories]:
 
 
 def _timed(ratings: Iterable[Row], path: Path, bad_rows: BadRowSink) -> Iterator[Row]:
-    """Yields the ratings that have a time. Without a time it is not known which ratings came before."""
+    """Yields the ratings with a valid time; for the others it is unknown which ratings are earlier."""
     for line, fields in ratings:
         if is_number(fields[3]):
             yield line, fields
         else:
-            bad_rows.add(str(path), line, "timestamp", fields[3], "a number, for what came before it")
+            bad_rows.add(str(path), line, "timestamp", fields[3], "a number, which the history columns need")
 
 
 def _rows(path: Path, fields: int, bad_rows: BadRowSink | None = None) -> Iterator[Row]:

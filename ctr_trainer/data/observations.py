@@ -1,4 +1,4 @@
-"""What an encoder sees in the columns in addition to what it makes of them; a conversion judges it in the end."""
+"""Observations about the source columns, made during encoding and checked at the end of a conversion."""
 
 import dataclasses
 import logging
@@ -14,23 +14,23 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_FEW = 20  # Up to this number of lists it means nothing that each list has one value.
+_FEW = 20  # With fewer lists, all may have one value by chance.
 _SHOWN = 10  # Largest number of values in a message.
-# A typical value is shown to whoever opens the page of `score`, so it must not be one person's own id. An id can occur
-# several times in a log, but hardly in one row of twenty, nor in a hundred rows of a small file.
+# The page of `score` shows typical values to anyone, so they must not be personal ids. An id can occur several times in
+# a log, but is unlikely in 5 % of the rows, or in a hundred rows of a small file.
 _LEAST_SHARE, _LEAST_ROWS = 0.05, 100
 
 
 @dataclasses.dataclass
 class Lengths:
-    """The lengths of one feature's lists, before the cut at `max_length`.
+    """The lengths of one feature's lists before truncation to `max_length`.
 
     Attributes:
       max_length: `max_length` of the feature; 0 for no limit.
       rows: number of rows.
       empty, single, cut: number of rows with no value, with one value, and with more values than `max_length`.
-      values: number of values of all rows together.
-      largest: number of values of the longest list.
+      values: number of values in all rows.
+      largest: number of values in the longest list.
     """
 
     max_length: int
@@ -42,7 +42,7 @@ class Lengths:
     largest: int = 0
 
     def add(self, lengths: np.ndarray) -> None:
-        """Adds rows: int[n], the number of values of each row."""
+        """Adds n rows, whose numbers of values are int[n]."""
         self.rows += len(lengths)
         self.empty += int((lengths == 0).sum())
         self.single += int((lengths == 1).sum())
@@ -58,21 +58,21 @@ class Lengths:
 
     @property
     def all_single(self) -> bool:
-        """Whether no list has a second value, and there are enough lists to judge."""
+        """Whether all lists have at most one value, and there are enough lists to conclude something."""
         return self.single >= _FEW and self.single == self.rows - self.empty
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the mean and largest length and the shares of empty and of cut rows, as JSON can hold them."""
+        """Returns the mean and largest length and the shares of empty and truncated rows, for JSON."""
         rows = max(self.rows, 1)
         return dict(mean=self.values / rows, largest=self.largest, empty=self.empty / rows, cut=self.cut / rows)
 
 
 class Positives:
-    """Finds out whether a label's `positive` occurs in the data, and which other values occur.
+    """Checks whether a label's `positive` occurs in the data, and collects other values that occur.
 
     Args:
       label: Label.
-      suffix: ending of the column's texts that is not part of the label.
+      suffix: `CsvFormat.label_suffix`.
     """
 
     def __init__(self, label: Label, suffix: str) -> None:
@@ -81,7 +81,7 @@ class Positives:
         self.found = label.positive is None
 
     def add(self, values: pa.Array | pa.ChunkedArray) -> None:
-        """Looks at values of the source's column."""
+        """Examines values of the source column."""
         if self.found:
             return
         labels = encode_label(values, self._label, self._suffix).column.to_numpy(zero_copy_only=False)
@@ -90,34 +90,34 @@ class Positives:
             self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
 
     def merge(self, other: "Positives") -> None:
-        """Adds the values that another Positives of the same label looked at."""
+        """Adds the values of another `Positives` of the same label."""
         self.found = self.found or other.found
         if not self.found and len(self._others) <= _SHOWN:
             self._others |= other._others
 
     def check(self) -> None:
-        """Judges the values once all rows are read. Warns if `positive` never occurs and only one other value does.
+        """Checks the values after all rows are read. Warns if only one value occurs, and it is not `positive`.
 
         Raises:
-          UserError: `positive` never occurs and several other values do; names some of them.
+          UserError: several values occur, but not `positive`; the message names some of them.
         """
         if self.found or not self._others:
             return
         shown = ", ".join(map(repr, [*self._others][:_SHOWN])) + (", ..." if len(self._others) > _SHOWN else "")
         message = (
             f"label column {self._label.column!r}: `positive = {self._label.positive!r}` never occurs, so no row is "
-            f"positive; what occurs is {shown}. Name in [label] the value that makes a row positive, with its blanks "
-            "and capitals"
+            f"positive; the column has the values {shown}. Set `positive` in [label] to the exact value of positive "
+            "rows, including blanks and capitals"
         )
         if len(self._others) > 1:
             raise UserError(message)
-        _log.warning("%s; if all rows are negative, that is right", message)
+        _log.warning("%s; ignore this if all rows are negative", message)
 
 
 class Observations:
-    """The lengths of lists, values that look like several, whether each label's `positive` occurs, typical texts.
+    """Lengths of lists, values that look like several values, occurrences of each label's `positive`, typical texts.
 
-    Chunks that are encoded apart have Observations of their own, which are merged in the chunks' order.
+    Chunks that are encoded concurrently have separate Observations, which are merged in the chunks' order.
 
     Args:
       spec: FeatureSpec.
@@ -154,7 +154,7 @@ class Observations:
         return statistics | {name: {TYPICAL: text} for name, text in self.typical.items()}
 
     def merge(self, other: "Observations") -> None:
-        """Adds what was seen in the chunks that follow; warns of the first odd value of each feature."""
+        """Adds the observations of the chunks that follow; warns about the first odd value of each feature."""
         for name, lengths in other.lengths.items():
             self.lengths[name].merge(lengths)
         for name, positives in other._positives.items():
@@ -166,23 +166,23 @@ class Observations:
                 _warn_of_odd(name, column, odd)
 
     def check(self) -> None:
-        """Judges labels and lists once all rows were seen; warns of lists that may have another separator.
+        """Checks labels and lists after all rows are read; warns about lists that may have another separator.
 
         Raises:
-          UserError: a label's `positive` never occurred, and several other values did.
+          UserError: see `Positives.check`.
         """
         for positives in self._positives.values():
             positives.check()
         for feature in (f for f in self._spec.sparse if f.combiner and self.lengths[f.name].all_single):
             _log.warning(
-                "list feature %r, column %r: each of its %d lists has one value, so %r may not be the values' "
-                "separator: check the feature's 'separator', and brackets = true for '[1, 2]'",
+                "list feature %r, column %r: each of its %d lists has one value, so %r may not be the separator of the "
+                "values: check the feature's 'separator', and set brackets = true for '[1, 2]'",
                 *(feature.name, feature.column, self.lengths[feature.name].single, feature.separator),
             )
 
 
 def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
-    """Returns the most frequent text or integer of at least that many rows, or "" if there is none."""
+    """Returns the most frequent text or integer that occurs in at least `least` rows, or "" if there is none."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not is_text(kind) and not pa.types.is_integer(kind):
         return ""
@@ -192,7 +192,7 @@ def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
     for at in frequent[np.argsort(-counts[frequent], kind="stable")].tolist():
         value = counted.field("values")[at].as_py()
         text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-        # A form removes blanks around a text, and replaces bytes that are no text: both would have another key.
+        # A web form removes surrounding blanks and replaces invalid bytes, which would change the key of the text.
         if text and text == text.strip() and "\ufffd" not in text:
             return text
     return ""
@@ -200,8 +200,8 @@ def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
 
 def _warn_of_odd(name: str, column: str, odd: str) -> None:
     _log.warning(
-        "list feature %r, column %r: the value %r becomes one key, brackets and blanks included. If it is "
-        "several values, or one in brackets, give the feature brackets = true, and as separator what stands "
-        'between the values (separator = " " for blanks)',
+        "list feature %r, column %r: the value %r becomes one key, including brackets and blanks. If it is a list, or "
+        "a value in brackets, set brackets = true for the feature, and separator to the text between the values "
+        '(separator = " " for blanks)',
         *(name, column, odd[:200]),
     )

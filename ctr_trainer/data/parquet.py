@@ -1,4 +1,4 @@
-"""Parquet made elsewhere, by Spark, DuckDB, pandas and others: converted, or read as it is, hashed while it is read."""
+"""Parquet files from Spark, DuckDB, pandas and others, which are converted, or encoded while a training reads them."""
 
 import contextlib
 import dataclasses
@@ -32,9 +32,9 @@ FITTED = ("standardize", "minmax")  # Transforms that need the training data's s
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks of the columns that the spec wants; `typed` says what each type becomes.
+    """Yields Chunks of the columns that the spec needs; see `typed` for the supported types.
 
-    A `blocks.SourceReader`; `source` is taken as by `list_files`.
+    A `blocks.SourceReader`; `list_files` lists the files of `source`.
     """
     yield from read_files(list_files(source), spec, bad_rows, time)
 
@@ -59,7 +59,7 @@ def read_files(
 
 
 def is_parquet(path: str | os.PathLike) -> bool:
-    """Whether a file begins as Parquet files do.
+    """Whether a file begins with the magic bytes of Parquet.
 
     Raises:
       UserError: the file cannot be read.
@@ -79,11 +79,11 @@ def open_file(path: str | os.PathLike) -> pq.ParquetFile:
     try:
         return path_of(path).open_parquet()
     except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: not a Parquet file that can be read: {error}") from error
+        raise UserError(f"{path}: not a readable Parquet file: {error}") from error
 
 
 def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use], spec: FeatureSpec) -> list[str]:
-    """Returns the wanted columns that are in the file, and not only in its directories' names.
+    """Returns the wanted columns that the file contains, without those that only its directories' names contain.
 
     Raises:
       UserError: a wanted column is neither in the file nor in its directories' names.
@@ -94,15 +94,15 @@ def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use
 
 
 class ForeignParquet(Source):
-    """Parquet files with the columns of a feature spec. A group is a row group, and is encoded when it is read.
+    """A `Source` of Parquet files with the columns of a feature spec. Each row group is encoded when it is read.
 
-    An unusable row ends the reading, because every epoch must have the same rows. Only a conversion can leave rows out.
+    An unusable row is an error, because every epoch must have the same rows. Only a conversion can leave rows out.
 
     Args:
-      layout: what `scan` returned; the same on every worker.
+      layout: the result of `scan`, the same on every worker.
       spec: FeatureSpec.
       statistics: dict of dense feature -> statistics of the training data.
-      labels_needed: whether a missing or wrong label ends the reading; if not, the row's label is NaN.
+      labels_needed: whether a missing or invalid label is an error; if False, the row's label is NaN.
     """
 
     def __init__(
@@ -141,9 +141,7 @@ class ForeignParquet(Source):
         return table
 
     def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
-        """Reads the labels' columns once, and the column of one feature, since every spec needs a feature; see
-        `Source`.
-        """
+        """Reads the label columns once, and the column of one feature, as every spec needs a feature; see `Source`."""
         dense = self.spec.dense[:1]
         sparse = () if dense else self.spec.sparse[:1]
         part = dataclasses.replace(self.spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
@@ -170,14 +168,14 @@ def scan(
     """Reads the footers of Parquet files.
 
     Args:
-      source: a source as `list_files` takes it.
+      source: a source for `list_files`.
       spec: FeatureSpec, whose columns every file must have.
       progress: show a bar if stderr is a terminal.
       advanced: f(text), called after each piece of work.
 
     Returns:
-      the layout, which JSON can hold: files, row groups and their numbers of rows, and `labelled`, whether all files
-      have the labels' columns. With an unlabelled spec the files may lack them.
+      the layout, for JSON: files, row groups and their numbers of rows, and `labelled`, whether all files have the
+      label columns. Files may lack these columns only if the spec is unlabelled.
 
     Raises:
       UserError: a file does not exist, is not Parquet, or lacks a column; or the `positive` of a label never occurs.
@@ -196,7 +194,7 @@ def scan(
 
 
 def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) -> None:
-    """Raises UserError if a label's `positive` never occurs. Reads until it does, as a rule one block."""
+    """Raises UserError if a label's `positive` never occurs. Reads until it occurs, usually only one block."""
     positives, wanted = Positives(label, spec.csv.label_suffix), {label.column: use}
     for file in list_files(source):
         if positives.found:
@@ -220,7 +218,7 @@ def fit_statistics(
     """Computes statistics in one pass over the features whose transform or quantiles need them.
 
     Args:
-      source: a source as `list_files` takes it.
+      source: a source for `list_files`.
       spec: FeatureSpec.
       progress: show a bar if stderr is a terminal.
       advanced: f(text), called after each piece of work.

@@ -1,4 +1,4 @@
-"""Profiles of the columns of a CSV or Parquet file, from its first rows."""
+"""Profiles the columns of a source, from its first rows."""
 
 import dataclasses
 import sys
@@ -20,7 +20,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_CODE = r"^[+-]?0\d"  # Digits that are a name and no number, such as 007.
+_CODE = r"^[+-]?0\d"  # Digits that are a code and not a number, such as 007.
 _NULLS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-")
 
 
@@ -30,11 +30,11 @@ class Profile:
 
     Attributes:
       name: name of the column.
-      kind: NUMBER, TEXT, LIST, TIME, or OTHER (no feature can be made of it).
+      kind: NUMBER, TEXT, LIST, TIME, or OTHER, which features do not support.
       rows: number of rows of the sample.
       present: number of rows with a value.
-      distinct: number of different values.
-      values: the values that are present: float64 for a NUMBER, else an Arrow array.
+      distinct: number of distinct values.
+      values: the present values, float64 for a NUMBER, otherwise an Arrow array.
     """
 
     name: str
@@ -51,22 +51,25 @@ class Profile:
 
 
 def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], CsvFormat, int]:
-    """Returns the Profiles, the CsvFormat and the number of rows of the first rows of delimited files.
+    """Profiles the first rows of delimited files.
 
-    The form is what `csv_header.see_form` finds in the first file. A word such as NA is a missing value if all other
-    values of its column are numbers.
+    `csv_header.see_form` detects the form of the first file. A word such as NA is a missing value if all other values
+    of its column are numbers.
 
     Args:
-      source: paths as `delimited.stream` takes them.
-      rows: number of rows of the sample, about.
+      source: see `delimited.blocks`.
+      rows: approximate number of rows of the sample.
       bad_rows: number of unreadable rows that may be left out.
       progress: show a bar if stderr is a terminal.
+
+    Returns:
+      (Profiles of the columns, CsvFormat, number of rows).
     """
     form, names = see_form(delimited.files(source)[0])
     chunks = delimited.stream(source, form, BadRows(bad_rows))
     table = _first((chunk.table for chunk in chunks), rows, progress)
     if len(set(names)) < len(names):
-        raise UserError(f"{source}: two columns have one name; the header is {', '.join(names)}")
+        raise UserError(f"{source}: two columns have the same name; the header is {', '.join(names)}")
     texts = [_utf8(column) for column in table.columns]
     if any(pc.sum(pc.starts_with(t, " ")).as_py() or 0 for t in texts):
         texts = [_emptied(pc.utf8_trim_whitespace(text)) for text in texts]
@@ -78,13 +81,15 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
 
 
 def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[list[Profile], int]:
-    """Profiles the first rows of Parquet files, with the columns in their directories' names. Returns also their
-    number.
+    """Profiles the first rows of Parquet files, including the columns in the names of their directories.
 
     Args:
-      source: a source as `list_files` takes it.
-      rows: number of rows of the sample, about.
+      source: a source for `list_files`.
+      rows: approximate number of rows of the sample.
       progress: show a bar if stderr is a terminal.
+
+    Returns:
+      (Profiles of the columns, number of rows).
     """
 
     def tables() -> Iterator[pa.Table]:
@@ -99,10 +104,10 @@ def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[lis
 
 
 def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
-    """Returns the first tables that together have `rows` rows."""
+    """Concatenates the first tables until they have at least `rows` rows."""
     taken, count = [], 0
     hidden = not (progress and sys.stderr.isatty())
-    with tqdm.tqdm(desc="looking at the data", unit=" rows", total=rows, disable=hidden) as bar:
+    with tqdm.tqdm(desc="reading a sample", unit=" rows", total=rows, disable=hidden) as bar:
         for table in tables:
             taken.append(table)
             count += len(table)
@@ -115,9 +120,7 @@ def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
 
 
 def _utf8(column: pa.ChunkedArray) -> pa.Array:
-    """Returns bytes as text. Bytes that are not UTF-8 become the replacement character: they hold no number or
-    delimiter.
-    """
+    """Decodes bytes as text, with the replacement character for invalid UTF-8, which is no number or delimiter."""
     column = column.combine_chunks()
     try:
         return column.cast(pa.string())
@@ -130,7 +133,7 @@ def _emptied(text: pa.Array) -> pa.Array:
 
 
 def _nulls(text: pa.Array) -> list[str]:
-    """Returns the words that mean a missing value in a column of numbers."""
+    """Returns the words that represent missing values in a column of numbers; [] for other columns."""
     rest = text.drop_null().unique()
     words = rest.filter(pc.is_in(rest, pa.array(_NULLS)))
     rest = rest.filter(pc.invert(pc.is_in(rest, pa.array(_NULLS))))
@@ -178,10 +181,10 @@ def _of_type(name: str, values: pa.Array) -> Profile:
 
 @dataclasses.dataclass
 class SampledField:
-    """One field of the sample; in the `libsvm` format all indices belong to one field.
+    """One field of the sample. In the `libsvm` format, all indices belong to one field.
 
     Attributes:
-      column: name of the field as a column of a Chunk.
+      column: name of the field's column in a Chunk.
       most: largest number of indices of the field in one line.
       ones: whether the value of every index is 1.
     """
@@ -192,13 +195,16 @@ class SampledField:
 
 
 def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple[Profile, list[SampledField], int]:
-    """Returns the Profile of the labels, the SampledFields in order, and the number of lines.
+    """Profiles the first lines of `libsvm` or `libffm` files.
 
     Args:
-      source: paths as `delimited.files` takes them.
+      source: see `delimited.files`.
       format: `libsvm` or `libffm`.
-      rows: number of lines of the sample, about.
+      rows: approximate number of lines of the sample.
       bad_rows: number of unreadable lines that may be left out.
+
+    Returns:
+      (Profile of the labels, SampledFields in order, number of lines).
     """
     labels: list[np.ndarray] = []
     fields: dict[int, SampledField] = {}
@@ -224,7 +230,7 @@ def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple
 
 
 def _add(fields: dict[int, SampledField], tokens: pa.Array, owner: np.ndarray, has_fields: bool) -> None:
-    """Adds tokens to `fields`, whose keys are the numbers of the fields."""
+    """Updates `fields`, a dict of field number -> SampledField, by the tokens."""
     names = np.zeros(len(tokens), np.int64)
     if has_fields:
         names = pc.list_element(pc.split_pattern(tokens, ":", max_splits=1), 0).cast(pa.int64()).to_numpy()

@@ -1,4 +1,4 @@
-"""Work in background threads, ahead of the consumer and in order."""
+"""Computes or reads items in background threads, ahead of the consumer and in order."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,13 +14,13 @@ _END = object()
 
 
 class Worker(Protocol[T_contra, R_co]):
-    """A function that a thread of an `OrderedMap` calls, and closes at its end."""
+    """A function that a thread of an `OrderedMap` calls, and closes when the thread ends."""
 
     def __call__(self, item: T_contra, /) -> R_co:
         """Returns the result of an item."""
 
     def close(self) -> None:
-        """Releases what the function holds."""
+        """Releases the resources of the function."""
 
 
 class ClosingIterator(Protocol[R_co]):
@@ -38,22 +38,21 @@ class ClosingIterator(Protocol[R_co]):
 
 
 class OrderedMap(Generic[T, R]):
-    """Iterates over `worker(item)` of each item, in the items' order. One thread per worker computes results ahead.
+    """Iterates over `worker(item)` for each item, in order. One thread per worker computes results in advance.
 
-    A free thread takes the next item, one thread at a time.
-
-    An exception of a worker, or of the items, is raised, with its traceback, where the consumer would have got the
-    result. A consumer that leaves the loop early calls `close()`, or uses this as a context manager.
+    Each idle thread takes the next item; only one thread at a time advances the items. An exception of a worker or of
+    the items is raised in the consumer, with its traceback, in place of the result. A consumer that leaves the loop
+    early must call `close()`, or use this as a context manager.
 
     Args:
-      workers: list of f(item). Each is called in a thread of its own, which calls its `close()` at the end.
-      items: iterable, which may be endless.
-      name: what the consumer waits for, as `reading /data/train`; the threads' name, and part of the error.
+      workers: list of f(item). Each is called in its own thread, which calls its `close()` at the end.
+      items: iterable, which may be infinite.
+      name: description of the work, such as `reading /data/train`, for the threads' name and for error messages.
       timeout: seconds to wait for a result, and for the end of each thread.
-      ahead: largest number of results that wait or are being computed; None for one more than there are workers.
+      ahead: largest number of results that are computed or waiting; None for one more than the number of workers.
 
     Raises:
-      UserError: no result came within `timeout`, or a thread did not end within `timeout` of `close()`.
+      UserError: there was no result within `timeout`, or a thread did not end within `timeout` after `close()`.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class OrderedMap(Generic[T, R]):
         ahead: int | None = None,
     ) -> None:
         self._items, self._name, self._timeout = iter(items), name, timeout
-        self._taking = threading.Lock()  # Guards the items; whoever holds both locks took this one first.
+        self._taking = threading.Lock()  # Guards the items; always acquired before `_changed`.
         self._changed = threading.Condition()  # Guards all attributes below.
         self._results: dict[int, tuple[Any, BaseException | None]] = {}
         self._begun = self._taken = 0
@@ -90,7 +89,7 @@ class OrderedMap(Generic[T, R]):
         with self._changed:
             if not self._changed.wait_for(self._is_decided, self._timeout):
                 raise UserError(
-                    f"{self._name}: nothing was read for {self._timeout} s; check whether the disk or the network hangs"
+                    f"{self._name}: no progress for {self._timeout} s; check whether the disk or the network hangs"
                 )
             result, error = self._results.pop(self._taken, (_END, None))
             self._taken += 1
@@ -101,19 +100,19 @@ class OrderedMap(Generic[T, R]):
         return result
 
     def close(self) -> None:
-        """Ends the threads after their present items. Further iteration ends at once."""
+        """Stops the threads after their current items. Further iteration ends immediately."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(self._timeout)
             if thread.is_alive():
-                raise UserError(f"{self._name}: reading the current item did not end within {self._timeout} s")
+                raise UserError(f"{self._name}: the current item did not end within {self._timeout} s")
         self._results.clear()
         self._begun = self._taken
 
     def _is_decided(self) -> bool:
-        """Whether the next result is there, or it is certain that none will come."""
+        """Whether the next result is available, or certain never to come."""
         return self._taken in self._results or (self._ended and self._taken >= self._begun)
 
     def _work(self, worker: Worker[T, R]) -> None:
@@ -128,7 +127,11 @@ class OrderedMap(Generic[T, R]):
             worker.close()
 
     def _begin(self) -> tuple[int, T] | None:
-        """Returns the next item and its number, once there is room for its result; None at the end."""
+        """Waits until there is space for another result, and returns the next item's number and the item.
+
+        Returns:
+          (number, item), or None at the end.
+        """
         with self._taking:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
@@ -153,22 +156,22 @@ class OrderedMap(Generic[T, R]):
 def read_ahead(
     iterable: Iterable[T], depth: int, name: str = "prefetching", timeout: float = 1800
 ) -> ClosingIterator[T]:
-    """Returns an iterator over `iterable`, which a background thread iterates over, at most `depth` items ahead.
+    """Returns an iterator over `iterable` that a background thread keeps at most `depth` items ahead.
 
-    An exception of the iterable is raised, with its traceback, where the consumer would have got the item. A consumer
-    that leaves the loop early calls `close()` of what is returned, or uses it as a context manager.
+    An exception of the iterable is raised in the consumer, with its traceback, in place of the item. A consumer that
+    leaves the loop early must call `close()` of the iterator, or use it as a context manager.
 
     Args:
       iterable: any iterable. A generator is closed in the thread that ran it.
-      depth: number of items that may wait; one more may be being made. 0 uses no thread.
-      name, timeout: see `OrderedMap`, with its errors.
+      depth: number of items that may wait, in addition to the one in progress. 0 uses no thread.
+      name, timeout: see `OrderedMap`, which raises the same errors.
     """
     items = _Items(iterable)
     return OrderedMap([items], items, name, timeout, ahead=depth + 1) if depth else items
 
 
 class _Items(Generic[T]):
-    """The items of an iterable; also the worker of an `OrderedMap` that has nothing more to do with them."""
+    """Iterates over an iterable. It is also an `OrderedMap` worker that returns the items unchanged."""
 
     def __init__(self, iterable: Iterable[T]) -> None:
         self._iterator, self._is_closed = iter(iterable), False
@@ -191,7 +194,7 @@ class _Items(Generic[T]):
         return next(self._iterator)
 
     def close(self) -> None:
-        """Ends the iteration; of a generator, runs its `finally`."""
+        """Ends the iteration, and closes the iterator if it is a generator."""
         self._is_closed = True
         if hasattr(self._iterator, "close"):
             self._iterator.close()

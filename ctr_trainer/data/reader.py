@@ -1,4 +1,4 @@
-"""Batches of a data set in shuffled order. Any number of workers share the order, and a later run can resume in it."""
+"""Batches of a data set in a shuffled order that any number of workers share and that a later run can resume."""
 
 import copy
 import os
@@ -19,35 +19,34 @@ __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
 
 
 class BatchReader:
-    """One worker's batches. In each epoch each row of the data set is in a batch of exactly one worker.
+    """The batches of one worker. In each epoch, each row of the data set is in a batch of exactly one worker.
 
     Every worker makes the same number of batches, and each batch has exactly `batch_size` rows. A worker whose share of
-    the data ends early adds padding: rows with weight, keys, label and dense values 0 and empty bags, up to whole
-    batches of them. The reader reads the next buffers while it cuts batches from the current one. Up to
+    the data ends early adds padding, if necessary whole batches of it: rows whose weight, keys, label and dense values
+    are 0 and whose bags are empty. While batches are made from the current buffer, the next buffers are read. Up to
     `num_readers` + 2 buffers are in memory, each of about `shuffle_buffer` rows.
 
-    Caveat: a batch's arrays are views of the buffer; do not write to them.
+    Caveat: the arrays of a batch are views of the buffer; do not write to them.
 
     Args:
       data: the path of a data set that `convert` made, or another `Source`.
       batch_size: rows per batch.
       rank, size: rank of this worker, and number of workers.
       shuffle: whether to shuffle the rows; False keeps the order of the files.
-      seed: seed of the shuffling.
-      epochs: number of the epoch to stop before, counted from the beginning of the training; None for no end.
-      position: what `position_after` returned for the same data, seed and shuffling; `size` and `batch_size` may
-        differ.
+      seed: random seed of the shuffling.
+      epochs: number of the epoch before which to stop, counted from the beginning of the training; None for no end.
+      position: result of `position_after` for the same data, seed and shuffling; `size` and `batch_size` may differ.
       shuffle_buffer: approximate number of rows that are shuffled together.
-      dim: width of every sparse feature's embedding, in place of the spec's; None keeps the spec's.
-      labels: whether the batches need labels. False is for prediction: labels that the data lacks are NaN.
-      num_readers: threads that read buffers ahead, one buffer each. The batches do not depend on it.
+      dim: embedding width of all sparse features; None for the widths in the spec.
+      labels: whether the batches need labels. False is for prediction; labels that the data lacks are then NaN.
+      num_readers: number of threads that read buffers in advance, one buffer each. It does not affect the batches.
 
     Attributes:
-      epochs: number of the epoch to stop before; None for no end.
+      epochs: number of the epoch before which to stop; None for no end.
 
     Raises:
-      UserError: the data set does not exist, is empty, or lacks the labels that are needed; or the position belongs to
-        another order of the rows.
+      UserError: the data set does not exist, is empty, or lacks required labels; or the position belongs to another
+        order of the rows.
     """
 
     def __init__(
@@ -70,15 +69,15 @@ class BatchReader:
         if num_readers < 1:
             raise UserError(f"num_readers={num_readers} is not at least 1")
         if not 0 <= rank < size:
-            raise ValueError(f"rank {rank} is not one of {size} workers'")
+            raise ValueError(f"rank {rank} is not below the number of workers, {size}")
         self._source = source_of(data)
         self._spec = self._source.spec.with_dim(dim) if dim else self._source.spec
         if not sum(self._source.group_rows):
             raise UserError(f"data set {self._source.name}: it has no rows")
         if labels and not self._source.spec.labelled:
             raise UserError(
-                f"data set {self._source.name}: it was converted without labels, and only `predict` "
-                "takes such data; to train or evaluate, convert labelled data"
+                f"data set {self._source.name}: it was converted without labels, which only `predict` accepts; convert "
+                "labelled data to train or evaluate"
             )
         self._statistics = self._source.statistics
         self._groups = RowGroups(self._source, self._spec, self._statistics)
@@ -96,18 +95,17 @@ class BatchReader:
 
     @property
     def statistics(self) -> dict[str, dict]:
-        """Statistics of the training data: per dense feature `mean`, `std`, `min`, `max`; with quantiles
-        `boundaries`."""
+        """Statistics of the training data: `mean`, `std`, `min`, `max` per dense feature, `boundaries` of quantiles."""
         return self._statistics
 
     def with_statistics(self, statistics: dict[str, dict]) -> "BatchReader":
-        """Replaces the data's statistics by the ones that a model was trained with, which place its quantiles.
+        """Replaces the statistics by those that a model was trained with, so that its quantiles apply.
 
         Args:
           statistics: see the attribute `statistics`.
 
         Returns:
-          a `BatchReader` that is otherwise the same as this one.
+          a `BatchReader` that is otherwise the same.
         """
         other = copy.copy(self)
         other._statistics = statistics
@@ -128,8 +126,8 @@ class BatchReader:
     def steps_before(self) -> int:
         """Number of batches before this reader's start.
 
-        If other settings (workers, batch size) read the rows before the start, this counts the batches that the present
-        settings would have made of these rows.
+        If the rows before the start were read with another number of workers or batch size, this is the number of
+        batches that the current settings would have made from these rows.
         """
         left = row_order.num_batches(self._start.shares, self.batch_size)
         return (self._start.epoch + 1) * self.steps_per_epoch - left
@@ -145,15 +143,15 @@ class BatchReader:
         return row_order.num_batches(self._start.shares, self.batch_size) + epochs * self.steps_per_epoch
 
     def position_after(self, steps: int) -> dict[str, Any]:
-        """Computes where all workers stand when each of them has taken `steps` batches since this reader's start.
+        """Computes the position of all workers after `steps` batches per worker since this reader's start.
 
-        The position is pure arithmetic, the same on every worker.
+        The computation reads no data, and has the same result on every worker.
 
         Args:
           steps: batches per worker.
 
         Returns:
-          dict of values that JSON can hold, for the argument `position` of a later reader.
+          dict, serializable as JSON, for the argument `position` of a later reader.
         """
         return self._start.after(steps, self.batch_size, self.rows).to_dict(self._order)
 

@@ -1,4 +1,4 @@
-"""Reads groups of a source's rows as arrays, and the pieces of an epoch's order from them."""
+"""Reads row groups of a source as arrays, and pieces of an epoch's order from them."""
 
 import copy
 import dataclasses
@@ -20,11 +20,11 @@ _BLOCK_ROWS = 1024
 
 
 class RowGroups:
-    """Reads groups of a source as arrays. One thread at a time may use it.
+    """Reads row groups of a source as arrays. It is not thread-safe.
 
     Args:
       source: Source.
-      spec: FeatureSpec of the source, in which the dims may differ.
+      spec: FeatureSpec of the source; its dims may differ.
       statistics: statistics of the training data, with the boundaries of quantiles.
 
     Raises:
@@ -37,7 +37,7 @@ class RowGroups:
         self.rows = source.group_rows
 
     def read(self, groups: Sequence[int]) -> Rows:
-        """Returns the Rows of the groups, in the order given.
+        """Returns the Rows of the groups, in the given order.
 
         Raises:
           UserError: a file was removed or changed.
@@ -60,10 +60,10 @@ def rows_of(tables: Iterable[pa.Table], total: int, spec: FeatureSpec, buckets: 
     """Returns the Rows of encoded tables, in order.
 
     Args:
-      tables: what `encode.Encoder` makes.
-      total: number of their rows.
+      tables: encoded tables, see `encode.Encoder`.
+      total: total number of their rows.
       spec: FeatureSpec of the tables.
-      buckets: the Buckets of each bucketised feature, of `hashing.buckets_of`.
+      buckets: the Buckets of each bucketised feature, see `hashing.buckets_of`.
     """
     keys = {t.name: np.empty((total, len(t.single)), np.int64) for t in spec.tables}
     dense = np.empty((total, len(spec.dense)), np.float32)
@@ -84,7 +84,7 @@ def _keys(columns: pa.Table, feature: SparseFeature, buckets: Mapping[str, hashi
 
 
 def _fill(matrix: np.ndarray, columns: list[np.ndarray]) -> None:
-    """Writes columns into a matrix, some rows of all columns at a time, so that these rows stay in the cache."""
+    """Copies columns into a matrix, in blocks of rows that fit into the cache."""
     for start in range(0, len(matrix), _BLOCK_ROWS):
         stop = start + _BLOCK_ROWS
         for at, column in enumerate(columns):
@@ -92,7 +92,7 @@ def _fill(matrix: np.ndarray, columns: list[np.ndarray]) -> None:
 
 
 def _rest(spec: FeatureSpec, columns: pa.Table) -> Rows:
-    """Returns the columns that are in no matrix: bags, labels, weights, ids."""
+    """Returns the columns that are not part of a matrix: bags, labels, weights, ids."""
     return Rows(
         keys={},
         bags={f.name: _bag(columns, f) for f in (*spec.bags, *spec.sequences)},
@@ -131,24 +131,24 @@ class Place:
 
 
 def places(order: EpochOrder, epoch: int, share: Share) -> Iterator[Place]:
-    """Yields the Places of a worker's share of an epoch, in order. A share without rows has one Place without rows.
+    """Yields the Places of a worker's share of an epoch, in order. An empty share has one empty Place.
 
     Args:
       order: EpochOrder.
       epoch: number of the epoch.
       share: list of ranges [start, stop) of the epoch's order.
     """
-    if not share:  # All batches of this worker are padding; the Place without rows gives the padding its shape.
+    if not share:  # All batches of this worker are padding; the empty Place determines their shapes.
         yield Place(epoch, row_order.Buffer(0, 0, 0, groups=(0,)), 0, 0)
     for buffer, start, stop in order.pieces(epoch, share):
         yield Place(epoch, buffer, start, stop)
 
 
 class PieceReader:
-    """Reads pieces, in one thread.
+    """Reads the rows of Places. It is not thread-safe.
 
     Args:
-      groups: RowGroups that no other thread uses; `close` closes them.
+      groups: RowGroups for this object only; `close` closes them.
       order: EpochOrder of all rows.
     """
 

@@ -1,8 +1,8 @@
-"""Computes which rows a worker reads, and in which order. This is pure arithmetic, the same on every worker.
+"""Computes which rows a worker reads, and in which order. The results are the same on every worker.
 
 The order of an epoch is a function of (seed, epoch), and does not depend on the workers. The row groups of all files
 are permuted. Consecutive row groups form a buffer of about `shuffle_buffer` rows, and the rows of each buffer are
-permuted. The number of a row is its place in that order. A worker's share is a list of ranges [start, stop) of these
+permuted. The number of a row is its position in this order. A worker's share is a list of ranges [start, stop) of these
 numbers.
 """
 
@@ -34,10 +34,10 @@ class EpochOrder:
 
     Attributes:
       group_rows: number of rows of each row group, over all files in order.
-      shuffle: False keeps the order of the files in every epoch.
-      seed: seed of the shuffling.
-      shuffle_buffer: number of rows of a buffer, about, since a buffer consists of whole row groups.
-      files: description of the files that hold the rows, see `source.description`; "" if there are none.
+      shuffle: whether to shuffle; False keeps the order of the files in every epoch.
+      seed: random seed of the shuffling.
+      shuffle_buffer: approximate number of rows of a buffer, which consists of whole row groups.
+      files: description of the files, see `source.description`; "" if there are none.
     """
 
     group_rows: tuple[int, ...]
@@ -50,7 +50,7 @@ class EpochOrder:
     def rows(self) -> int:
         return sum(self.group_rows)
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019 (a EpochOrder lives as long as its reader)
+    @functools.lru_cache(maxsize=2)  # noqa: B019 (an EpochOrder lives as long as its reader)
     def buffers(self, epoch: int) -> tuple[Buffer, ...]:
         """Returns the epoch's Buffers, in order."""
         groups = list(range(len(self.group_rows)))
@@ -68,13 +68,13 @@ class EpochOrder:
         return tuple(buffers)
 
     def permutation(self, epoch: int, buffer: Buffer) -> np.ndarray | None:
-        """Returns int64[n]: place `i` of the buffer has row `permutation[i]` of its groups; None for no shuffling."""
+        """Returns int64[n], the row of the buffer's groups at each position of the buffer; None without shuffling."""
         if not self.shuffle:
             return None
         return self._rng(epoch, buffer.index + 1).permutation(buffer.stop - buffer.start)
 
     def pieces(self, epoch: int, share: Share) -> Iterator[tuple[Buffer, int, int]]:
-        """Yields (buffer, start, stop): the share, cut where buffers end; start and stop count within the buffer."""
+        """Yields the share as pieces (buffer, start, stop), whose start and stop are relative to the buffer."""
         buffers = self.buffers(epoch)
         starts = [b.start for b in buffers]
         for start, stop in share:
@@ -95,7 +95,7 @@ def length(share: Share) -> int:
 
 
 def even_shares(ranges: Share, workers: int) -> list[Share]:
-    """Cuts the rows of `ranges`, in their order, into one share per worker. Shares differ by one row at most."""
+    """Divides the rows of `ranges`, in order, into one share per worker. Shares differ by at most one row."""
     rows = length(ranges)
     cuts = [worker * rows // workers for worker in range(workers + 1)]
     return [_slice(ranges, first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
@@ -107,7 +107,7 @@ def advance(share: Share, rows: int) -> Share:
 
 
 def num_batches(shares: Sequence[Share], batch_size: int) -> int:
-    """Returns the number of batches until the longest share is read; every worker makes this number of batches."""
+    """Returns the number of batches of the longest share, which every worker makes."""
     return max((-(-length(share) // batch_size) for share in shares), default=0)
 
 
@@ -123,9 +123,9 @@ def _slice(ranges: Share, first: int, last: int) -> Share:
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The epoch and, per worker, the ranges of the epoch's order that the worker has yet to read.
+    """The epoch and, per worker, the ranges of the epoch's order that the worker has not read yet.
 
-    The end of an epoch is the beginning of the next epoch, with whole shares.
+    The end of an epoch is represented by the beginning of the next epoch, with complete shares.
     """
 
     epoch: int
@@ -138,10 +138,11 @@ class Position:
 
     @staticmethod
     def restore(values: Any, order: EpochOrder, workers: int) -> "Position":
-        """Makes a position from what `to_dict` returned. Cuts new shares if the number of workers differs.
+        """Makes a position from the result of `to_dict`. If the number of workers differs, divides the rows again.
 
         Raises:
-          UserError: the position belongs to other data or to another order of the rows; the message names what differs.
+          UserError: the position belongs to other data or to another order of the rows; the message names the
+            difference.
         """
         if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
@@ -154,8 +155,8 @@ class Position:
             if there.get(name) != value:
                 raise UserError(
                     f"reader position: it was saved with {name} = {there.get(name)}, and now {name} = {value}, so the "
-                    "order of the rows differs: some would be read twice and others never. Resume with the data "
-                    "and the settings that the checkpoint was saved with"
+                    "order of the rows differs: some would be read twice, others never. Resume with the data and the "
+                    "settings of the checkpoint"
                 )
         shares = values["shares"]
         if len(shares) != workers:
@@ -163,7 +164,7 @@ class Position:
         return Position(values["epoch"], shares)
 
     def to_dict(self, order: EpochOrder) -> dict[str, Any]:
-        """Returns the position as values that JSON can hold."""
+        """Returns the position as a dict for JSON."""
         return dict(epoch=self.epoch, shares=self.shares, order=_order(order))
 
     def after(self, steps: int, batch_size: int, rows: int) -> "Position":
@@ -178,10 +179,10 @@ class Position:
 
 
 def progress(values: Any) -> tuple[float, int] | None:
-    """Returns the number of epochs that all workers together have read, and the number of workers; None if not known.
+    """Returns the number of epochs that all workers together have read, and the number of workers.
 
     Args:
-      values: what `Position.to_dict` returned. For None, or the position of another kind of reader, nothing is known.
+      values: the result of `Position.to_dict`. For None, or the position of another kind of reader, returns None.
     """
     if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
         return None

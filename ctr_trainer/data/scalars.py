@@ -1,4 +1,4 @@
-"""Reads source columns with one value per row as numbers, texts or labels."""
+"""Encodes source columns with one value per row as numbers, texts or labels."""
 
 from typing import Any
 
@@ -9,22 +9,20 @@ import pyarrow.compute as pc
 from ctr_trainer.data.blocks import Encoded
 from ctr_trainer.features.columns import Label
 
-_LABEL_CURE = (
-    "; if the column has other values, give [label] the value `positive`, or the `threshold` of positive numbers"
-)
+_LABEL_CURE = "; if the column has other values, set `positive` or `threshold` in [label]"
 _NUMBER = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # what else may be cast to one
+_PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # Other texts that Arrow may cast to a number.
 
 
 def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns a float array, NaN if missing or bad, and a mask of the rows whose value is not a finite number.
+    """Returns a float array, NaN if missing or invalid, and whether each value is invalid (not a finite number).
 
-    The mask is None if there is no such row.
+    The second result is None if all values are valid.
 
     Args:
-      values: a column of numbers, or of texts that hold numbers.
-      kind: pa.float32() or pa.float64(). A number that the kind cannot hold, such as a large whole number in float32,
-        is rounded to the nearest one, and a tie to the one with an even last bit.
+      values: a column of numbers, or of texts that represent numbers.
+      kind: pa.float32() or pa.float64(). A number that the kind cannot represent, such as a large whole number in
+        float32, is rounded to the nearest number, and ties to an even last bit.
 
     Raises:
       TypeError: the column has another type.
@@ -50,9 +48,7 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
 
 
 def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns a string array, null if missing or bad, and which rows hold a value that is not UTF-8; None if none
-    do.
-    """
+    """Returns a string array, null if missing or invalid, and whether each value is invalid UTF-8, or None."""
     values = one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("expected one value per row")
@@ -69,16 +65,14 @@ def one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def without_nan(values: pa.Array) -> pa.Array:
-    """Returns an Array in which NaN is null, since data frames write NaN for a missing value; other types are
-    unchanged.
-    """
+    """Replaces NaN by null, as data frames write NaN for missing values; returns other types unchanged."""
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a type is of strings or bytes, which the encoder takes."""
+    """Whether a type is one of the string and binary types that the encoder supports."""
     texts = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
     return any(is_kind(kind) for is_kind in texts)
 
@@ -90,7 +84,7 @@ def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:
 
 
 def shown(value: pa.Scalar) -> Any:
-    """Returns a pyarrow scalar in the form that messages show."""
+    """Returns the Python value of a pyarrow scalar, for messages."""
     value = value.as_py()
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
@@ -101,7 +95,7 @@ def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) 
     Args:
       values: column of the source.
       label: Label.
-      suffix: ending of the column's texts that is not part of the label.
+      suffix: `CsvFormat.label_suffix`.
     """
     values, bad = text(values)
     if suffix:
@@ -122,16 +116,14 @@ def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) 
 
 
 def encode_label_or_nan(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
-    """Encodes as `encode_label`, but the label of a row without a label is NaN, and no row is bad."""
+    """Encodes a label like `encode_label`, except that a missing or invalid label is NaN and the row is not bad."""
     encoded = encode_label(values, label, suffix)
     labels = encoded.column.to_numpy(zero_copy_only=False)
     return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))
 
 
 def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns the integers as floats, NaN if missing. NumPy casts them, since Arrow refuses integers that get
-    rounded.
-    """
+    """Returns the integers as floats, NaN if missing. NumPy casts them, as Arrow refuses to round integers."""
     column = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.to_pandas_dtype())
     if values.null_count:
         column[values.is_null().to_numpy(zero_copy_only=False)] = np.nan
@@ -139,7 +131,7 @@ def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _of_some(values: pa.DictionaryArray, kind: pa.DataType) -> pa.Array:
-    """Returns the texts that are numbers, null for the others. Texts that may be numbers are cast one by one."""
+    """Returns the numbers of texts, null for texts that are not numbers. Unusual forms are cast one by one."""
 
     def cast(value: str) -> float | None:
         try:

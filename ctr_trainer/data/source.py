@@ -1,4 +1,4 @@
-"""The sources of a reader's rows."""
+"""The sources that a `BatchReader` reads rows from."""
 
 import abc
 import copy
@@ -17,19 +17,18 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 Named = str | os.PathLike | Path
-_MOST_OPEN = 64  # Largest number of files open at a time: Spark writes thousands.
+_MOST_OPEN = 64  # Largest number of open files; a data set from Spark may have thousands.
 
 
 class Source(abc.ABC):
-    """Rows in the form of `encode.Encoder`, in groups that can be read in any order. One thread at a time may use it.
+    """Encoded rows (see `encode.Encoder`) in groups that can be read in any order. It is not thread-safe.
 
     Attributes:
       name: name of the source in errors, such as its path.
       spec: FeatureSpec of the rows.
-      statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if they are not
-        known.
+      statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if unknown.
       group_rows: number of rows of each group.
-      files: description of the files, which a position in the data names; see `description`.
+      files: description of the files, which identifies the data of a saved position; see `description`.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Source(abc.ABC):
         """Returns the share of positive examples by label; {} for data without labels.
 
         Args:
-          advanced: f(text), called after each piece of work.
+          advanced: f(text) that reports progress, called after each piece of work.
         """
 
     @abc.abstractmethod
@@ -64,11 +63,11 @@ class Source(abc.ABC):
 
 
 class ParquetGroups:
-    """The row groups of Parquet files, numbered over all of them.
+    """The row groups of Parquet files, numbered consecutively over all files.
 
     Args:
       files: list of (path, numbers of rows of the file's row groups).
-      cure: what to do if a file has changed, such as `convert the data again`; the end of a message.
+      cure: advice for the message about a changed file, such as `convert the data again`.
     """
 
     def __init__(self, files: Sequence[tuple[Named, Sequence[int]]], cure: str) -> None:
@@ -82,9 +81,9 @@ class ParquetGroups:
         return self._places[group]
 
     def read(self, group: int, columns: list[str] | None = None, dictionaries: Sequence[str] = ()) -> pa.Table:
-        """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` stay dictionaries.
+        """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` are read as dictionaries.
 
-        The calling thread decodes the columns, since a pool of threads would take the core that trains.
+        The calling thread decodes the columns, because a thread pool would compete with the training for its core.
         """
         path, number = self._places[group]
         try:
@@ -98,7 +97,7 @@ class ParquetGroups:
         if len(table) != self.rows[group]:
             raise UserError(
                 f"{path}: row group {number} has {len(table)} rows, expected {self.rows[group]}: the file has "
-                f"changed since; {self._cure}"
+                f"changed; {self._cure}"
             )
         return table
 
@@ -119,10 +118,10 @@ def description(files: Iterable[tuple[int | None, Sequence[int]]]) -> str:
     """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
 
     The digest is computed from the size and the numbers of rows of each file, not from paths, so that data may be
-    moved. Data that are written again with other row groups, or in another order of the rows, have another digest.
+    moved. Data that are written again with other row groups or another order of the rows have another digest.
 
     Args:
-      files: (size in bytes, or None if it is not known; numbers of rows of the row groups) of each file, in order.
+      files: (size in bytes or None, numbers of rows of the row groups) for each file, in order.
     """
     listed = [(size, *rows) for size, rows in files]
     digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Assigns each row to a part of the data set: train, valid or test."""
+"""Assigns each row to a part of the data set: `train`, `valid` or `test`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ _FORM = (
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A split. `kind` is `random` or `time`; `fractions` add up to 1; `column` holds the time, None for `random`."""
+    """How to split a data set.
+
+    Attributes:
+      kind: `random` or `time`.
+      fractions: share of each part; they add up to 1.
+      column: column of the time; None for `random`.
+    """
 
     kind: str
     fractions: tuple[float, ...]
@@ -23,7 +29,7 @@ class Split:
 
     @staticmethod
     def parse(text: str | None) -> Split | None:
-        """Parses a text such as `"random:0.8,0.1,0.1"`; returns None for `"none"`, `""` and None, which mean no split.
+        """Parses a text such as `"random:0.8,0.1,0.1"`; returns None, for no split, if it is `"none"`, `""` or None.
 
         Raises:
           UserError: the text has another form.
@@ -47,10 +53,10 @@ class Split:
         return ("train", "test") if len(self.fractions) == 2 else ("train", "valid", "test")
 
     def assign(self, rows: int, seed: int = 0, times: np.ndarray | None = None) -> np.ndarray:
-        """Returns uint8[rows], the number of each row's part in `parts`.
+        """Returns uint8[rows], the index in `parts` of each row's part.
 
-        A random split permutes the rows. A split by time sorts them, and equal times keep the order of the files. The
-        rows are then cut at int(rows * sum of the fractions so far).
+        A random split permutes the rows. A split by time sorts them stably. The rows are then divided at the positions
+        int(rows * cumulative sum of the fractions).
         """
         if self.kind == "time":
             assert times is not None

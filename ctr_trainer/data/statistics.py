@@ -1,4 +1,4 @@
-"""Figures of a data set that are computed while it is written."""
+"""Statistics of a data set that are computed while it is written."""
 
 import math
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ _SIZE = 1 << 14
 class Quantiles:
     """The boundaries of a column's quantiles: exact up to a million values, then computed from a sample.
 
-    Each boundary is a value that occurs, and the smallest value is none, so no bucket is empty. Equal boundaries
-    count once, so there may be fewer buckets than `count`.
+    Each boundary is a value that occurs, but never the smallest one, so that no bucket is empty. Equal boundaries are
+    merged, so there may be fewer buckets than `count`.
 
     Args:
       count: number of buckets.
-      sample: largest number of values that are kept, 4 bytes per value.
+      sample: largest number of values to keep, 4 bytes each.
 
-    Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R; LightGBM bins a sample of 200,000 rows alike.
+    Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R. LightGBM also bins by a sample of 200,000 rows.
     """
 
     def __init__(self, count: int, sample: int = _SAMPLE) -> None:
@@ -44,16 +44,16 @@ class Quantiles:
         self._kept = np.concatenate([self._kept, values[:room]])
         self._seen += min(room, len(values))
         values = values[room:]
-        # The i-th value, from 1, stays with the probability sample / i.
+        # The i-th value, from 1, is kept with the probability sample / i.
         place = self._rng.integers(0, self._seen + 1 + np.arange(len(values)))
         stays = place < self._sample
-        self._kept[place[stays]] = values[stays]  # If places are equal the last value stays, as if added one by one.
+        self._kept[place[stays]] = values[stays]  # For equal places the last value is kept, as if added one by one.
         self._seen += len(values)
 
     def merge(self, other: "Quantiles") -> None:
-        """Adds the values of another Quantiles, exactly if it kept all its values.
+        """Adds the values of another Quantiles. The result is exact if the other one kept all its values.
 
-        If not, each value of both has the same chance to be in the sample of both.
+        Otherwise each value has the same probability of being in the merged sample.
         """
         if other._seen == len(other._kept):
             self.add(other._kept)
@@ -67,10 +67,10 @@ class Quantiles:
         self._seen = seen
 
     def boundaries(self) -> np.ndarray:
-        """Returns float32[at most count - 1], ascending; empty if there are fewer than two different values."""
+        """Returns float32[at most count - 1], ascending; empty if there are fewer than two distinct values."""
         if not len(self._kept):
             return self._kept
-        # The (k / count)-quantile is the value of rank ceil(k / count * n), from 0, in the sorted order.
+        # The (k / count)-quantile is the sorted value with index ceil(k / count * n).
         ranks = np.minimum(-(-np.arange(1, self._count) * len(self._kept) // self._count), len(self._kept) - 1)
         ordered = np.sort(self._kept)
         boundaries = np.unique(ordered[ranks])
@@ -106,8 +106,10 @@ class DistinctCount:
 
 @numba.njit(nogil=True, cache=True)
 def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tuple[int, int]:
-    """Inserts keys[start:] until the set is half full. Returns the place of the first key not inserted, and the number
-    of distinct keys.
+    """Inserts keys[start:] until the set is half full.
+
+    Returns:
+      (index of the first key that was not inserted, number of distinct keys).
     """
     mask = len(slots) - 1
     for i in range(start, len(keys)):
@@ -116,7 +118,7 @@ def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tupl
         key = keys[i]
         if key == 0:
             continue
-        at = (key ^ (key >> 32)) & mask  # Keys are hashes already, so this spreads them evenly.
+        at = (key ^ (key >> 32)) & mask  # Keys are hashes, so this distributes them evenly.
         while slots[at] != key:
             if slots[at] == 0:
                 slots[at] = key
@@ -129,12 +131,12 @@ def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tupl
 class DistinctSketch:
     """The number of distinct int64 keys: exact below `size`, an estimate beyond that. The key 0 does not count.
 
-    It keeps the `size` smallest keys. Keys are hashes, so if the largest of these is the share x of all numbers,
-    there are about (size - 1) / x. The standard error is 1 / sqrt(size - 2): 0.8 %.
+    It keeps the `size` smallest keys. Keys are hashes, so if the largest kept key divided by 2^64 is x, the estimate is
+    (size - 1) / x. Its standard error is 1 / sqrt(size - 2), 0.8 %.
 
     Args:
       keys: int64 array.
-      size: largest number of keys that are kept, 8 bytes each.
+      size: largest number of keys to keep, 8 bytes each.
 
     Source: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, 2002; Beyer et al., On Synopses for
     Distinct-Value Estimation, 2007.
@@ -189,7 +191,7 @@ class Moments:
         self.min, self.max = min(self.min, least), max(self.max, largest)
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the figures, as JSON can hold them; all 0 if no value was present."""
+        """Returns the statistics as a dict for JSON; all are 0 if no value was present."""
         if not self.count:
             return dict(mean=0.0, std=0.0, min=0.0, max=0.0, count=0)
         std = math.sqrt(self.squares / self.count)
@@ -197,10 +199,10 @@ class Moments:
 
 
 class Statistics:
-    """The figures of one data set: rows, label means, distinct keys, moments of the dense features, quantiles.
+    """The statistics of one data set: rows, label means, distinct keys, moments of the dense features, quantiles.
 
     The moments of a dense feature are computed from its clipped values. Distinct keys of bucketised features are not
-    counted, since each bucket has one key.
+    counted, because each bucket has one key.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -230,9 +232,9 @@ class Statistics:
             distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
 
     def merge(self, other: "Statistics") -> None:
-        """Adds the rows of other Statistics of the same spec, which follow the rows so far.
+        """Adds the rows of other Statistics of the same spec, which follow the current rows.
 
-        Tables that are measured apart, and merged in their order, have the same figures as tables added in their order.
+        Merging the statistics of tables in order gives the same result as adding the tables in order.
         """
         self.rows += other.rows
         for column, positive in other.positive.items():
@@ -245,9 +247,7 @@ class Statistics:
             self.distinct[name].merge(distinct)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the figures, as JSON can hold them; `fitted` has the statistics for each feature's transform or
-        buckets.
-        """
+        """Returns a dict for JSON, in which `fitted` has the statistics for each feature's transform or buckets."""
         means = {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
         fitted = {name: moments.to_dict() for name, moments in self.moments.items()}
         fitted |= {name: {BOUNDARIES: each.boundaries().tolist()} for name, each in self.quantiles.items()}

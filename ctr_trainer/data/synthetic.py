@@ -1,13 +1,14 @@
-"""The `synthetic` format: demo data in Criteo's shape whose best reachable AUC is known.
+"""The `synthetic` format: demo data with Criteo's columns, for which the best possible AUC is known.
 
-The labels are drawn from a planted model of the row's values:
+The labels are drawn from a known model of the row's values:
 
     P(label = 1) = sigmoid(bias + sum_f w[f, v_f] + sum_{f < g} <u[f, v_f], u[g, v_g]> + sum_j a_j z_j)
 
-`v_f` is the value of categorical field f, of a power-law vocabulary; `w` are linear weights; `u` latent vectors, which
-some fields have (Rendle, "Factorization Machines", 2010); `z_j` is the standardized logarithm of number j. The weights
-of a value shrink with its expected count c as c / (c + 5000), so what matters occurs often enough to be learnt.
-`oracle_auc` is the AUC of the true probabilities on the test rows: no model does better but by chance.
+`v_f` is the value of categorical field f, which follows a power law; `w` are linear weights; `u` are latent vectors of
+some of the fields (Rendle, "Factorization Machines", 2010); `z_j` is the standardized logarithm of number j. The
+weights of a value with the expected count c are multiplied by c / (c + 5000), so that important values are frequent
+enough to be learned. `oracle_auc` is the AUC of the true probabilities on the test rows, which a model can exceed only
+by chance.
 """
 
 import dataclasses
@@ -32,18 +33,18 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 CTR = 0.25
-SAMPLE = "sample.tsv"  # next to the parts
+SAMPLE = "sample.tsv"  # The file is next to the parts.
 SAMPLE_ROWS = 1000
-_ROWS = 2_000_000  # what the vocabularies below are made for; they shrink with fewer rows
+_ROWS = 2_000_000  # The number of rows for which FIELDS has the vocabularies; with fewer rows they are smaller.
 _CHUNK = 200_000
-_SHRINK = 5000.0  # expected count at which a value's weights are half of a frequent one's
+_SHRINK = 5000.0  # The expected count at which a value's weights are half of a very frequent value's weights.
 _LATENT = 4
-_SCALES = dict(linear=1.15, second=0.65, dense=0.45)  # standard deviation of each part of the logit
+_SCALES = dict(linear=1.15, second=0.65, dense=0.45)  # The standard deviation of each part of the logit.
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A categorical field: value of rank r, from 0, has probability proportional to about (r + 1)^-exponent."""
+    """A categorical field. The probability of the value of rank r, from 0, is about proportional to (r+1)^-exponent."""
 
     vocabulary: int
     exponent: float
@@ -77,17 +78,17 @@ def write(
 
     Args:
       make_writer: f(`train` or `test`) -> DatasetWriter.
-      sample_file: path or URL that the first test rows are written to, in Criteo's raw format.
+      sample_file: path or URL of a file for the first test rows in Criteo's raw format.
       spec: FeatureSpec whose features are among I1..I13 (dense) and C1..C26 (sparse, single-valued).
-      rows: training rows; rows // 10 test rows come on top.
-      seed: the data is a pure function of (rows, seed).
-      bar: progress bar; rows written are added to it.
+      rows: number of training rows; there are rows // 10 test rows in addition.
+      seed: random seed; the data is a function of (rows, seed).
+      bar: progress bar, which counts the written rows.
 
     Returns:
       (writers by part, extra: `oracle_auc` and `seed`).
 
     Raises:
-      UserError: the spec wants another column, or `rows` is below 1000.
+      UserError: the spec needs another column, or `rows` is below 1000.
     """
     _check(spec, rows)
     total = rows + rows // 10
@@ -133,8 +134,8 @@ def _check(spec: FeatureSpec, rows: int) -> None:
     multi_valued, labels = spec.bags + spec.sequences, [label.column for label in spec.labels]
     if multi_valued or spec.bucketised or spec.ids or spec.weight or labels != ["label"]:
         raise UserError(
-            f"format synthetic makes label, I1..I13 and C1..C26; feature spec {spec.name!r} has bags, sequences, "
-            "buckets, ids, weights or another label; use configs/features/demo.toml or one like it"
+            f"format synthetic generates label, I1..I13 and C1..C26; feature spec {spec.name!r} has bags, sequences, "
+            "buckets, ids, weights or another label; use configs/features/demo.toml or a similar spec"
         )
     for kind, features, columns in (("dense", spec.dense, DENSE), ("sparse", spec.sparse, SPARSE)):
         for f in features:
@@ -146,8 +147,10 @@ def _check(spec: FeatureSpec, rows: int) -> None:
 
 
 def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.ndarray) -> list[np.ndarray]:
-    """Draws all fields and adds their part of the logit. Returns by field int32[total], the value's rank, -1 if
-    missing.
+    """Draws all fields and adds their part of the logit.
+
+    Returns:
+      int32[total] for each field, the ranks of the values, -1 if missing.
     """
     ranks = []
     linear = np.zeros(total, np.float32)
@@ -159,7 +162,7 @@ def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.nda
         drawn[rng.random(total, np.float32) < field.missing] = -1
         ranks.append(drawn)
         counts = rows * _probabilities(size, field.exponent)
-        shrink = np.append(counts / (counts + _SHRINK), 1)  # the last one is the missing value's, at rank -1
+        shrink = np.append(counts / (counts + _SHRINK), 1)  # The last one is for missing values, whose rank is -1.
         weights = (rng.standard_normal(size + 1) * shrink).astype(np.float32)
         linear += weights[drawn]
         if field.latent:
@@ -173,12 +176,16 @@ def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.nda
 
 
 def _dense(rng: np.random.Generator, total: int, logits: np.ndarray) -> list[np.ndarray]:
-    """Draws the numbers, whole and heavy-tailed, and adds their part. Returns 13 of float32[total], NaN if missing."""
+    """Draws whole, heavy-tailed numbers and adds their part of the logit.
+
+    Returns:
+      float32[total] for each of 13 columns, NaN if missing.
+    """
     columns, part = [], np.zeros(total, np.float32)
     for at, missing in enumerate(_MISSING_DENSE):
         spread = 0.8 + 0.1 * at
         z = rng.standard_normal(total, np.float32)
-        # Like Criteo's I2, one column has -1 and up.
+        # Like Criteo's I2, one column begins at -1.
         values = np.floor(np.exp(np.float32(spread) * z + np.float32(1 + 0.3 * at))) - (1 if at == 1 else 0)
         values[rng.random(total, np.float32) < missing] = np.nan
         logs = np.sign(values) * np.log1p(np.abs(values))
@@ -234,8 +241,8 @@ def _text(field: int, ranks: np.ndarray) -> pa.StringArray:
 
 
 def _keys(feature: SparseFeature, field: int, ranks: np.ndarray) -> np.ndarray:
-    """Returns the keys, int64[n]; each value that occurs is hashed once."""
-    occurs = np.zeros(ranks.max() + 2, bool)  # the last one is the missing value's
+    """Returns the keys int64[n]; each value that occurs is hashed once."""
+    occurs = np.zeros(ranks.max() + 2, bool)  # The last one is for missing values.
     occurs[ranks] = True
     there = np.flatnonzero(occurs[:-1]).astype(np.int32)
     by_rank = np.zeros(len(occurs), np.int64)
@@ -246,7 +253,7 @@ def _keys(feature: SparseFeature, field: int, ranks: np.ndarray) -> np.ndarray:
 
 
 def _write_sample(path: Path, labels: np.ndarray, numbers: list[np.ndarray], text: dict[str, list[str | None]]) -> None:
-    """Writes rows as Criteo's raw TSV."""
+    """Writes rows in the format of Criteo's raw TSV files."""
     columns = [[f"{int(v)}" for v in labels]]
     columns += [["" if np.isnan(v) else f"{int(v)}" for v in n] for n in numbers]
     columns += [["" if v is None else v for v in text[c]] for c in SPARSE]

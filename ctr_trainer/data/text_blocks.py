@@ -14,24 +14,24 @@ _BREAK = re.compile(rb"\r\n|\r|\n")
 _LF = ord("\n")
 _FIRST = 1 << 16  # Number of bytes that are read for the first line.
 _NOT_TEXT = {
-    b"\x1f\x8b": "compressed by gzip: name it with the ending .gz",
-    b"BZh": "compressed by bzip2: name it with the ending .bz2",
-    b"\x28\xb5\x2f\xfd": "compressed by Zstandard: name it with the ending .zst",
-    b"\xff\xfe": "UTF-16: convert it, as `iconv -f UTF-16 -t UTF-8` does",
-    b"\xfe\xff": "UTF-16: convert it, as `iconv -f UTF-16 -t UTF-8` does",
+    b"\x1f\x8b": "compressed by gzip: rename it to end in .gz",
+    b"BZh": "compressed by bzip2: rename it to end in .bz2",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard: rename it to end in .zst",
+    b"\xff\xfe": "UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`",
+    b"\xfe\xff": "UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`",
     b"PAR1": "Parquet: read it as format parquet",
 }
 
 
 class TextBlocks:
-    r"""Reads a file, which may be compressed (.gz, .bz2, .zst). Each block ends at the end of a line.
+    r"""Reads a file, which may be compressed (.gz, .bz2, .zst), in blocks that end at the end of a line.
 
-    A line ends in `\n`, with or without a `\r` before it. If the file's first line ends in a `\r` alone, each `\r` ends
-    a line. A last line without a line end gets one. A byte order mark of UTF-8 is left out.
+    A line ends in `\n` or `\r\n`. If the file's first line ends in a `\r` without `\n`, each `\r` ends a line. A line
+    end is added to a last line without one, and a byte order mark of UTF-8 is removed.
 
     Args:
       file: path of the file, or its URL.
-      size: number of bytes of a block, about.
+      size: approximate number of bytes of a block.
       longest: number of bytes of the longest line, at least `size`.
 
     Raises:
@@ -41,7 +41,7 @@ class TextBlocks:
     def __init__(self, file: str, size: int, longest: int) -> None:
         self._file, self._size, self._longest = file, size, longest
         self._held, self._ended = b"", False
-        self._space = bytearray()  # All blocks are read into this: fresh memory would cost more than the reading.
+        self._space = bytearray()  # Reused for all blocks, as allocating memory would take longer than the reading.
         self._stream = self._checked(path_of(file).open_stream)
         start = self._checked(self._stream.read, min(_FIRST, size))
         while len(start) < longest and not _BREAK.search(start[:-1]):
@@ -70,14 +70,13 @@ class TextBlocks:
         return self._ended
 
     def read(self, before: int) -> memoryview:
-        """Returns the next lines in a memoryview that is valid until the next call; empty after the last line.
+        """Returns the next lines as a memoryview that is valid until the next call; empty after the last line.
 
         Args:
           before: number of lines before this block, for messages.
 
         Raises:
-          UserError: the rest of the file cannot be read, because a compressed file was cut off, say; or a line is too
-            long.
+          UserError: the file cannot be read further, for example because it was truncated, or a line is too long.
         """
         filled = 0
         read = len(self._rest)
@@ -101,15 +100,15 @@ class TextBlocks:
             if filled + read > self._longest:
                 raise UserError(
                     f"{self._file}, line {before + 1}: it is longer than {self._longest:,} bytes; "
-                    "expected text, in lines"
+                    "expected lines of text"
                 )
 
     def put_back(self, lines: bytes) -> None:
-        """Gives back the last lines of the block that `read` returned. The next block begins with these lines."""
+        """Puts back the last lines of the block that `read` returned. The next block begins with these lines."""
         self._rest = bytes(lines) + self._rest
 
     def _fill(self, at: int, before: int) -> int:
-        """Reads into the space from `at` on. Returns the number of bytes read."""
+        """Reads into `_space` from `at` on, and returns the number of bytes."""
         read = self._checked(self._stream.readinto, memoryview(self._space)[at : at + self._size], before=before)
         if not self._returns:
             return read
@@ -118,7 +117,7 @@ class TextBlocks:
         return len(text)
 
     def _with_line_ends(self, text: bytes) -> bytes:
-        r"""Returns the text with `\n` as line ends; a `\r` at its end is held back, since a `\n` may follow."""
+        r"""Converts line ends to `\n`. A `\r` at the end of the text waits for the next call, as a `\n` may follow."""
         if not self._returns:
             return text
         last = not text

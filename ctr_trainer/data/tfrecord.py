@@ -20,24 +20,24 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
-_RECORDS = 4096  # Number of records that are parsed at a time, and that are searched for a file's features.
+_RECORDS = 4096  # Number of records to parse at a time, and to search for a file's features.
 _GZIP = b"\x1f\x8b"
-_GZIP_SIZE = 4  # Bytes at the end of a gzip file that hold the length of the text, modulo 2^32.
+_GZIP_SIZE = 4  # Bytes at the end of a gzip file that contain the uncompressed size, modulo 2^32.
 _AROUND = 16  # Bytes around a record: a length and two checksums.
 _PIECE = 1 << 20
 _CUT = "; a truncated or damaged file must be written again"
 _NO_HEADER = "corrupted record at 0 "
-# What TensorFlow says of its graph: a traceback up to "Node: ...", and "[[{{node NAME}}]]" after the reason.
+# The parts of TensorFlow's messages about the graph: a traceback up to "Node: ...", and "[[{{node NAME}}]]" at the end.
 _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*", re.DOTALL)
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks of the columns that the spec wants, one column per feature; `typed` says what becomes of lists.
+    """Yields Chunks of the columns that the spec needs, one column per feature; see `typed` for lists.
 
-    The first records of a file, and of the files before it, tell whether a feature holds bytes, integers or floats.
+    The first records of a file, and of the files before it, determine whether a feature has bytes, integers or floats.
 
-    A `blocks.SourceReader`; `source` is taken as by `list_files`.
+    A `blocks.SourceReader`; `list_files` lists the files of `source`.
     """
     yield from read_files(list_files(source), spec, bad_rows, time)
 
@@ -51,7 +51,7 @@ def read_files(
     for file in files:
         first, parser = 0, None
         with contextlib.ExitStack() as stack:
-            # TensorFlow reads local files. A file of a store is copied here while it is read, one file at a time.
+            # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
             local = stack.enter_context(path_of(file.path).local_file())
             for records in stack.enter_context(contextlib.closing(_records(local, file.path))):
                 if parser is None:
@@ -71,7 +71,7 @@ def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None,
     """Yields the records of a file, in object arrays of bytes.
 
     Args:
-      local: path of the file, or of a copy of it, on a local disk.
+      local: path of the file, or of a copy, on a local disk.
       path: path of the file, for messages.
     """
     compressed = _is_gzip(local)
@@ -96,11 +96,11 @@ def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None,
 
 
 def _unreadable(path: str, read: int, reason: str) -> str:
-    """Returns the message for a file that TensorFlow cannot read after `read` records, for TensorFlow's reason."""
+    """Returns the error message for a file that TensorFlow cannot read after `read` records."""
     if _NO_HEADER in f"{reason} ":
         return (
-            f"{path}: is not a TFRecord file, since it does not begin with a record. If it is text, name it .csv or "
-            ".tsv, or convert it as format csv"
+            f"{path}: is not a TFRecord file, because it does not begin with a record. If it is text, rename it to end "
+            "in .csv or .tsv, or convert it as format csv"
         )
     return f"{path}: cannot be read after record {read}: {reason}{_CUT}"
 
@@ -111,11 +111,11 @@ def _is_gzip(local: str | os.PathLike) -> bool:
 
 
 def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: int, read: int) -> None:
-    """Raises UserError if a file is longer than its records: TensorFlow takes the place of a cut for the file's end.
+    """Raises UserError if a file is longer than its records. TensorFlow does not report a file truncated in a record.
 
     Args:
       local, path: see `_records`.
-      size: number of bytes of the records that were read, with the bytes around them.
+      size: number of bytes of the records that were read, including the bytes around them.
       read: number of records that were read.
     """
     found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
@@ -124,11 +124,10 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
 
 
 def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
-    """Returns the number of bytes that a gzip file holds; decompresses it only if its end does not say that they are
-    `size`.
+    """Returns the uncompressed size of a gzip file; decompresses the file only if its end states another size.
 
     Raises:
-      UserError: it ends too early, or something else follows.
+      UserError: the file is truncated, or has other data at its end.
     """
     with open(local, "rb") as file:
         file.seek(-_GZIP_SIZE, os.SEEK_END)
@@ -148,7 +147,7 @@ def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
     """Returns the kind of each wanted feature that the records have."""
     found = {}
     for record in records:
-        with contextlib.suppress(Exception):  # The record is not an Example; the parser reports it, with its row.
+        with contextlib.suppress(Exception):  # If the record is not an Example, the parser reports it with its row.
             for name, feature in tf.train.Example.FromString(record).features.feature.items():
                 if name in wanted and name not in found and (kind := feature.WhichOneof("kind")):
                     found[name] = kind
@@ -158,7 +157,7 @@ def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
 
 
 def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
-    """Returns what is wrong with a record that does not parse: the column or None, the value, and what was expected."""
+    """Describes a record that cannot be parsed: the column or None, the found value, and the expected value."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception:
@@ -166,15 +165,15 @@ def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
     for name, kind in kinds.items():
         found = features[name].WhichOneof("kind") if name in features else None
         if found not in (None, kind):
-            return name, found, f"{kind}, which the first records have"
+            return name, found, f"{kind}, as in the first records"
     return None, record[:40], "a serialized tf.train.Example"
 
 
 class ExampleReader:
-    """Reads serialized `tf.train.Example` that do not come from a file, such as the messages of a stream.
+    """Parses serialized `tf.train.Example` that are not in a file, such as the messages of a stream.
 
     Args:
-      wanted: what `typed.uses` returned.
+      wanted: the result of `typed.uses`.
     """
 
     def __init__(self, wanted: dict[str, Use]) -> None:
@@ -183,12 +182,15 @@ class ExampleReader:
         self._parser: _Parser | None = None
 
     def read(self, records: np.ndarray) -> tuple[pa.Table, dict[int, str]]:
-        """Returns a table of the records' wanted features, and what is wrong with each record that is not in it.
+        """Parses records.
 
-        The first record that has a feature decides whether it holds bytes, integers or floats.
+        The first record that has a feature determines whether it has bytes, integers or floats.
 
         Args:
           records: object array of bytes.
+
+        Returns:
+          (table of the valid records' wanted features, dict of row -> description of an invalid record).
         """
         kinds = _kinds(records, self._wanted) | self._kinds
         if not kinds:
@@ -211,7 +213,7 @@ class ExampleReader:
 
 
 class _Parser:
-    """Parses thousands of records at a time, in a graph and session of its own.
+    """Parses many records at a time, in its own graph and session.
 
     Args:
       kinds: dict of feature -> `bytes_list`, `int64_list` or `float_list`.
@@ -229,10 +231,11 @@ class _Parser:
         self._session.close()
 
     def parse(self, records: np.ndarray, first: int = 0) -> tuple[pa.Table, list[int]]:
-        """Returns a table with a list column per feature, and the misfits: rows that are no Example, or have a feature
-        of another kind.
+        """Parses records, and finds invalid ones by bisection.
 
-        Misfits are found by halving, and are not in the table.
+        Returns:
+          (table of the valid records with a list column per feature, indices of the records that are not an Example or
+          have a feature of another kind).
         """
         try:
             return self._table(records), []

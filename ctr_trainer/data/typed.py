@@ -1,17 +1,17 @@
-"""Brings the typed columns of Parquet and TFRecords into the encoder's form: one text or number per row.
+"""Converts the typed columns of Parquet and TFRecords to the text or numbers that the encoder reads.
 
-| source type | where a number is wanted | where a category is |
+| source type | converted to a number | converted to a category |
 |---|---|---|
-| integers | as they are | their digits |
-| floating point; NaN is missing | as they are | whole numbers as integers (`3.0` is `3`), others in shortest form |
+| integers | unchanged | their digits |
+| floating point; NaN is missing | unchanged | whole numbers as integers (`3.0` is `3`), others in shortest form |
 | bool | 0 and 1 | `false` and `true` |
-| decimal | float64 | its digits, with the column's scale |
+| decimal | float64 | its digits, in the column's scale |
 | timestamp, date, time, duration | seconds (since 1970 in UTC) | as text: `2024-01-31`, `2024-01-31 08:00:00.000000` |
-| string, binary | the number that it spells | as it is |
-| list of any of these | its only value | of a bag or sequence: its values; else its only value |
+| string, binary | the number that it represents | unchanged |
+| list of any of these types | its only value | for a bag or sequence, its values; otherwise its only value |
 
-A number is wanted by a dense or bucketised feature, the weight, the time of a split, and a label without `positive`.
-A column that is wanted as both a number and a category is a number.
+Dense and bucketised features, the weight, the time of a split, and labels without `positive` need numbers. A column
+that is needed as both a number and a category is converted to a number.
 """
 
 import dataclasses
@@ -25,21 +25,21 @@ from ctr_trainer.data.blocks import BadRowSink, Chunk, label_columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
-_LABELS_ARE_NEEDED = "; `predict` needs no label, and `convert` makes data for it without any if unlabelled is set"
-_EXACT = 2.0**53  # Up to here float64 holds every whole number.
+_LABELS_ARE_NEEDED = "; for `predict`, which needs no labels, convert the data with unlabelled set"
+_EXACT = 2.0**53  # float64 represents all whole numbers up to this one.
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_A_DAY = 86_400
 
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """The use that a feature spec makes of a source column.
+    """How a feature spec uses a source column.
 
     Attributes:
-      why: name of the use for messages, as `feature 'price'`.
+      why: name of the use for messages, such as `feature 'price'`.
       number: whether the values must be numbers.
       several: whether a row may have several values, as in a bag or sequence.
-      keys_only: whether the column becomes keys and nothing else.
+      keys_only: whether the column is used only for keys.
     """
 
     why: str
@@ -61,7 +61,7 @@ def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
     others = set(why)
     why |= {f.column: f"feature {f.name!r}" for f in spec.dense}
     why |= {f.column: f"feature {f.name!r}" for f in spec.sparse}
-    # A split by time also reads dates. A feature that is derived from the same column needs their text.
+    # A split by time can read dates, and a feature that is derived from the same column needs their text.
     derived = {f.column for f in spec.sparse if f.derive}
     numbers = {f.column for f in spec.dense} | {f.column for f in spec.bucketised} | {spec.weight} | {time} - derived
     numbers |= {label.column for label in labels if label.positive is None}
@@ -73,7 +73,7 @@ def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
 
 
 def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: FeatureSpec, cure: str = "") -> None:
-    """Raises UserError if a source lacks a column of `uses`, with the advice `cure`, or has two columns of its name."""
+    """Raises UserError, with the advice `cure`, if a source lacks a column of `uses` or has several with its name."""
     for column, use in wanted.items():
         if list(names).count(column) > 1:
             raise UserError(
@@ -88,16 +88,16 @@ def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: Feature
 
 
 def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.ndarray, bad_rows: BadRowSink) -> Chunk:
-    """Makes a Chunk of a table of typed columns.
+    """Converts a table of typed columns to a Chunk.
 
     Args:
       table: rows of a file, with the columns in `wanted`.
-      wanted: what `uses` returned.
+      wanted: the result of `uses`.
       numbers: int64[n], the numbers of the rows in the file, from 1.
-      bad_rows: BadRows, which counts each row that is left out because it has several values and one is wanted.
+      bad_rows: BadRows, which counts the rows that are left out because they have several values instead of one.
 
     Raises:
-      UserError: no feature can be made of the type of a column, or there are too many bad rows.
+      UserError: the type of a column is not supported, or there are too many bad rows.
     """
     columns, good = {}, np.ones(len(table), bool)
     for name in table.column_names:
@@ -107,7 +107,7 @@ def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.nda
         except pa.ArrowNotImplementedError as error:
             raise UserError(
                 f"{file}: column {name!r} has type {values.type}, which cannot be read as {wanted[name].why}: expected "
-                "single values, or lists of them if the feature has a combiner; flatten the column, or name another one"
+                "single values, or lists of them if the feature has a combiner; flatten the column, or use another one"
             ) from error
         for row in np.flatnonzero(bad & good) if bad is not None else ():
             good[row] = False
@@ -119,11 +119,11 @@ def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.nda
 
 
 def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str]:
-    """Returns the plain array, which rows are bad, or None, and what the bad rows should have held."""
+    """Converts a column. Returns (array, bool whether each row is bad or None, description of a valid value)."""
     kind, bad, expected = values.type, None, ""
     if pa.types.is_dictionary(kind):
         if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
-            return values, None, ""  # The dictionary stays, so that each distinct value is hashed once.
+            return values, None, ""  # Keep the dictionary, so that each distinct value is hashed once.
         values = values.cast(kind.value_type)
     if is_list(values.type):
         lists = values.cast(pa.list_(values.type.value_type))
@@ -140,7 +140,7 @@ def _category(values: pa.Array) -> pa.Array:
 
 
 def _only(lists: pa.ListArray) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns each list's only value, null for an empty list, and which lists are longer, or None."""
+    """Returns each list's only value, null for an empty list, and whether each list is longer, or None."""
     splits, flat = _flat(lists)
     lengths = np.diff(splits)
     bad = lengths > 1
@@ -155,7 +155,7 @@ def _flat(lists: pa.ListArray) -> tuple[np.ndarray, pa.Array]:
 def _number(values: pa.Array) -> pa.Array:
     kind = values.type
     if is_text(kind):
-        return _text(values)  # The encoder parses the text, and names texts that are no numbers.
+        return _text(values)  # The encoder parses the text, and reports texts that are not numbers.
     if pa.types.is_null(kind) or pa.types.is_float16(kind):
         return values.cast(pa.float32())
     if pa.types.is_boolean(kind):
@@ -186,17 +186,17 @@ def _text(values: pa.Array) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is one of text or bytes."""
+    """Whether an Arrow type is a string or binary type."""
     views = (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)) if hasattr(pa, "string_view") else False
     sized = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return pa.types.is_string(kind) or pa.types.is_binary(kind) or sized or views
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is one of integers or floating-point numbers."""
+    """Whether an Arrow type is an integer or floating-point type."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is one of lists."""
+    """Whether an Arrow type is a list type."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

@@ -1,4 +1,4 @@
-"""Writes encoded tables as a data set's Parquet files."""
+"""Writes encoded tables as the Parquet files of a data set."""
 
 import contextlib
 import posixpath
@@ -22,20 +22,20 @@ class OutputDirectory(Protocol):
     path: Path
 
     def add(self, name: str) -> Path:
-        """Lists a file that is about to be made, and returns its path."""
+        """Registers a file before it is created, and returns its path."""
 
 
 class _Abandoned(Exception):
-    """Ends the writing of a file that is of no use."""
+    """Aborts the writing of an unfinished file."""
 
 
 class DatasetWriter:
     """Writes tables as row groups and files of a fixed number of rows, and computes the data set's statistics.
 
-    The data set exists once `finish` is called. Before, the directory has files but no `_dataset.json`.
+    The data set is complete after `finish`. Before that, the directory has files but no `_dataset.json`.
 
     Args:
-      directory: `OutputDirectory`, which lists the files before they are made.
+      directory: `OutputDirectory`, which registers the files before they are created.
       part: name of the data set's directory in `directory`; "" for `directory` itself.
       spec: FeatureSpec.
       rows_per_file, rows_per_group: rows per file and per row group; the last file, and the last group of each file,
@@ -56,11 +56,10 @@ class DatasetWriter:
         self.statistics = Statistics(spec)
 
     def resume(self, advanced: Callable[[int], object]) -> int:
-        """Keeps the whole files that an unfinished conversion left, up to the first damaged one. Returns their number
-        of rows.
+        """Keeps the files of an unfinished conversion up to the first damaged one, and returns their number of rows.
 
         Args:
-          advanced: f(rows), called after each row group that was read.
+          advanced: f(rows), called after each row group.
         """
         while (path := self.path / file_name(len(self._files))).is_file():
             groups = []
@@ -69,7 +68,7 @@ class DatasetWriter:
                     for number in range(file.num_row_groups):
                         groups.append(file.read_row_group(number))
             except (OSError, pa.ArrowInvalid):
-                break  # This file, and all after it, are written again.
+                break  # This file and all later files are written again.
             for group in groups:
                 self.statistics.add(group)
                 advanced(self.statistics.rows)
@@ -89,7 +88,7 @@ class DatasetWriter:
 
     @property
     def rows(self) -> int:
-        """Number of rows that were added, or kept by `resume`."""
+        """Number of rows that were added, including those kept by `resume`."""
         return sum(file["rows"] for file in self._files) + self._pending_rows
 
     def write(self, table: pa.Table, statistics: Statistics | None = None) -> None:
@@ -109,7 +108,7 @@ class DatasetWriter:
             self._flush(self._rows_per_group)
 
     def close(self) -> None:
-        """Writes the rows that are left and closes the last file."""
+        """Writes the remaining rows and closes the last file."""
         if self._pending_rows:
             self._flush(1)
         self._close_file()
@@ -123,7 +122,7 @@ class DatasetWriter:
             raise _Abandoned
 
     def row_groups(self) -> Iterator[pa.Table]:
-        """Yields the row groups written, as tables in order; only after `close`."""
+        """Yields the written row groups as tables, in order. Call `close` first."""
         for file in self._files:
             with (self.path / file["name"]).open_parquet() as parquet:
                 for number in range(len(file["row_groups"])):
@@ -132,11 +131,11 @@ class DatasetWriter:
     def finish(
         self, bad_rows: int, fitted: dict[str, dict] | None = None, extra: dict[str, Any] | None = None
     ) -> DatasetInfo:
-        """Declares the data set finished and returns its DatasetInfo.
+        """Completes the data set and returns its DatasetInfo.
 
         Args:
           bad_rows: number of rows that the conversion left out.
-          fitted: statistics fitted to the training part; None for this part's own statistics.
+          fitted: statistics fitted to the training part; None for the statistics of this part.
           extra: further figures of the format, for `DatasetInfo.extra`.
         """
         self.close()
@@ -146,7 +145,7 @@ class DatasetWriter:
         return info
 
     def _flush(self, at_least: int) -> None:
-        """Writes whole row groups while `at_least` rows wait."""
+        """Writes row groups while at least `at_least` rows are pending."""
         table = pa.concat_tables(self._pending)
         start = 0
         while len(table) - start >= at_least:
@@ -162,7 +161,7 @@ class DatasetWriter:
     def _write_group(self, group: pa.Table) -> None:
         if self._writer is None:
             name = file_name(len(self._files))
-            # Keys are hashes, which no codec compresses. A dictionary stores repeated keys once.
+            # Keys are hashes, which do not compress, but a dictionary stores repeated keys once.
             schema = _without_nulls(group.schema)
             file = self._open.enter_context(self._directory.add(posixpath.join(self._part, name)).writing())
             self._writer = self._open.enter_context(
@@ -179,7 +178,7 @@ class DatasetWriter:
             self._close_file()
 
     def _close_file(self) -> None:
-        """Closes the file that is being written, if there is one, and notes its size."""
+        """Closes the file that is being written, if there is one, and records its size."""
         if self._writer is None:
             return
         self._writer = None
@@ -194,7 +193,7 @@ class DatasetWriter:
 
 
 def file_name(number: int) -> str:
-    """Returns the name of a data set's file of this number, from 0."""
+    """Returns the name of the file with this number, from 0."""
     return f"part-{number:05d}.parquet"
 
 
@@ -207,7 +206,7 @@ def info_of(
     fitted: dict[str, dict] | None = None,
     extra: dict[str, Any] | None = None,
 ) -> DatasetInfo:
-    """Returns the DatasetInfo of files that were written.
+    """Returns the DatasetInfo of written files.
 
     Args:
       path: directory of the data set.
@@ -233,9 +232,7 @@ def info_of(
 
 
 def _without_nulls(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema, with all columns but the ids declared free of nulls; Arrow reads such columns a third
-    faster.
-    """
+    """Declares all columns except ids as not nullable, because Arrow reads such columns a third faster."""
 
     def required(field: pa.Field) -> pa.Field:
         if pa.types.is_list(field.type):

@@ -162,8 +162,8 @@ def _warn_of_leaks(results: dict[str, Any]) -> None:
     for name, value in results.items():
         if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC:
             _log.warning(
-                "%s = %.4f: a value above %g usually means that a feature gives the label away. Look for one that "
-                "is known only after the label; docs/inputs.md, 'Columns that give the label away', says how",
+                "%s = %.4f: a value above %g usually means that a feature leaks the label. Look for one that "
+                "is known only after the label; docs/inputs.md, 'Columns that leak the label', says how",
                 name,
                 value,
                 _SUSPICIOUS_AUC,

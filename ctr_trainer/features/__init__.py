@@ -1,1 +1,1 @@
-"""The feature spec, and how a column becomes the numbers and keys that a model takes."""
+"""The feature spec, and the conversion of columns to the numbers and keys that a model reads."""

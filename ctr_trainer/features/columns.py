@@ -1,4 +1,4 @@
-"""What a feature spec declares: labels, features, limits of their tables, and the form of delimited text."""
+"""The parts of a feature spec: labels, features, limits of tables, and the form of delimited text."""
 
 import dataclasses
 import math
@@ -10,13 +10,13 @@ import numpy as np
 from ctr_trainer.features.derived import DERIVED
 from ctr_trainer.system.messages.errors import UserError
 
-Statistics = Mapping[str, Mapping[str, Any]]  # What conversion computed from the training data, by feature name.
+Statistics = Mapping[str, Mapping[str, Any]]  # Statistics that conversion computed, by feature name.
 TRANSFORMS = ("none", "log1p", "standardize", "minmax")
 COMBINERS = ("sum", "mean", "sqrtn")
-SEQUENCE = "none"  # the combiner of a feature whose values are not combined
+SEQUENCE = "none"  # The combiner of a feature whose values are not combined.
 ZERO, OWN = "zero", "own"
 FIRST, LAST = "first", "last"
-TYPICAL = "typical"  # the name of a feature's most frequent text among its statistics
+TYPICAL = "typical"  # The name of a feature's most frequent text in its statistics.
 _EVICTIONS = ("lru", "lfu")
 _MOST_FREQUENCY = 255
 _BREAKS = "\r\n"
@@ -24,7 +24,7 @@ _BREAKS = "\r\n"
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A 0/1 target: `value == positive`, or `number >= threshold`, or, without either, the column's own 0 and 1.
+    """A 0/1 target: `value == positive`, `number >= threshold`, or, without either, a column of 0 and 1.
 
     Attributes:
       column: column of the source data.
@@ -61,8 +61,8 @@ class DenseFeature:
       column: column of the source data.
       transform: `none`, `log1p` (sign(x) * log1p(|x|)), `standardize` or `minmax` (by the training data's statistics).
       default: number that replaces a missing value, before the transform.
-      clip: (lowest, highest). A number outside is replaced by the nearer of the two, before the transform and before
-        the transform's statistics are computed. None for no limits.
+      clip: (lowest, highest), or None. Numbers are clipped to this interval before the transform and before the
+        transform's statistics are computed.
 
     Raises:
       UserError: the transform is unknown, or `clip` is not an interval.
@@ -78,7 +78,7 @@ class DenseFeature:
         if self.transform not in TRANSFORMS:
             raise UserError(f"transform {self.transform!r} is not one of {', '.join(TRANSFORMS)}")
         if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] < self.clip[1]):
-            raise UserError(f"clip {list(self.clip)} is not a lowest and a greater highest value, as [0, 100]")
+            raise UserError(f"clip {list(self.clip)} is not an interval [lowest, highest], such as [0, 100]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +87,8 @@ class SparseFeature:
 
     | kind | given by | an example has |
     |---|---|---|
-    | single | nothing else | one value |
-    | single | `derive` | one time or number; what `derive` makes of it is the value |
+    | single | the default | one value |
+    | single | `derive` | one time or number, from which `derive` computes the value |
     | bucketised | `buckets` or `quantiles` | one number; the number of its bucket is the value |
     | bag | `combiner` = sum, mean or sqrtn | any number of values, pooled to one vector |
     | sequence | `combiner` = none | up to `max_length` values, in order |
@@ -106,19 +106,19 @@ class SparseFeature:
       slot: text that is hashed along with a value. Features of one slot share their rows, so they have one dim.
       combiner: see above; None for a single value.
       separator: text between the values of a bag or sequence in a source field; None for "|", or for "," if `brackets`.
-      brackets: whether the values of a field stand in brackets, as in `[1, 2]` or `['a', 'b']`. The brackets, and
-        blanks and quotes around each value, are removed.
+      brackets: whether the values of a field are enclosed in brackets, as in `[1, 2]` or `['a', 'b']`. The brackets,
+        and blanks and quotes around each value, are removed.
       max_length: largest number of values of a bag or sequence that are kept; 0 keeps all values of a bag.
-      keep: values to keep if there are more, `first` or `last`. None keeps the first of a bag, and the last (newest) of
-        a sequence.
-      weight_separator: text between a bag's value and its weight, ":" in `news:0.5`; if a value has several, the last
-        one counts. None: values have no weights.
+      keep: which values to keep if there are more, `first` or `last`. None keeps the first values of a bag, and the
+        last (newest) values of a sequence.
+      weight_separator: text between a bag's value and its weight, ":" in `news:0.5`; its last occurrence counts. None:
+        values have no weights.
       buckets: boundaries, ascending. A number's bucket is the number of boundaries <= the number.
       quantiles: number of buckets, each with the same share of the training data. Conversion fits their boundaries.
-      missing: `zero`: an absent value reads zeros and learns nothing. `own`: an absent value has a learned row, the row
-        of the value "". None is `own` for a single feature and `zero` for the other kinds.
-      derive: what is made of a time, `hour`, `weekday` or `weekend`, or of a number, `log_squared`; see `derived`. None
-        for the column's own value.
+      missing: `zero`: an absent value has a vector of zeros and is not trained. `own`: an absent value has a trained
+        row, the row of the value "". None is `own` for a single feature and `zero` for the other kinds.
+      derive: function of a time, `hour`, `weekday` or `weekend`, or of a number, `log_squared`, whose result is the
+        value; see `derived`. None for the value of the column.
 
     Raises:
       UserError: a value is out of range, or two values exclude each other.
@@ -191,7 +191,7 @@ class SparseFeature:
         if not self.is_bag:
             raise UserError(f"'weight_separator' is for bags; give a combiner: {', '.join(COMBINERS)}")
         if not self.weight_separator or self.weight_separator == self.separator:
-            raise UserError(f"weight_separator {self.weight_separator!r} is empty or the separator between the values")
+            raise UserError(f"weight_separator {self.weight_separator!r} is empty or the same as 'separator'")
 
     def _check_buckets(self) -> None:
         if not self.is_bucketised and not self.quantiles:
@@ -203,15 +203,15 @@ class SparseFeature:
         if self.buckets is not None:
             single = np.array(self.buckets, np.float32)  # float32, as the data are stored and compared.
             if not len(single) or not all(map(math.isfinite, single)) or (np.diff(single) <= 0).any():
-                raise UserError(f"buckets {list(self.buckets)} are not ascending boundaries, as [0.5, 1, 10]")
+                raise UserError(f"buckets {list(self.buckets)} are not ascending boundaries, such as [0.5, 1, 10]")
 
 
 @dataclasses.dataclass(frozen=True)
 class TableLimits:
-    """Which keys of one table have rows; see `embedding.table.table_config.TableConfig` for each.
+    """The limits of one table's rows; see `embedding.table.table_config.TableConfig` for each.
 
     Attributes:
-      table: name of the table, `dim16` for the features of dim 16.
+      table: name of the table, such as `dim16` for the features with dim 16.
 
     Raises:
       UserError: a number is out of range, or the eviction is unknown.
@@ -237,19 +237,19 @@ class TableLimits:
 class CsvFormat:
     """The form of files of the `csv` format.
 
-    A field that begins with the quote character ends behind the next single quote character; a doubled quote character
-    stands for one. A quote character inside a field that does not begin with it is text.
+    A field that begins with the quote character ends after the next single quote character; a doubled quote character
+    stands for one. In a field that does not begin with a quote character, quote characters are text.
 
     Attributes:
       delimiter: text between two fields, one ASCII character.
       header: whether a file's first line names its columns.
-      columns: names of the columns, in order. Required without a header; with a header they replace its names.
+      columns: names of the columns, in order. Required without a header; they replace the names in a header.
       null_values: fields that stand for a missing value.
       strip: remove white space around every field.
-      label_suffix: an ending of the label's text that is not part of the label, such as the `.` of Adult's test file.
-      quote: the quote character, one ASCII character; "" if quotes are text like any other.
-      lines_per_row: largest number of lines of one row. Above 1 a quoted field may hold line breaks. If a quote is not
-        closed within that number of lines, its first line is a bad row, and the next line is read as a row of its own.
+      label_suffix: an ending of the label's text to remove, such as the `.` in Adult's test file.
+      quote: the quote character, one ASCII character; "" if quotes have no special meaning.
+      lines_per_row: largest number of lines of one row. Above 1, a quoted field may contain line breaks. If a quote is
+        not closed within this number of lines, its first line is a bad row, and reading continues at the next line.
 
     Raises:
       UserError: the delimiter or quote is not one character, there is neither a header nor columns, or `lines_per_row`
@@ -273,11 +273,11 @@ class CsvFormat:
             raise UserError(f"delimiter and quote are both {self.quote!r}")
         if self.lines_per_row < 1 or (self.lines_per_row > 1 and not self.quote):
             raise UserError(
-                f"lines_per_row {self.lines_per_row}: it is at least 1, and above 1 only with a quote character, since "
-                "only a quoted field may hold a line break"
+                f"lines_per_row {self.lines_per_row}: expected at least 1, and 1 without a quote character, because "
+                "only quoted fields may contain line breaks"
             )
         if not self.header and not self.columns:
             raise UserError("without a header, 'columns' must name the columns in order")
         for name in self.columns:
             if self.columns.count(name) > 1:
-                raise UserError(f"'columns' has {name!r} {self.columns.count(name)} times")
+                raise UserError(f"'columns' contains {name!r} {self.columns.count(name)} times")

@@ -1,16 +1,16 @@
-"""What `derive` makes of a column: a part of a time, or the logarithmic bucket of a number.
+"""The functions of `derive`: a part of a time, or the logarithmic bucket of a number.
 
-| derive | of | is |
+| derive | argument | value |
 |---|---|---|
 | `hour` | a time | 0 to 23 |
 | `weekday` | a time | 0, Monday, to 6 |
 | `weekend` | a time | 1 on Saturday and Sunday, else 0 |
-| `log_squared` | a number x | floor(log(x)^2) if x > 2, else x without its fraction |
+| `log_squared` | a number x | floor(log(x)^2) if x > 2, otherwise x without its fraction |
 
-Each is the same function of the column's text at conversion and in an export. `times` has the forms of a time.
+Each is the same function of the column's text at conversion and in an export. `times` lists the formats of a time.
 
-Source of `log_squared`: Juan et al., the winner's solution of Criteo's display-advertising challenge, 2014; the BARS
-leaderboard transforms Criteo_x4 so.
+Source of `log_squared`: Juan et al., the winning solution of Criteo's display-advertising challenge, 2014; the BARS
+leaderboard transforms Criteo_x4 in this way.
 """
 
 from typing import TYPE_CHECKING
@@ -32,15 +32,17 @@ _SATURDAY = 5
 
 
 def expected(what: str) -> str:
-    """Returns what the values of a column have to be, for an error message."""
-    return "a number of at most 15 digits before the point, as 12 or -1.5" if what == LOG_SQUARED else times.EXPECTED
+    """Returns a description of the valid values of a column, for an error message."""
+    if what == LOG_SQUARED:
+        return "a number of at most 15 digits before the point, such as 12 or -1.5"
+    return times.EXPECTED
 
 
 def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns the derived values, int64, null if missing or bad, and which values are bad, bool[n] or None.
+    """Returns the derived values, int64, null if missing or invalid, and whether each is invalid, bool[n] or None.
 
     Args:
-      values: pyarrow Array of texts or numbers; for a part of a time a number is read as its digits.
+      values: pyarrow Array of texts or numbers; a number that is a time is read like its digits as text.
       what: one of `DERIVED`.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
@@ -53,7 +55,7 @@ def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
 
 
 def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
-    """Derives values of string[B] by TensorFlow ops: string[B], digits; "" if missing or bad."""
+    """Derives values of string[B] by TensorFlow ops. Returns string[B] of digits; "" if missing or invalid."""
     import tensorflow as tf
 
     if what == LOG_SQUARED:
@@ -74,7 +76,7 @@ def _of_times(values: pa.Array, what: str) -> np.ndarray:
 
 
 def _of_numbers(values: pa.Array) -> np.ndarray:
-    """Returns float64[n]; NaN if missing or no number."""
+    """Returns float64[n]; NaN for a missing value or a text that is not a number."""
     if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
         x = values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
     else:

@@ -2,9 +2,9 @@
 
     key(slot, value) = Fingerprint64(slot + "\\x1f" + value) as int64, and 1 in place of 0
 
-Fingerprint64 is a function of FarmHash and depends on the bytes alone. The key 0 stands for no value. The key of a
-missing value is the key of "", or 0, as `SparseFeature.missing` says. The probability that any two of n values
-of a slot collide is about n^2 / 2^65: for 100 million values, 0.03 %.
+Fingerprint64 is a function of FarmHash and depends on the bytes only. The key 0 means that there is no value. The key
+of a missing value is the key of "", or 0, see `SparseFeature.missing`. The probability that any two of n values in a
+slot collide is about n^2 / 2^65: 0.03 % for 100 million values.
 """
 
 import functools
@@ -27,24 +27,25 @@ BOUNDARIES = "boundaries"
 EXAMPLE_FEATURE = "v"
 _FIELD_1, _FIELD_2 = b"\x0a", b"\x12"  # Tags of fields that hold bytes or a message.
 _LONGEST_VARINT = 5  # Bytes of a varint below 2^35.
-_ROOM = 2**20  # Bytes: few enough for the cache, and enough that the cost of calling TensorFlow is small.
+_ROOM = 2**20  # Bytes: small enough for the cache, large enough that the overhead of calling TensorFlow is small.
 SEPARATOR = "\x1f"
 
 
 def serialized_examples(columns: Iterable[tuple[bytes, pa.Array]], room: int = _ROOM) -> Iterator[bytes]:
-    """Yields serialized Examples of all columns' values in order, each value behind its column's prefix.
+    """Yields serialized Examples with the values of all columns in order, each value after its column's prefix.
 
-    So binary values pass from Arrow to TensorFlow without a Python object per value. An Example has one feature of
-    bytes, `EXAMPLE_FEATURE`; TensorFlow's `parse_single_example` makes a string tensor from it.
+    In this form values pass from Arrow to TensorFlow without a Python object per value. An Example has one bytes
+    feature, `EXAMPLE_FEATURE`, which TensorFlow's `parse_single_example` parses to a string tensor.
 
         Example = 0a n Features,  Features = 0a n Entry,  Entry = 0a 1 EXAMPLE_FEATURE 12 n Feature
-        Feature = 0a n BytesList,  BytesList = (0a n prefix value)*         n: the bytes that follow, as a varint
+        Feature = 0a n BytesList,  BytesList = (0a n prefix value)*         n: number of bytes that follow, a varint
 
     Source: protobuf's wire format; tensorflow/core/example/example.proto and feature.proto.
 
     Args:
       columns: (prefix, pyarrow Array of binary or large binary) per column; null counts as b"".
-      room: bytes of the values of a message; a single longer value gets a message of its own. Protobuf's limit is 2^31.
+      room: largest number of bytes of a message's values; a longer value gets its own message. Protobuf's limit is
+        2^31.
     """
     space, used = np.empty(room, np.uint8), 0
     for text, values in columns:
@@ -68,14 +69,14 @@ def byte_lengths(values: pa.Array) -> np.ndarray:
 
 
 def _buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (offsets int[n + 1], the uint8 array into which they point)."""
+    """Returns (offsets int[n + 1], data uint8); the offsets are positions in the data."""
     if values.null_count:
-        values = values.fill_null(b"")  # Arrow's buffer may hold any bytes at the place of a null.
+        values = values.fill_null(b"")  # Arrow's buffer may contain any bytes in place of a null.
     _, offsets, data = values.buffers()
     width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
     offsets, data = np.frombuffer(offsets, width), np.frombuffer(data or b"", np.uint8)
     for array in (offsets, data):
-        array.flags.writeable = False  # All arrays have one type then, for which `_write` is compiled once.
+        array.flags.writeable = False  # All arrays then have the same Numba type, for which `_write` is compiled once.
     return offsets[values.offset : values.offset + len(values) + 1], data
 
 
@@ -96,7 +97,11 @@ def _varint(number: int) -> bytes:
 def _write(
     prefix: np.ndarray, offsets: np.ndarray, data: np.ndarray, at: int, space: np.ndarray, used: int
 ) -> tuple[int, int]:
-    """Writes values from `at` on behind the first `used` bytes; returns (first value without room, bytes used)."""
+    """Writes values from `at` on after the first `used` bytes.
+
+    Returns:
+      (index of the first value for which there was no space, number of used bytes).
+    """
     while at < len(offsets) - 1:
         start, length = offsets[at], offsets[at + 1] - offsets[at]
         left = len(prefix) + length
@@ -125,7 +130,7 @@ def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = 
 
     Args:
       slot: slot of the feature.
-      values: pyarrow Array or ChunkedArray of strings, binary or integers, which hash as their decimal digits.
+      values: pyarrow Array or ChunkedArray of strings, binary values, or integers, which are hashed as decimal digits.
       missing_has_key: whether "" and null have the key of ""; if False, their key is 0.
 
     Returns:
@@ -148,7 +153,7 @@ def keys_of_columns(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray, boo
     prefixes = [(slot + SEPARATOR).encode() for slot, _, _ in columns]
     messages = serialized_examples(zip(prefixes, texts, strict=True))
     hashed, start = np.concatenate([_hasher()(message) for message in messages]), 0
-    # One array for all columns is large enough for huge pages. With small pages, zeroing takes longer than the lookups.
+    # One array for all columns is large enough for huge pages. Zeroing small pages takes longer than the lookups.
     taken = np.empty((len(columns), len(values[0])), np.int64)
     for row, column, distinct, (_, _, missing_has_key) in zip(taken, values, texts, columns, strict=True):
         of = hashed[start : (start := start + len(distinct))]
@@ -165,7 +170,7 @@ def _with_dictionary(values: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _texts(distinct: pa.Array) -> pa.Array:
-    """Returns the values as binary, then a null for the missing value; a null in a dictionary means the same."""
+    """Returns the values as binary, followed by a null for missing values. A null in a dictionary is missing, too."""
     if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
         distinct = distinct.cast(pa.string()).cast(pa.binary())
     return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
@@ -175,9 +180,9 @@ def graph_keys(slots: str | Sequence[str], values: "tf.Tensor", owners: "tf.Tens
     """Computes keys by TensorFlow ops.
 
     Args:
-      slots: the slot of all values, or a list with one slot per place in the last dimension of the values.
+      slots: the slot of all values, or a list with one slot per index of the last dimension of the values.
       values: string tensor of any shape.
-      owners: int tensor of the shape of the values: the place of each value's slot in the list; None for the above.
+      owners: int tensor of the shape of the values, the index of each value's slot in the list; None for the default.
 
     Returns:
       int64 tensor of the shape of the values.
@@ -201,9 +206,9 @@ def _graph_hash(texts: "tf.Tensor") -> "tf.Tensor":
 
 @functools.cache
 def _hasher() -> Callable[[bytes], np.ndarray]:
-    """Makes the function from a message of `serialized_examples` to the int64 keys of its values.
+    """Makes a function that returns the int64 keys of the values of a message from `serialized_examples`.
 
-    The function has a graph and session of its own, so that it works within any graph, with eager execution on or off.
+    The function has its own graph and session, so that it works within any graph, with eager execution on or off.
     """
     import tensorflow as tf
 
@@ -211,7 +216,7 @@ def _hasher() -> Callable[[bytes], np.ndarray]:
         message = tf.compat.v1.placeholder(tf.string, [])
         kind = tf.io.RaggedFeature(tf.string)
         fetch = _graph_hash(tf.io.parse_single_example(message, {EXAMPLE_FEATURE: kind})[EXAMPLE_FEATURE])
-    # -1 computes in the calling thread, so that threads that hash at a time do not wait for each other.
+    # -1 computes in the calling thread, so that threads hash concurrently.
     config = tf.compat.v1.ConfigProto(
         device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1
     )
@@ -220,7 +225,7 @@ def _hasher() -> Callable[[bytes], np.ndarray]:
 
 @numba.njit(nogil=True, cache=True)
 def _take(table: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-    """Sets out = table[places], without first widening the places as NumPy would."""
+    """Sets out = table[places], without converting the places to int64 first as NumPy does."""
     for i in range(len(places)):
         out[i] = table[places[i]]
 
@@ -257,12 +262,12 @@ class Buckets:
             self.by_bucket[-1] = 0
 
     def keys(self, values: np.ndarray) -> np.ndarray:
-        """Returns the keys, int64[n], of float32[n]; NaN stands for a missing number."""
+        """Returns the keys int64[n] of the numbers float32[n]; NaN is a missing number."""
         buckets = np.searchsorted(self.boundaries, values, side="right")
         return self.by_bucket[np.where(np.isnan(values), len(self.by_bucket) - 1, buckets)]
 
     def graph_keys(self, values: "tf.Tensor") -> "tf.Tensor":
-        """Computes what `keys` does by TensorFlow ops, from a float32 to an int64 tensor."""
+        """Computes the same keys as `keys` by TensorFlow ops, from a float32 tensor to an int64 tensor."""
         import tensorflow as tf
 
         missing = tf.fill(tf.shape(values), len(self.by_bucket) - 1)

@@ -1,4 +1,4 @@
-"""Columns of a ranking request: some are the same for all candidates, and are multiplied by a kernel once."""
+"""Inputs of a ranking request, in which the columns that all candidates share are multiplied by a kernel only once."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,12 +9,13 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class RankedBlock:
-    """F features of n candidates, C of which are the context's.
+    """F features of n candidates. C of the features belong to the context, which all candidates share.
 
     Attributes:
-      context: float32[1, C, dim], the features that all candidates share.
+      context: float32[1, C, dim], the features of the context.
       candidates: float32[n, F - C, dim], the other features.
-      columns: int32[F], the place of each feature among all F: first of the context's, then of the candidates'.
+      columns: int32[F], the position of each feature among all F features: first the context's features, then the
+        candidates'.
       count: F.
       dim: width of a feature.
     """
@@ -26,7 +27,7 @@ class RankedBlock:
     dim: int
 
     def expanded(self) -> tf.Tensor:
-        """Returns float32[n, F, dim], in which each candidate has the context's features too."""
+        """Returns float32[n, F, dim], in which the context's features are repeated for each candidate."""
         shape = tf.concat([tf.shape(self.candidates)[:1], tf.shape(self.context)[1:]], 0)
         both = tf.concat([tf.broadcast_to(self.context, shape), self.candidates], 1)
         found = tf.gather(both, tf.math.invert_permutation(self.columns), axis=1)
@@ -35,7 +36,8 @@ class RankedBlock:
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
         """Returns float32[n, units], the product of float32[n, F * dim] and a kernel float32[F * dim, units].
 
-        The context's part of the kernel is not copied: zeros stand in the context at the candidates' features.
+        To avoid a copy of the context's part of the kernel, the context is padded with zeros at the candidates'
+        features.
         """
         units = kernel.shape.as_list()[1]
         split, rows = tf.shape(self.context)[1], tf.shape(self.candidates)[0]
@@ -53,10 +55,10 @@ def _one_after_another(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class RankedColumns:
-    """float32[n, columns] of a ranking request. Any TensorFlow operation takes it as the expanded tensor.
+    """The float32[n, columns] inputs of a ranking request. TensorFlow operations convert it to the expanded tensor.
 
     Attributes:
-      blocks: the `RankedBlock`s whose features stand side by side.
+      blocks: the `RankedBlock`s whose features are concatenated.
     """
 
     blocks: tuple[RankedBlock, ...]
@@ -72,19 +74,19 @@ class RankedColumns:
         return _one_after_another(flat)
 
     def context(self) -> tf.Tensor:
-        """Returns float32[1, C, dim], the vectors that all candidates share. All features have one dim."""
+        """Returns float32[1, C, dim], the vectors that all candidates share. All features must have the same dim."""
         return _one_after_another([block.context for block in self.blocks])
 
     def candidates(self) -> tf.Tensor:
-        """Returns float32[n, F - C, dim], the vectors of each candidate. All features have one dim."""
+        """Returns float32[n, F - C, dim], the vectors of each candidate. All features must have the same dim."""
         return _one_after_another([block.candidates for block in self.blocks])
 
     def sums(self) -> tf.Tensor:
-        """Returns float32[n, dim], the sum of the vectors of all features; the context's are added once."""
+        """Returns float32[n, dim], the sum of all features' vectors; the context's vectors are summed only once."""
         return tf.reduce_sum(self.context(), 1) + tf.reduce_sum(self.candidates(), 1)
 
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
-        """Returns the product with a kernel, float32[columns, units]; the context is multiplied once."""
+        """Returns the product with a kernel float32[columns, units]; the context is multiplied only once."""
         widths = [block.count * block.dim for block in self.blocks]
         parts = tf.split(kernel, widths) if len(widths) > 1 else [tf.convert_to_tensor(kernel)]
         return sum(block.times(part) for block, part in zip(self.blocks, parts, strict=True))
@@ -99,7 +101,7 @@ def product(values: Columns, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def joined(inputs: Sequence[Columns]) -> Columns:
-    """Returns the columns of all inputs side by side, float32[B, n]."""
+    """Concatenates the columns of all inputs to float32[B, n]."""
     ranked = [each for each in inputs if isinstance(each, RankedColumns)]
     if len(ranked) < len(inputs):
         return tf.concat(inputs, 1)

@@ -1,4 +1,4 @@
-"""The features that a `model_fn` reads. The tensor of a name is made when the model first asks for the name."""
+"""The features that a `model_fn` reads. Each tensor is created when the model first accesses its name."""
 
 import abc
 import collections
@@ -15,12 +15,12 @@ from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
-_KEY = ("ctr_trainer", "example weights")  # No string, so that TensorFlow does not try to serialize what is under it.
+_KEY = ("ctr_trainer", "example weights")  # Not a string, so that TensorFlow does not try to serialize the collection.
 EMBEDDING, LINEAR, FEATURE, SEQUENCE, MASK = "embedding", "linear", "feature", "sequence", "sequence_mask"
 
 
 class Features(Mapping, abc.ABC):
-    """The tensors that a feature spec offers to a model. A table has columns only for what the model asks for.
+    """The tensors that a feature spec offers to a model. A table has columns only for tensors that the model accesses.
 
     | name | tensor |
     |---|---|
@@ -33,17 +33,17 @@ class Features(Mapping, abc.ABC):
     | `sequence_mask/<name>` | float32[B, L], 1 where the sequence has a value, then zeros |
     | `weight` | float32[B], the example's weight; 0 for padding |
 
-    `embedding` and `linear` leave sequences out. A sequence's values share the rows of the sequence's slot.
+    `embedding` and `linear` do not include sequences. A sequence's values share the rows of the sequence's slot.
 
-    The tensor of each table and of each sequence is contiguous: a slice of one wide tensor would cost a copy in the
-    forward pass and one in the backward pass.
+    The tensor of each table and of each sequence is contiguous, because a slice of one wide tensor would be copied in
+    the forward pass and in the backward pass.
 
-    Caveat: `feature/<name>` is such a slice of `embedding/dimD`. Ask for it only for the few features that a model
-    treats on their own, as DIN does with its target.
+    Caveat: `feature/<name>` is such a slice of `embedding/dimD`. Use it only for the few features that a model treats
+    separately, such as the target in DIN.
 
     Attributes:
       spec: FeatureSpec.
-      statistics: dict of feature name -> what conversion computed from the training data.
+      statistics: dict of feature name -> statistics of the training data, which conversion computed.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
@@ -65,14 +65,14 @@ class Features(Mapping, abc.ABC):
         return iter(names + [f"{kind}/{f.name}" for f in self.spec.sequences for kind in (SEQUENCE, MASK)])
 
     def __contains__(self, name: object) -> bool:
-        """Whether the spec offers the name. `Mapping.__contains__` would make the tensor to find out."""
+        """Whether the spec offers the name. Unlike `Mapping.__contains__`, it does not create the tensor."""
         return name in set(self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def ranked(self, name: str) -> RankedColumns | None:
-        """Returns `dense`, `linear` or `embedding/<table>`, flat, of a ranking request; None of any other batch."""
+        """Returns `dense`, `linear` or `embedding/<table>`, flat, for a ranking request; None for other batches."""
         return None
 
     def _make(self, name: str) -> tf.Tensor:
@@ -126,7 +126,7 @@ class Features(Mapping, abc.ABC):
 
 
 class FedBatch(Protocol):
-    """What `FedFeatures` feeds of a batch; `data` has the class."""
+    """The attributes of a `data.batch.Batch` that `FedFeatures` feeds."""
 
     labels: np.ndarray
     weights: np.ndarray
@@ -135,11 +135,11 @@ class FedBatch(Protocol):
 
 
 class FedFeatures(Features):
-    """Features whose values are fed at each step, since rows are looked up outside of the graph.
+    """Features whose values are fed at each step, because rows are looked up outside the graph.
 
     Attributes:
       labels: float32[B] for one label; dict of label name -> float32[B] for several.
-      segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model asked for: `embedding`
+      segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model accessed: `embedding`
         and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim].
     """
 
@@ -164,7 +164,7 @@ class FedFeatures(Features):
         return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
 
     def feed(self, batch: FedBatch) -> dict[tf.Tensor, np.ndarray]:
-        """Returns feed_dict of a `Batch`, without the rows that the batch looks up."""
+        """Returns the feed_dict of a `Batch`, without the rows that the batch looks up."""
         feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
         for name, placeholder in self._masks.items():
             lengths = np.diff(batch.bags[name].splits)
@@ -195,13 +195,13 @@ class FedFeatures(Features):
 
 
 def operation_name(name: str) -> str:
-    """Returns a feature's name in the characters that TensorFlow allows for an operation."""
+    """Returns a feature's name with only the characters that TensorFlow allows in the name of an operation."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"
 
 
 def record_weights(weights: tf.Tensor) -> None:
-    """Keeps the weights, float32[B], of the current graph's examples."""
+    """Records the weights, float32[B], of the current graph's examples."""
     tf1.add_to_collection(_KEY, weights)
 
 
@@ -212,12 +212,12 @@ def current_weights() -> tf.Tensor | None:
 
 
 def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics | None) -> tf.Tensor:
-    """Makes the tower's inputs from raw dense values: fill missing values, clip, then apply the feature's transform.
+    """Converts raw dense values to model inputs: fills missing values, clips, then applies each feature's transform.
 
         none: x    log1p: sign(x) * log1p(|x|)    standardize: (x - mean) / std    minmax: (x - min) / (max - min)
 
-    A constant feature (std 0, or max = min) becomes 0. With `minmax`, values outside the training data's range fall
-    outside [0, 1] unless they are clipped.
+    A constant feature (std 0, or max = min) becomes 0. With `minmax`, values outside the training data's range are
+    mapped outside [0, 1] unless they are clipped.
 
     Args:
       dense: float32[B, n], the columns in the order of `spec.dense`, NaN for a missing value.

@@ -1,15 +1,15 @@
-"""Hours and weekdays of times: functions of a time's text, the same at conversion, in training and in an export.
+"""Parses times and computes their hours and weekdays, in the same way at conversion, in training and in an export.
 
 | text | read as |
 |---|---|
-| `2024-01-31`, `2024-01-31 08:30`, `2024-01-31T08:30:15.25Z`, `... 08:30:15+02:00` | a date; UTC, or the offset given |
-| a number below 10^8 | `YYMMDDHH`, as `14102108` of Avazu's data: 2014-10-21, 8 o'clock |
+| `2024-01-31`, `2024-01-31 08:30`, `2024-01-31T08:30:15.25Z`, `... 08:30:15+02:00` | a date; UTC without an offset |
+| a number below 10^8 | `YYMMDDHH`, such as `14102108` in Avazu's data: 2014-10-21, 8 o'clock |
 | a number below 10^11 | seconds since 1970 in UTC, from March 1973 on |
 | any greater number | milliseconds since 1970 in UTC |
 
     hour = floor(seconds / 3600) mod 24      weekday = (floor(seconds / 86400) + 3) mod 7, Monday is 0
 
-Hour and weekday are in UTC. A text of another form, or a date that the calendar does not have, is not a time.
+Hour and weekday are in UTC. Any other text is not a time, and neither is a date that is not in the calendar.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:  # TensorFlow takes seconds to import.
     import tensorflow as tf
 
-Numbers = Any  # A number, NumPy array or TensorFlow tensor: the same arithmetic serves all.
+Numbers = Any  # A number, NumPy array or TensorFlow tensor, for which the arithmetic is the same.
 HOUR, WEEKDAY = "hour", "weekday"
-EXPECTED = "a time, as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
+EXPECTED = "a time, such as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
 
 _NUMBER = r"^[0-9]{1,15}(?:\.[0-9]*)?$"
 _DATE = (
@@ -38,7 +38,7 @@ _HOUR, _DAY = 3600.0, 86400.0
 
 
 def seconds(values: pa.Array) -> np.ndarray:
-    """Returns float64[n], seconds since 1970 in UTC; NaN if missing or no time.
+    """Returns float64[n], seconds since 1970 in UTC; NaN for a missing value or a text that is not a time.
 
     Args:
       values: pyarrow Array of texts or numbers.
@@ -55,7 +55,7 @@ def seconds(values: pa.Array) -> np.ndarray:
 
 
 def is_date(values: pa.Array) -> np.ndarray:
-    """Returns bool[n], whether each text of a pyarrow Array has the form of a date."""
+    """Returns bool[n], whether each text of a pyarrow Array has the format of a date."""
     return _matches(values, _DATE)
 
 
@@ -64,7 +64,7 @@ def _matches(values: pa.Array, pattern: str) -> np.ndarray:
 
 
 def _of_numbers(x: np.ndarray) -> np.ndarray:
-    """Returns the seconds since 1970 of float64[n]; NaN if missing or no time."""
+    """Returns the seconds since 1970 of numbers float64[n]; NaN for a number that is not a time."""
     whole = np.floor(np.nan_to_num(x))
     short, good = _short(np.where((whole >= 0) & (whole < _SHORT), whole, 0.0))
     found = np.where(whole < _SHORT, short, np.where(whole < _SECONDS, x, x / 1000))
@@ -87,7 +87,7 @@ def of_seconds(seconds: Numbers, what: str) -> Numbers:
 
 
 def _short(x: Numbers) -> tuple[Numbers, Numbers]:
-    """Returns (seconds since 1970, whether there is such a time) of numbers YYMMDDHH, in NumPy or TensorFlow."""
+    """Returns (seconds since 1970, whether the time is valid) for numbers YYMMDDHH, in NumPy or TensorFlow."""
     year, month, day, hour = 2000 + x // 10**6, x // 10**4 % 100, x // 100 % 100, x % 100
     return _instant(year, month, day, hour, 0 * x, 0 * x, 0 * x, 0 * x, 1.0)
 
@@ -103,7 +103,7 @@ def _instant(
     and_minutes: Numbers,
     sign: Numbers,
 ) -> tuple[Numbers, Numbers]:
-    """Returns (seconds since 1970, whether there is such a time), for NumPy arrays and TensorFlow tensors."""
+    """Returns (seconds since 1970, whether the time is valid), for NumPy arrays and TensorFlow tensors."""
     start = _days(year, month, day)
     good = (month >= 1) & (month <= 12) & (day >= 1) & (start < _days(year + month // 12, month % 12 + 1, 0 * day + 1))
     good = good & (hour < 24) & (minute < 60) & (second < 61)
@@ -121,7 +121,7 @@ def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
 
 
 def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
-    """Returns (seconds since 1970 in UTC, whether there is such a time) of string[B] by TensorFlow ops."""
+    """Returns (seconds since 1970 in UTC, whether the time is valid) for string[B], by TensorFlow ops."""
     import tensorflow as tf
 
     number, date = tf.strings.regex_full_match(texts, _NUMBER), tf.strings.regex_full_match(texts, _DATE)

@@ -1,24 +1,24 @@
-"""The TOML form of a feature spec. It is strict, and has a short form for many similar columns.
+"""Reads feature specs from TOML: unknown keys are errors, and one entry can define many similar columns.
 
-All keys, except the options of [csv], which `columns.CsvFormat` lists:
+The accepted keys, except the options of [csv], which `columns.CsvFormat` lists:
 
     name = "criteo"
     ids = []                        # optional: columns kept for predictions
     weight = "w"                    # optional
     [label]                         # or several: [[label]]
-    column = "label"                # and one of: positive = ">50K" / threshold = 4.0
-    name = "click"                  # the column unless given
-    weight = 1.0                    # of its loss, among several labels'
+    column = "label"                # optionally with one of: positive = ">50K" / threshold = 4.0
+    name = "click"                  # default: the column
+    weight = 1.0                    # weight of its loss if there are several labels
     [defaults]
-    dim = 16                        # any key of a [[sparse]] feature but its names
-    transform = "log1p"             # any key of a [[dense]] feature but its names
+    dim = 16                        # any key of a [[sparse]] feature except its names
+    transform = "log1p"             # any key of a [[dense]] feature except its names
     [[dense]]
-    columns = ["I1..I13"]           # one feature a column, each named like its column
+    columns = ["I1..I13"]           # one feature per column, with the column's name
     [[sparse]]
-    name = "genres"                 # `column` and `slot` are the name unless given
+    name = "genres"                 # `column` and `slot` default to the name
     combiner = "mean"
-    [[limits]]                      # optional, one a table: which keys have rows, see embedding/table/table_config.py
-    table = "dim16"                 # of the features of dim 16
+    [[limits]]                      # optional, one per table: see embedding/table/table_config.py
+    table = "dim16"                 # the table of the features with dim 16
     min_frequency = 3               # and any of: max_rows = 1000000 / eviction = "lfu" or "lru" / ttl_steps = 50000
     [csv]
     delimiter = ","                 # the `csv` format's options
@@ -56,7 +56,7 @@ def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
       where: place of the table, for error messages.
 
     Returns:
-      the table, in which a whole number is a float if its key's type is float.
+      the table; whole numbers are converted to float if the type of the key is float.
 
     Raises:
       UserError: `values` is not a table, or has an unknown key or a value of another type.
@@ -65,7 +65,7 @@ def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
         raise UserError(f"{where}: {values!r} is not a table")
     for key, value in values.items():
         if key not in keys:
-            raise UserError(f"{where}: unknown key {key!r}; accepted are {', '.join(keys)}")
+            raise UserError(f"{where}: unknown key {key!r}; accepted keys are {', '.join(keys)}")
         if keys[key] is object:
             continue
         number = keys[key] is float and isinstance(value, int)
@@ -92,7 +92,7 @@ def feature_names(item: Any, where: str) -> list[tuple[str, str]]:
     """Returns (name, column) pairs of one [[dense]] or [[sparse]] item."""
     if "columns" in item:
         if "name" in item or "column" in item:
-            raise UserError(f"{where}: 'columns' excludes 'name' and 'column': each feature is named like its column")
+            raise UserError(f"{where}: 'columns' excludes 'name' and 'column': each feature has the name of its column")
         columns = [c for text in strings(item["columns"], f"{where}: 'columns'") for c in _expand(text, where)]
         return [(c, c) for c in columns]
     if "name" not in item and "column" not in item:
@@ -102,13 +102,13 @@ def feature_names(item: Any, where: str) -> list[tuple[str, str]]:
 
 
 def _expand(text: str, where: str) -> list[str]:
-    """`"I1..I13"` -> I1, I2, ... I13; any other text is a column's name."""
+    """Expands a range of columns such as `I1..I13` to its names; any other text is the name of one column."""
     match = _RANGE.fullmatch(text)
     if not match:
         return [text]
     prefix, first, prefix_again, last = match.groups()
     if prefix != prefix_again or int(first) > int(last):
-        raise UserError(f"{where}: {text!r} is not a range of columns, as 'I1..I13'")
+        raise UserError(f"{where}: {text!r} is not a range of columns such as 'I1..I13'")
     return [f"{prefix}{i}" for i in range(int(first), int(last) + 1)]
 
 
@@ -162,7 +162,7 @@ _Made = TypeVar("_Made")
 
 
 def load(path: str | os.PathLike[str], kind: Callable[..., _Made]) -> _Made:
-    """Reads the spec in the file `path` as an object of the class `kind`; see `parse`."""
+    """Reads a spec from a TOML file; see `parse`."""
     path = pathlib.Path(path)
     try:
         with path.open("rb") as file:
@@ -207,7 +207,7 @@ def parse(values: Any, source: str, kind: Callable[..., _Made]) -> _Made:
 
 
 def _labels(values: Any, source: str) -> list[Label]:
-    """Returns the Labels of [label] or of each [[label]]."""
+    """Returns the `Label` of [label], or one for each [[label]]."""
     several = isinstance(values, list)
     labels: list[Label] = []
     for number, item in enumerate(values if several else [values], 1):
@@ -253,7 +253,7 @@ def _sparse(name: str, column: str, options: dict[str, Any], where: str) -> Spar
 def _limits(item: Any, where: str) -> TableLimits:
     limits = typed(item, _LIMITS, where)
     if "table" not in limits:
-        raise UserError(f"{where}: 'table' is missing, as table = \"dim16\" for the features of dim 16")
+        raise UserError(f"{where}: 'table' is missing; expected for example table = \"dim16\"")
     return _made(TableLimits, limits, where)
 
 
@@ -266,7 +266,7 @@ def _csv(values: Any, where: str) -> CsvFormat:
 
 
 def _made(kind: Callable[..., _Made], values: Any, where: str) -> _Made:
-    """Returns a `kind` made of the values; an error of the class gets `where`, the place of the values, in front."""
+    """Returns a `kind` made from the values; prefixes its error messages with `where`, the place of the values."""
     try:
         return kind(**values)
     except UserError as error:

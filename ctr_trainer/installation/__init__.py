@@ -1,1 +1,1 @@
-"""What is compiled when the package is installed."""
+"""Installation steps that compile code: the build of Horovod, and the Numba kernels."""

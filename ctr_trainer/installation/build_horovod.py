@@ -1,17 +1,17 @@
 """Builds and installs Horovod for the TensorFlow of this Python: `python -m ctr_trainer.installation.build_horovod`.
 
-Horovod's last release predates today's TensorFlow, so its sources are patched first, see `horovod_patches`.
+Horovod's last release predates current TensorFlow versions, so its sources are patched first, see `horovod_patches`.
 
-The built wheel is kept in the user's cache, under all that it depends on, so the next checkout or virtual environment
-on this machine installs it in seconds.
+The built wheel is kept in the user's cache, in a directory named after everything that it depends on. The next checkout
+or virtual environment on this machine installs it in seconds.
 
-Needs a C++ compiler, make, and the network for the sources; CMake comes from PyPI where PATH has none of 3.13 or later.
-Imports the standard library only, so it runs before anything is installed.
+The build needs a C++ compiler, make, and network access for the sources. If PATH has no CMake 3.13 or later, it takes
+CMake from PyPI. This module imports only the standard library, so it runs before anything is installed.
 
 Environment:
-  HOROVOD_GPU_OPERATIONS: `NCCL` for GPUs; unset for CPU and Gloo. Horovod's own variables (`HOROVOD_NCCL_HOME`, ...)
-    reach its build.
-  XDG_CACHE_HOME: the cache is `ctr_trainer/wheels` under it; default `~/.cache`.
+  HOROVOD_GPU_OPERATIONS: `NCCL` for GPUs; unset for CPU and Gloo. Horovod's other variables (`HOROVOD_NCCL_HOME`, ...)
+    are passed to its build.
+  XDG_CACHE_HOME: directory that contains the cache, `ctr_trainer/wheels`; default `~/.cache`.
 """
 
 import argparse
@@ -52,10 +52,10 @@ def _say(text: object) -> None:
 
 
 def check_tools() -> None:
-    """Asks for the programs that the build needs and pip cannot bring.
+    """Checks for the programs that the build needs and that pip cannot install.
 
     Raises:
-      UserError: one is missing; with the command that installs it.
+      UserError: a program is missing; the message has the command that installs it.
     """
     compilers = [os.environ["CXX"].split()[0]] if os.environ.get("CXX", "").strip() else ["c++", "g++", "clang++"]
     for what, programs, debian, fedora in [
@@ -83,7 +83,7 @@ def find_tensorflow() -> tuple[str, str]:
 
 
 def cache_directory(tensorflow: str, tensorflow_version: str, gpu_operations: str) -> pathlib.Path:
-    """Returns the directory of the wheel for these. Its name holds all that a build depends on."""
+    """Returns the directory of the cached wheel. Its name contains everything that a build depends on."""
     root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
     parts = [f"horovod-{VERSION}", horovod_patches.NAME, python, sysconfig.get_platform()]
@@ -103,7 +103,7 @@ def _pip(
 
 
 def _find_cmake() -> str | None:
-    """Returns the path of PATH's CMake if it is new enough for Horovod, otherwise None."""
+    """Returns the path of the CMake on the PATH if it is new enough for Horovod, otherwise None."""
     program = shutil.which("cmake")
     if program is None:
         return None
@@ -125,18 +125,18 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
     options = ["--target", tools, "--require-hashes"]
     _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", *options, *locked)
     if cmake is None:
-        # The program itself, not the Python script that starts it: nothing on PYTHONPATH is needed to find it.
+        # Use the program itself, as the Python script that starts it would need its package on PYTHONPATH.
         found = next(tools.glob("cmake/data/bin/cmake"), None)
         if found is None:
             raise UserError(
-                "no CMake of 3.13 or later on PATH, and PyPI's is not for this machine. "
+                "no CMake of 3.13 or later on PATH, and PyPI has none for this machine. "
                 + _INSTALL_HINT.format(debian="cmake", fedora="cmake")
             )
         cmake = str(found)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     env = dict(os.environ)
-    # Those of the `make` that may have called us: its job server is not for this build.
+    # The build must not use the job server of a `make` that may have called this program.
     for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
         env.pop(name, None)
     env.update(
@@ -147,9 +147,9 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
         HOROVOD_WITHOUT_MPI="1",
         HOROVOD_WITHOUT_PYTORCH="1",
         HOROVOD_WITHOUT_MXNET="1",
-        # A compiler that reads TensorFlow's headers takes up to 2 GiB.
+        # A compiler process needs up to 2 GiB for TensorFlow's headers.
         MAKEFLAGS=f"-j{max(1, min(cores, memory_gib // 2))}",
-        # CMake 4 refuses the old minimum that Horovod's third_party/ asks for.
+        # CMake 4 refuses the old minimum version in Horovod's third_party/.
         CMAKE_POLICY_VERSION_MINIMUM="3.5",
         TF_CPP_MIN_LOG_LEVEL="3",
     )
@@ -160,7 +160,7 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
 
 
 def _compile(arguments: Sequence[object], env: Mapping[str, str], log: pathlib.Path) -> None:
-    """Runs `pip wheel` into a log file; its UserError has the first error of it, which is far from the last line."""
+    """Runs `pip wheel` with its output in a log file; a UserError has the first error in the log."""
     with open(log, "w", encoding="utf-8") as file:
         try:
             show = functools.partial(print, file=file, flush=True)
@@ -189,7 +189,7 @@ def build_wheel(destination: pathlib.Path, gpu_operations: str) -> pathlib.Path:
         destination.mkdir(parents=True, exist_ok=True)
         _compile([*options, source], env, destination / "build.log")
         built = next((scratch / "wheel").glob("horovod-*.whl"))
-        # Copied and then renamed: a concurrent build sees a whole wheel or none.
+        # Copy, then rename, so that a concurrent build sees a complete wheel or none.
         with tempfile.TemporaryDirectory(dir=destination, prefix=".") as copies:
             copy = shutil.copy(built, copies)
             os.replace(copy, destination / built.name)
@@ -197,33 +197,36 @@ def build_wheel(destination: pathlib.Path, gpu_operations: str) -> pathlib.Path:
 
 
 def check_installed(gpu_operations: str) -> None:
-    """Raises UserError unless `horovodrun --check-build` finds TensorFlow, Gloo and the GPU operations asked for."""
+    """Raises UserError unless the installed Horovod has TensorFlow, Gloo and the requested GPU operations."""
     horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
     env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
     check = [horovodrun, "--check-build"]
     output = "\n".join(child.run_command(check, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True))
     missing = [what for what in ("TensorFlow", "Gloo", gpu_operations) if what and f"[X] {what}" not in output]
-    if "TensorFlow" not in missing:  # What `horovodrun` says of Gloo is this build's intention: ask the library.
+    # `horovodrun` reports Gloo whether or not the library has it, see `answer_what_is_built`.
+    if "TensorFlow" not in missing:
         ask = [sys.executable, "-c", "import horovod.tensorflow as hvd; print('Gloo:', hvd.gloo_built())"]
         if "Gloo: True" not in child.run_command(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):
             missing = list(dict.fromkeys([*missing, "Gloo"]))
     if missing:
-        raise UserError(f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build says:\n{output}")
+        raise UserError(
+            f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build prints:\n{output}"
+        )
 
 
 def install(wheel: pathlib.Path) -> None:
-    """Installs the wheel and what it needs at run time into this Python."""
+    """Installs the wheel and its dependencies into this Python."""
     _pip("installing Horovod", DOWNLOAD_TIMEOUT_S, "install", "--force-reinstall", "--no-deps", wheel)
-    # setuptools, since horovodrun imports distutils, which Python has no more from 3.12 on.
-    _pip("installing what Horovod needs", DOWNLOAD_TIMEOUT_S, "install", wheel, "setuptools")
+    # horovodrun imports distutils, which Python 3.12 removed and setuptools provides.
+    _pip("installing Horovod's dependencies", DOWNLOAD_TIMEOUT_S, "install", wheel, "setuptools")
 
 
 def main() -> int:
-    """Installs Horovod, from the cache if it can. Returns the exit status."""
+    """Installs Horovod, from the cache if possible, and returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m ctr_trainer.installation.build_horovod", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--check_tools", action="store_true", help="only ask for the compiler and make")
+    parser.add_argument("--check_tools", action="store_true", help="only check for the compiler and make")
     only_check = parser.parse_args().check_tools
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     gpu_operations = os.environ.get("HOROVOD_GPU_OPERATIONS", "").strip()

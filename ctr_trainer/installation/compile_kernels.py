@@ -1,10 +1,10 @@
-"""Compiles the package's Numba kernels into their cache, so that the first training does not wait for the compiler.
+"""Compiles the package's Numba kernels into Numba's cache, so that the first training does not wait for the compiler.
 
 Usage: python -m ctr_trainer.installation.compile_kernels
 
-Numba keeps a kernel for the processor and for the version of the file that it was compiled from, next to that file or
-below NUMBA_CACHE_DIR. The kernels that have a signature are compiled when their module is imported; the few others are
-compiled at their first call.
+The cache is next to each source file or below NUMBA_CACHE_DIR; an entry is valid for one type of processor and one
+version of the file. Kernels with a signature are compiled when their module is imported, the few others at their first
+call.
 """
 
 import importlib
@@ -22,7 +22,7 @@ def modules() -> list[str]:
 
 
 def main() -> None:
-    """Imports all of them, which compiles them."""
+    """Imports all modules that have kernels, which compiles the kernels."""
     for name in modules():
         importlib.import_module(name)
 

@@ -1,1 +1,1 @@
-"""Supervises a training: starts its workers under horovodrun, and restarts them after a loss."""
+"""Supervises a training: starts its workers with horovodrun, and restarts them after a failure."""

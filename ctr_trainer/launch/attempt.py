@@ -1,4 +1,4 @@
-"""One start of all workers: a `horovodrun` and the processes below it."""
+"""One start of all workers: a `horovodrun` process and its child processes."""
 
 import contextlib
 import os
@@ -23,30 +23,30 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 from ctr_trainer.system.processes.child import ended_with_parent
 
-# Ends by itself after all others, and removes the semaphores that a killed horovodrun has left in /dev/shm.
+# This process ends after all others, and removes the semaphores of a killed horovodrun from /dev/shm.
 _TRACKER = "multiprocessing.resource_tracker"
 _POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS, _CLOSING_SECONDS = 0.02, 5.0, 10.0, 3.0
 
 
 class Attempt:
-    """A `horovodrun` that starts the workers; what they write is passed on as it comes, with their ranks in front.
+    """A `horovodrun` process that starts the workers. Their output is forwarded immediately, prefixed with their ranks.
 
-    Start it in the main thread: if this process is killed, the kernel ends `horovodrun`, which ends its workers.
+    Start it in the main thread. If this process is killed, the kernel ends `horovodrun`, which ends its workers.
 
     Args:
-      name: that no other attempt has: `JOB.NUMBER`, in the environment of all its processes.
-      hosts: tuple of `Host`; each has as many slots as it gets workers.
+      name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes.
+      hosts: tuple of `Host`; each has as many slots as workers.
       command: list, the command of each worker.
       flags: `LaunchFlags`.
       environment: dict, the environment of the workers.
-      outlet: `Outlet` of what they write.
-      gate: `StartingGate` at which the workers wait until `release`; None if they begin at once.
+      outlet: `Outlet` for the workers' output.
+      gate: `StartingGate` at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
-      hosts: likewise.
+      hosts: see Args.
       workers: number of workers.
-      began: when the workers were started or released, in seconds since 1970.
-      lost_at: when a worker was seen to have failed, in seconds since 1970, for people; None for none.
+      began: time of the start or release of the workers, in seconds since 1970.
+      lost_at: time at which a worker was found to have failed, in seconds since 1970; None if none has.
 
     Raises:
       UserError: there is no horovodrun.
@@ -66,7 +66,7 @@ class Attempt:
         self.lost_at: float | None = None
         self._lost_since: float | None = None
         self._name, self._command, self._output, self._gate = name, command, Output(), gate
-        # What was written before the release.
+        # The output before the release.
         self._held: list[tuple[TextIO, bytes]] | None = None if gate is None else []
         self._lock = threading.Lock()
         self.began = time.time()
@@ -76,7 +76,7 @@ class Attempt:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C at a terminal is for the launcher, which passes it on.
+            start_new_session=True,  # Ctrl-C in a terminal goes to the launcher, which forwards it.
             preexec_fn=ended_with_parent(),
         )
         pipes = ((self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr))
@@ -90,7 +90,7 @@ class Attempt:
         return self._process.poll() is not None
 
     def release(self) -> None:
-        """Lets workers begin that wait at the gate."""
+        """Releases the workers that wait at the gate."""
         with self._lock:
             for stream, line in self._held or ():
                 self._outlet.write(stream, line)
@@ -101,17 +101,18 @@ class Attempt:
     def terminate(self) -> None:
         """Asks the workers to save and end.
 
-        A worker of this host tells the others. `horovodrun`, if it is asked, kills them after 5 s.
+        The signal is sent to the workers of this host, which notify the others. `horovodrun` would kill all workers 5 s
+        after a signal.
         """
         for process in self._workers_here() or [self._process]:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
 
     def end(self, seconds: float) -> Ending:
-        """Waits for the end, and kills what is left on this host after some time. Returns the `Ending`.
+        """Waits for the end, kills the remaining processes on this host, and returns the `Ending`.
 
         Args:
-          seconds: seconds to wait first. Workers that have said why they end have saved their state, and get less.
+          seconds: longest time to wait. The wait is shorter after a worker reported why it ends, as it has saved then.
         """
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:
@@ -130,17 +131,17 @@ class Attempt:
 
     @property
     def seconds_since_loss(self) -> float:
-        """Seconds since a worker was seen to have failed; 0 if none has."""
+        """Seconds since a worker was found to have failed; 0 if none has."""
         return 0.0 if self._lost_since is None else time.monotonic() - self._lost_since
 
     @property
     def reason_is_known(self) -> bool:
-        """Whether a worker has ended by itself, and one has said why."""
+        """Whether a worker has failed and a worker has reported the reason."""
         return self.lost_at is not None and bool(self._output.said)
 
     @property
     def said(self) -> str:
-        """What a worker said last of its end; "" for nothing."""
+        """The last reason that a worker reported for its end; "" for none."""
         return self._output.said
 
     def host_of(self, rank: int) -> str:
@@ -148,12 +149,12 @@ class Attempt:
         return host_of(self.hosts, rank)
 
     def _kill_all(self) -> None:
-        """Kills the processes of this attempt on this host, and waits until they are gone."""
+        """Kills the processes of this attempt on this host, and waits until they have ended."""
         deadline = time.monotonic() + _KILL_SECONDS
         while found := [process for process in psutil.process_iter() if self._is_ours(process)]:
             if time.monotonic() > deadline:
                 numbers = ", ".join(str(process.pid) for process in found)
-                raise UserError(f"processes {numbers} of the workers did not end within {_KILL_SECONDS:g} s of a kill")
+                raise UserError(f"worker processes {numbers} did not end within {_KILL_SECONDS:g} s after SIGKILL")
             for process in found:
                 with contextlib.suppress(psutil.Error):
                     if _TRACKER not in " ".join(process.cmdline()):
@@ -189,13 +190,12 @@ class Attempt:
 
 
 class Standby:
-    """The next start of the workers, prepared while the current workers train.
+    """Standby workers for the next restart, which are started while the current workers train.
 
-    Its workers have imported TensorFlow and all else that they need, and wait at a gate. This halves the time of a
-    restart.
+    They have imported TensorFlow and all other modules, and wait at a gate. This halves the time of a restart.
 
     Args:
-      start: f(hosts, gate) -> `Attempt`, on hosts that are this one.
+      start: f(hosts, gate) -> `Attempt` on this host.
     """
 
     def __init__(self, start: Callable[[tuple[Host, ...], StartingGate], Attempt]) -> None:
@@ -203,12 +203,12 @@ class Standby:
         self._attempt: Attempt | None = None
 
     def prepare(self, hosts: tuple[Host, ...]) -> None:
-        """Starts workers that wait, unless there are some, or there were some that have ended."""
+        """Starts standby workers, unless they were started already, even if they have ended since."""
         if self._attempt is None:
             self._attempt = self._start(hosts, StartingGate())
 
     def take(self, hosts: tuple[Host, ...]) -> Attempt | None:
-        """Returns an `Attempt` on these hosts, whose workers begin now; None if there is none."""
+        """Releases the standby workers if they are on these hosts. Returns their `Attempt`, or None."""
         attempt = self._attempt
         if attempt is None or attempt.hosts != hosts or attempt.has_ended:
             self.close()
@@ -218,23 +218,23 @@ class Standby:
         return attempt
 
     def close(self) -> None:
-        """Ends the workers that wait."""
+        """Ends the standby workers."""
         if self._attempt is not None:
             self._attempt.end(0.0)
             self._attempt = None
 
 
 def _horovodrun(hosts: tuple[Host, ...], flags: LaunchFlags) -> list[str]:
-    """Returns the start of the command."""
+    """Returns the `horovodrun` part of the command."""
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")])
     program = shutil.which("horovodrun", path=path)
     if program is None:
         raise UserError(
-            "workers are started by horovodrun, which is neither next to this Python nor on the PATH: build Horovod "
-            "with `python -m ctr_trainer.installation.build_horovod`"
+            "workers need horovodrun, which is neither next to this Python nor on the PATH: build Horovod with "
+            "`python -m ctr_trainer.installation.build_horovod`"
         )
     options = ["-np", slots(hosts), "-H", listed(hosts), "--gloo", "--start-timeout", flags.start_timeout]
-    # Workers of this host alone connect over loopback, and horovodrun refuses another interface for them.
+    # If all workers are on this host, they connect over loopback, and horovodrun refuses any other interface.
     if flags.network_interface and not all(reach.is_here(host.name) for host in hosts):
         options += ["--network-interface", flags.network_interface]
     if flags.ssh_port:

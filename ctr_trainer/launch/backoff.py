@@ -1,4 +1,4 @@
-"""Whether and when workers are restarted, and which hosts are left out for some time."""
+"""Decides whether and when workers are restarted, and which hosts are left out temporarily."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ class Patience:
     """Counts the restarts since the last new checkpoint.
 
     Args:
-      most: restarts in a row without a new checkpoint.
+      most: largest number of consecutive restarts without a new checkpoint.
     """
 
     def __init__(self, most: int) -> None:
@@ -22,21 +22,21 @@ class Patience:
         self._fruitless, self._failure = 0, ""
 
     def new_checkpoint(self) -> None:
-        """Sets the count to zero: the training makes progress."""
+        """Resets the count, because the training makes progress."""
         self._fruitless, self._failure = 0, ""
 
     @property
     def pause_seconds(self) -> float:
-        """The pause before the next start: none before the first restart, then 5 s, 10 s, 20 s, 40 s and 60 s.
+        """The pause before the next start: 0 s before the first restart, then 5 s, 10 s, 20 s, 40 s and 60 s.
 
-        A lost store or service may need minutes to be back.
+        A lost store or service may need minutes to come back.
         """
         if self._fruitless < 2:
             return 0.0
         return min(_FIRST_PAUSE_SECONDS * 2 ** (self._fruitless - 2), _LONGEST_PAUSE_SECONDS)
 
     def why_not(self, ending: Ending) -> str:
-        """Counts a restart. Returns why the workers are not restarted, a sentence; "" if they are.
+        """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are.
 
         Args:
           ending: `Ending` other than `FINISHED`.
@@ -55,8 +55,8 @@ class Patience:
 class LeftOut:
     """Counts the failures of each host.
 
-    The first failure costs a host nothing. From the second in a row on it is left out for 10 s, 20 s, 40 s and so on,
-    10 minutes at most. A checkpoint that is written while the host takes part ends the row.
+    A host is not left out after its first failure. After further consecutive failures it is left out for 10 s, 20 s,
+    40 s and so on, at most 10 minutes. A checkpoint that is written with this host resets the count.
 
     Args:
       clock: f() -> seconds.
@@ -68,7 +68,7 @@ class LeftOut:
         self._until: dict[str, float] = {}
 
     def failed(self, name: str) -> float:
-        """Counts a failure. Returns for how many seconds the host is left out from now on."""
+        """Counts a failure, and returns the number of seconds for which the host is left out."""
         self._failures[name] = self._failures.get(name, 0) + 1
         if self._failures[name] < 2:
             return 0.0
@@ -77,11 +77,11 @@ class LeftOut:
         return seconds
 
     def took_part(self, hosts: Iterable[Host]) -> None:
-        """Forgets the failures of hosts that took part in training up to a new checkpoint."""
+        """Resets the failures of hosts that took part in training up to a new checkpoint."""
         for host in hosts:
             self._failures.pop(host.name, None)
 
     def others(self, hosts: Iterable[Host]) -> tuple[Host, ...]:
-        """Returns the hosts that are not left out now."""
+        """Returns the hosts that are not left out at present."""
         now = self._clock()
         return tuple(host for host in hosts if self._until.get(host.name, now) <= now)

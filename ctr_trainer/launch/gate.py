@@ -1,4 +1,4 @@
-"""Holds workers of this host until they may begin."""
+"""Lets workers of this host wait until they may begin."""
 
 import contextlib
 import socket
@@ -11,7 +11,7 @@ _BACKLOG = 1024
 
 
 class StartingGate:
-    """A port of this host at which workers wait. If this process ends, so do they.
+    """A port of this host at which workers wait. If this process ends, the waiting workers end as well.
 
     Attributes:
       address: `host:port`, for `wait_at`.
@@ -22,7 +22,7 @@ class StartingGate:
         self.address = "{}:{}".format(*self._server.getsockname())
 
     def open(self) -> None:
-        """Lets the workers begin that wait, and those that come later."""
+        """Releases the waiting workers, and workers that arrive later."""
         threading.Thread(target=self._let_in, name="gate", daemon=True).start()
 
     def close(self) -> None:
@@ -32,10 +32,10 @@ class StartingGate:
         self._server.close()
 
     def _let_in(self) -> None:
-        with contextlib.suppress(OSError):  # It was closed.
+        with contextlib.suppress(OSError):  # The gate was closed.
             while True:
                 worker, _ = self._server.accept()
-                with worker, contextlib.suppress(OSError):  # That worker was killed.
+                with worker, contextlib.suppress(OSError):  # The worker was killed.
                     worker.sendall(_GO)
 
 
@@ -44,7 +44,7 @@ def wait_at(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port))) as gate:
-            gate.settimeout(None)  # The launcher may train for days; its end ends the connection.
+            gate.settimeout(None)  # The wait may take days. If the launcher ends, the connection ends.
             if gate.recv(1) == _GO:
                 return
     except OSError:

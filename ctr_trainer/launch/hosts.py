@@ -1,4 +1,4 @@
-"""Which hosts there are, and how many workers each takes."""
+"""Finds the available hosts and their numbers of slots."""
 
 import concurrent.futures
 import dataclasses
@@ -25,10 +25,10 @@ _ANSWER_SECONDS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host and the number of workers that it takes.
+    """A host and its number of slots.
 
     Attributes:
-      name: name by which ssh finds the host.
+      name: name of the host for ssh.
       slots: number of workers.
     """
 
@@ -40,15 +40,15 @@ class Host:
 
     @staticmethod
     def parse(text: str, where: str, slots: int | None = None) -> "Host":
-        """Makes a host of `NAME:SLOTS`.
+        """Parses `NAME:SLOTS`.
 
         Args:
           text: the text.
-          where: what the text stands in, for the error.
-          slots: slots of a host whose text is `NAME` alone; None to refuse such a text.
+          where: origin of the text, for the error message.
+          slots: number of slots if the text is only `NAME`; None to raise an error in this case.
 
         Raises:
-          UserError: the text is not of that form.
+          UserError: the text has another form.
         """
         name, colon, number = text.strip().partition(":")
         number = number if colon else str(slots)
@@ -58,25 +58,25 @@ class Host:
 
 
 class Hosts(Protocol):
-    """Tells which hosts there are."""
+    """A source of available hosts."""
 
     def now(self) -> tuple[Host, ...]:
-        """Returns the hosts; the workers of the first get the first ranks.
+        """Returns the hosts. The workers of the first host have the first ranks.
 
         Raises:
-          UserError: that cannot be found out.
+          UserError: the hosts cannot be determined.
         """
 
     def silent_for(self, name: str) -> float:
-        """Returns seconds for which a host that answered before has not; 0 for one that does, or that is not asked."""
+        """Returns for how many seconds a host has not answered; 0 if it answers, or if hosts are not checked."""
         return 0.0
 
     def close(self) -> None:
-        """Ends what finds out."""
+        """Stops looking for hosts."""
 
 
 class FixedHosts(Hosts):
-    """Hosts that are named once.
+    """A fixed list of hosts.
 
     Args:
       hosts: sequence of `Host`.
@@ -93,14 +93,13 @@ class FixedHosts(Hosts):
 
 
 class DiscoveredHosts(Hosts):
-    """Hosts that a command prints, asked every second by a thread.
+    """Hosts that a command prints. A thread runs the command every second.
 
-    If the command fails, or prints what is not a list of hosts, the hosts of the previous answer stay. The first call
-    has to succeed.
+    If the command fails, or its output is not a list of hosts, the previous hosts are kept. The first run must succeed.
 
     Args:
-      script: command, for the shell.
-      slots: slots of a host that is printed without a number.
+      script: shell command.
+      slots: number of slots of a host that is printed without a number.
     """
 
     def __init__(self, script: str, slots: int) -> None:
@@ -132,10 +131,11 @@ class DiscoveredHosts(Hosts):
 
 
 class ReachableHosts(Hosts):
-    """Those of some `Hosts` that answer at the port of ssh.
+    """The hosts that answer at the ssh port.
 
-    A thread tries to connect every five seconds, and every half second to a host that is silent. A host that has never
-    answered counts as there: ssh may go another way to it, and `horovodrun` says what is wrong.
+    A thread tries to connect every five seconds, and every half second to a host that does not answer. A host that has
+    never answered counts as available, because ssh may reach it by another route, and otherwise `horovodrun` reports
+    the error.
 
     Args:
       hosts: `Hosts`.
@@ -155,7 +155,7 @@ class ReachableHosts(Hosts):
         return tuple(host for host in self._hosts.now() if host.name not in self._silent_since)
 
     def silent_for(self, name: str) -> float:
-        """Returns seconds for which a host that answered before has not; 0 for one that does."""
+        """Returns for how many seconds a host that answered before has not answered; 0 if it answers."""
         since = self._silent_since.get(name)
         return 0.0 if since is None else time.monotonic() - since
 
@@ -181,16 +181,16 @@ class ReachableHosts(Hosts):
 
 
 def parse_lines(lines: Iterable[str], where: str, slots: int) -> tuple[Host, ...]:
-    """Returns each `Host` of a discovery script's lines; a host that is printed twice counts once, as in Horovod."""
+    """Returns the hosts in a discovery script's output. As in Horovod, a host that is printed twice counts once."""
     found = [Host.parse(line, where, slots) for line in lines if line.strip()]
     return tuple({host.name: host for host in found}.values())
 
 
 def read_hostfile(path: str) -> tuple[Host, ...]:
-    """Returns each `Host` of a file whose lines are `NAME slots=NUMBER`.
+    """Returns the hosts in a file with lines of the form `NAME slots=NUMBER`.
 
     Raises:
-      UserError: the file cannot be read, or a line is another; names the line.
+      UserError: the file cannot be read, or a line has another form; the message has the line.
     """
     try:
         with open(path) as file:
@@ -208,10 +208,10 @@ def read_hostfile(path: str) -> tuple[Host, ...]:
 
 
 def open_hosts(flags: LaunchFlags) -> Hosts:
-    """Returns the `Hosts` that the flags name: of a discovery script, a list, a file, or this host alone.
+    """Returns the `Hosts` that the flags specify: by a discovery script, a list, a file, or only this host.
 
     Raises:
-      UserError: a list, a file or the script's first answer is none; or it names fewer slots than workers, for ever.
+      UserError: the list, the file or the script's first output is invalid; or a fixed list has too few slots.
     """
     if flags.host_discovery_script:
         return DiscoveredHosts(flags.host_discovery_script, flags.slots_per_host)
@@ -224,12 +224,12 @@ def open_hosts(flags: LaunchFlags) -> Hosts:
     if len({host.name for host in hosts}) < len(hosts):
         raise UserError(f"{listed(hosts)}: a host is named twice")
     if sum(host.slots for host in hosts) < flags.np:
-        raise UserError(f"-np {flags.np} workers need as many slots, and {listed(hosts)} has fewer")
+        raise UserError(f"-np {flags.np} workers need as many slots, but {listed(hosts)} has fewer")
     return FixedHosts(hosts)
 
 
 def filled(hosts: Iterable[Host], workers: int) -> tuple[Host, ...]:
-    """Returns the hosts with as many slots as each has workers if the first hosts are filled first."""
+    """Assigns workers to the hosts in order. Returns the used hosts, each with its number of workers as its slots."""
     found: list[Host] = []
     for host in hosts:
         taken = min(host.slots, workers - sum(each.slots for each in found))
@@ -239,12 +239,12 @@ def filled(hosts: Iterable[Host], workers: int) -> tuple[Host, ...]:
 
 
 def slots(hosts: Iterable[Host]) -> int:
-    """Returns how many workers the hosts take together."""
+    """Returns the total number of slots."""
     return sum(host.slots for host in hosts)
 
 
 def host_of(hosts: Iterable[Host], rank: int) -> str:
-    """Returns the name of the host of a rank, where ranks fill the hosts in their order."""
+    """Returns the name of the host of a rank. Ranks are assigned to the hosts in order."""
     for host in hosts:
         if rank < host.slots:
             return host.name
@@ -253,5 +253,5 @@ def host_of(hosts: Iterable[Host], rank: int) -> str:
 
 
 def listed(hosts: Iterable[Host]) -> str:
-    """Returns the hosts as `-H` takes them."""
+    """Returns the hosts in the format of `-H`."""
     return ",".join(map(str, hosts)) or "no host"

@@ -1,4 +1,4 @@
-"""The output of the workers: passed on without waiting for the reader, and searched for why they ended."""
+"""Forwards the output of the workers without blocking, and finds out from it why they ended."""
 
 import collections
 import contextlib
@@ -24,13 +24,13 @@ _CLOSE_SECONDS = 5.0
 
 
 class Kind(enum.Enum):
-    """What kind of end it was."""
+    """The kind of an `Ending`."""
 
     FINISHED = "finished"
     LOST = "lost"  # A rank, a host or a service is lost, or hangs.
     FAILED = "failed"  # An unexpected error.
     REFUSED = "refused"  # An error that the user can correct.
-    CHANGED = "changed"  # The launcher has ended them, to start them on other hosts.
+    CHANGED = "changed"  # The launcher has stopped the workers, to start them on other hosts.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Ending:
     Attributes:
       kind: `Kind`.
       reason: sentence, without its full stop.
-      rank: the first rank that ended by itself; None if none did.
+      rank: the first rank that failed; None if none did.
     """
 
     kind: Kind
@@ -49,12 +49,12 @@ class Ending:
 
 
 class Output:
-    """Gathers from the lines of a `horovodrun` how its workers ended.
+    """Determines from the output of `horovodrun` how its workers ended.
 
     Attributes:
-      exits: list of (rank, status) of the workers that have ended with another status than 0, the first one first.
-      said: what a worker said last of its end, an error or why it has stopped; "" for nothing.
-      last: the last line that horovodrun wrote itself; "" for none.
+      exits: list of (rank, status) of the workers that ended with a status other than 0, in order of time.
+      said: the last error of a worker, or reason for its stop; "" for none.
+      last: the last line of horovodrun itself; "" for none.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Output:
         self.said = self.last = ""
 
     def take(self, line: str) -> None:
-        """Takes a line, a text without its newline."""
+        """Processes a line, without its newline."""
         if found := _OF_A_WORKER.fullmatch(line):
             self.said = _last_words(found[3]) or self.said
         elif found := _EXIT.search(line):
@@ -71,10 +71,10 @@ class Output:
             self.last = line.strip()
 
     def ending(self, status: int) -> Ending:
-        """Returns the `Ending` of a `horovodrun` that has ended with this status."""
+        """Returns the `Ending` if `horovodrun` has ended with this status."""
         if status == 0:
             return Ending(Kind.FINISHED, "finished")
-        # Workers that horovodrun has stopped because of another one are not the reason.
+        # Workers that horovodrun stopped because another worker ended are not the cause.
         own = [exit for exit in self.exits if exit[1] != _TERMINATED] or self.exits
         if not own:
             return Ending(
@@ -82,7 +82,7 @@ class Output:
             )
         kinds = [_KINDS.get(status, Kind.LOST) for _, status in own]
         kind = next(each for each in (Kind.REFUSED, Kind.LOST, Kind.FAILED) if each in kinds)
-        # The rank that was killed, or whose host is lost, is the cause; a rank that reports the loss is not.
+        # The cause is the rank that was killed or whose host is lost, not a rank that reports the loss.
         silent = [rank for rank, status in own if status not in _KINDS]
         first, status = own[0]
         rank: int | None = first
@@ -100,7 +100,7 @@ _KINDS = {
 
 
 def _last_words(text: str) -> str:
-    """Returns what a worker's line, plain or JSON, says of its end; "" for another line."""
+    """Returns the reason for the end in a line of a worker, plain or JSON; "" if the line has none."""
     if text.startswith((_ERROR, _STOPPED)):
         return text.removeprefix(_ERROR).rstrip()
     if text.startswith("{"):
@@ -108,7 +108,7 @@ def _last_words(text: str) -> str:
             values = json.loads(text)
         except ValueError:
             return ""
-        # The log has errors after which a training continues.
+        # Errors of other modules are skipped, as the training may continue after them.
         if isinstance(values, dict) and values.get("file") == os.path.basename(last_words.__file__):
             message = str(values.get("message", ""))
             return message if message.startswith(_STOPPED) or values.get("level") == "ERROR" else ""
@@ -125,13 +125,13 @@ def _how(status: int) -> str:
 
 
 class Outlet:
-    """Writes lines from a thread, so that the launcher does not wait for a reader that hangs, such as a paused pager.
+    """Writes lines in a thread, so that a blocked reader, such as a paused pager, does not block the launcher.
 
-    At most `most_bytes` are kept for a reader that hangs. Further lines are dropped, and their number is written
-    in their place as soon as the reader reads again.
+    At most `most_bytes` are buffered. Further lines are dropped, and when the reader continues, their number is written
+    instead.
 
     Args:
-      most_bytes: largest number of bytes of the lines that wait.
+      most_bytes: largest number of bytes of the buffered lines.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -143,7 +143,7 @@ class Outlet:
         self._thread.start()
 
     def write(self, stream: TextIO, line: bytes) -> None:
-        """Has a line, with its newline, written to a stream; returns at once."""
+        """Queues a line, with its newline, for a stream; does not block."""
         with self._changed:
             if self._bytes + len(line) > self._most_bytes:
                 self._dropped += 1
@@ -157,15 +157,15 @@ class Outlet:
             self._changed.notify()
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Writes the waiting output, at most this many seconds."""
+        """Writes the buffered output, for at most `seconds`."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
         self._thread.join(seconds)
 
     def of(self, stream: TextIO) -> TextIO:
-        """Returns a text stream whose lines come to `stream` through this outlet."""
-        return cast(TextIO, _Lines(self, stream))  # It has what `print` and `logging` call.
+        """Returns a text stream that writes to `stream` through this outlet."""
+        return cast(TextIO, _Lines(self, stream))  # It has the methods that `print` and `logging` call.
 
     def _work(self) -> None:
         while True:

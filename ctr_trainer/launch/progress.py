@@ -1,4 +1,4 @@
-"""How far a training in other processes has come, by its model directory, and what is recorded of each restart."""
+"""Reads the progress of a training from its model directory, and records its restarts."""
 
 import contextlib
 import dataclasses
@@ -14,11 +14,11 @@ from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.files.staging import local_directory
 from ctr_trainer.system.messages.errors import UserError
 
-_SUMMARY = "train_summary.json"  # As `commands.train` names it.
+_SUMMARY = "train_summary.json"  # The same name as in `commands.train`.
 _KEY = "restarts"
 _log = logging.getLogger(__name__)
-# Names that checkpoints have. They are written out here, so that the launcher need not import TensorFlow.
-# Seconds between two requests to a store, and the longest wait for a store at the end of a start.
+# The names of checkpoint files are repeated here, so that the launcher does not import TensorFlow.
+# Seconds between two requests to a store, and the longest wait for a store after the workers have ended.
 _STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 5.0
 _CHECKPOINTS, _MANIFEST, _STEP = "checkpoints", "manifest.json", re.compile(r"step-(\d{10})")
 
@@ -29,10 +29,10 @@ class Restart:
 
     Attributes:
       reason: sentence, without its full stop.
-      time, lost_at: time of the loss, such as `2026-01-31 12:00:00`, and in seconds since 1970.
-      workers_before, workers: numbers of workers.
-      hosts: hosts in the form of `-H`.
-      step: step of the checkpoint that training resumes from; 0 for the beginning, None if the directory did not tell.
+      time, lost_at: time of the loss as text, such as `2026-01-31 12:00:00`, and in seconds since 1970.
+      workers_before, workers: number of workers before and after the restart.
+      hosts: hosts in the format of `-H`.
+      step: step of the checkpoint that training resumes from; 0 for the beginning, None if it is unknown.
       steps_lost: steps after the checkpoint that the workers are known to have finished.
       seconds_lost: seconds of training since the checkpoint, or since the start of the workers.
       seconds_to_train_again: seconds from the loss until a step after the checkpoint is finished; None if unknown.
@@ -50,7 +50,7 @@ class Restart:
     seconds_to_train_again: float | None = None
 
     def line(self) -> str:
-        """Returns what the log says when the workers are restarted."""
+        """Returns the log line of the restart."""
         place = f"from the checkpoint of step {self.step}" if self.step else "from the beginning"
         if self.step is None:
             place = "from the last checkpoint, whose step is not known now,"
@@ -63,10 +63,10 @@ class Restart:
 
 
 def summary_stamp(model_dir: str) -> tuple[int, int] | None:
-    """Returns the size and the time of the last change of a training's summary; None if there is none to be read."""
+    """Returns the size and the modification time of a training's summary; None if it cannot be read."""
     try:
         return (path_of(model_dir) / _SUMMARY).stamp()
-    except (OSError, UserError):  # There is none, or the store does not answer: the workers may still find it.
+    except (OSError, UserError):  # There is no summary, or the store does not answer at present.
         return None
 
 
@@ -76,8 +76,8 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
     Args:
       model_dir: directory of the training, a path or a URL.
       restarts: list of `Restart`.
-      before: `summary_stamp` at the start of the training: a summary that still has it is of another training, and
-        stays as it is.
+      before: `summary_stamp` at the start of the training. A summary that still has this stamp belongs to an earlier
+        training, and is not changed.
     """
     path = path_of(model_dir) / _SUMMARY
     try:
@@ -94,7 +94,7 @@ class Saved:
 
     Attributes:
       step: its global step; 0 for none.
-      time: when its manifest was written, in seconds since 1970.
+      time: time at which its manifest was written, in seconds since 1970.
     """
 
     step: int = 0
@@ -102,11 +102,11 @@ class Saved:
 
     @staticmethod
     def newest(model_dir: str) -> "Saved | None":
-        """Returns the checkpoint of the last step; None if the directory or the store cannot be read now."""
+        """Returns the checkpoint of the last step; None if the directory or the store cannot be read at present."""
         directory, found = path_of(model_dir) / _CHECKPOINTS, []
         try:
             for path in directory.iterdir() if directory.is_dir() else ():
-                with contextlib.suppress(FileNotFoundError):  # It is being written, or was just removed.
+                with contextlib.suppress(FileNotFoundError):  # The checkpoint is unfinished, or was just removed.
                     if step := _STEP.fullmatch(path.name):
                         found.append(Saved(int(step[1]), (path / _MANIFEST).stamp()[1] / 1e9))
         except (OSError, UserError):
@@ -115,9 +115,9 @@ class Saved:
 
 
 class Reached:
-    """How far the training has come since a start of its workers.
+    """The progress of the training since a start of its workers.
 
-    A thread asks a store for its checkpoints, because a store that stands still must not hold up the launcher.
+    A thread reads checkpoints in a store, so that a store that hangs does not block the launcher.
 
     Args:
       model_dir: directory of the training, a path or a URL.
@@ -126,28 +126,28 @@ class Reached:
 
     Attributes:
       saved: the newest `Saved`.
-      trained: the last step that a rank is known to have finished, by the ranks' heartbeats; 0 for none.
-      trained_at: when that was known last, in seconds since 1970.
+      trained: the last step that a rank has finished according to the heartbeats; 0 for none.
+      trained_at: time of the latest heartbeat for `trained`, in seconds since 1970.
     """
 
     def __init__(self, model_dir: str, attempt: Attempt, saved: Saved) -> None:
         self._model_dir, self._attempt, self.saved = model_dir, attempt, saved
         self.trained, self.trained_at = 0, 0.0
-        self._trains_since: float | None = None  # By the clock of the ranks, as in their heartbeats.
+        self._trains_since: float | None = None  # By the ranks' clocks, which the heartbeats use.
         self._trains_from: float | None = None
         self._asking: threading.Thread | None = None
         self._found: Saved | None = None
-        self._is_known = True  # Whether the last look has found out which checkpoint is the newest.
+        self._is_known = True  # Whether the last `look` could determine the newest checkpoint.
         self._asked_at = 0.0
 
     def look(self, is_last: bool = False) -> bool:
-        """Looks again. Returns whether there is a new checkpoint.
+        """Updates the progress. Returns whether there is a new checkpoint.
 
         Args:
-          is_last: whether the workers have ended: then a store gets a few seconds to answer.
+          is_last: whether the workers have ended; if so, waits a few seconds for a store.
         """
         found = [liveness.read_beat(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
-        # Beats that ranks of an earlier start left say nothing; before its first step a rank is in step 0.
+        # Ignores heartbeats of an earlier start, and of ranks before their first step, which are in step 0.
         began = self._attempt.began
         beats = [beat for beat in found if beat and beat.alive >= began and beat.step and beat.phase != "start"]
         if beats:
@@ -159,13 +159,13 @@ class Reached:
         return self.saved.step > before.step
 
     def _newest(self, is_last: bool) -> Saved | None:
-        """Returns the newest checkpoint; None if that is not known yet."""
+        """Returns the newest checkpoint; None if it is not known yet."""
         if is_local(self._model_dir):
             found = Saved.newest(self._model_dir)
             self._is_known = found is not None
             return found
         if is_last and self._asking is not None:
-            self._asking.join(_STORE_SECONDS)  # It may have looked before the last checkpoint was written.
+            self._asking.join(_STORE_SECONDS)  # Its result may be older than the last checkpoint, so it is run again.
         is_asking = self._asking is not None and self._asking.is_alive()
         if not is_asking and (is_last or time.monotonic() >= self._asked_at + _STORE_PERIOD_SECONDS):
             self._asked_at = time.monotonic()
@@ -191,7 +191,7 @@ class Reached:
 
         Args:
           reason: sentence.
-          hosts: tuple of `Host`, where the workers are started.
+          hosts: tuple of `Host` for the next start.
         """
         lost_at = self._attempt.lost_at or time.time()
         steps = max(self.trained - self.saved.step, 0)
@@ -210,7 +210,7 @@ class Reached:
 
 
 def where_it_resumes(model_dir: str) -> str:
-    """Returns a sentence for a person who starts the same command again."""
+    """Returns a sentence that explains from where the same command resumes."""
     saved = Saved.newest(model_dir)
     if saved is None:
         return f"{model_dir} cannot be read now: the same command resumes from the last checkpoint in it"

@@ -1,4 +1,4 @@
-"""Keeps a training running: starts its workers, and after a loss restarts them from the last checkpoint."""
+"""Keeps a training running: starts its workers, and restarts them from the last checkpoint after a failure."""
 
 import contextlib
 import logging
@@ -20,11 +20,11 @@ from ctr_trainer.system.processes import child, reach
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
-# horovodrun stops the other workers of one that has failed; that takes a second, and 10 s if one of them hangs.
+# If a worker fails, horovodrun stops the others, which takes a second, or 10 s if one of them hangs.
 _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
-# A host that has been silent for this time is lost.
+# A host that has not answered for this time is lost.
 _SILENT_SECONDS = 3.0
-# A training that ends sooner needs no standby.
+# A training that ends sooner does not need standby workers.
 _STANDBY_SECONDS = 10.0
 
 
@@ -37,8 +37,8 @@ class Supervisor:
       command: list, the command of each worker.
       environment: dict, the environment of the workers.
       model_dir: model directory of the training.
-      grace_seconds: time that workers get to end when they are asked to.
-      outlet: `Outlet` of what the workers write.
+      grace_seconds: longest time in which the workers may save and end.
+      outlet: `Outlet` for the workers' output.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Supervisor:
         self._job = secrets.token_hex(16)
 
     def run(self) -> None:
-        """Returns when the training is finished; call it in the main thread.
+        """Runs the training to its end; call it in the main thread.
 
         Raises:
-          UserError: the workers are not restarted; with their own error, and why not.
-          StoppedInOrder: SIGTERM or SIGINT has come, and the workers have ended.
+          UserError: the workers are not restarted; the message has their error and the reason.
+          StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
         with self._taking_signals(), contextlib.closing(self._standby):
@@ -88,15 +88,15 @@ class Supervisor:
             add_to_summary(self._model_dir, self._restarts, summary)
 
     def _start(self, hosts: tuple[Host, ...], gate: StartingGate | None = None) -> Attempt:
-        """Returns an `Attempt`, numbered as the next restart if its workers wait at a gate."""
+        """Returns an `Attempt`; if its workers wait at a gate, it has the number of the next restart."""
         name = f"{self._job}.{len(self._restarts) + (gate is not None)}"
         return Attempt(name, hosts, self._command, self._flags, self._environment, self._outlet, gate)
 
     def _watch(self, attempt: Attempt, reached: Reached) -> Ending:
-        """Returns the `Ending` of the attempt, once all its processes on this host have ended."""
+        """Waits until all processes of the attempt on this host have ended, and returns the `Ending`."""
         while not attempt.has_ended:
             self._end_if_asked(attempt)
-            # Without the lost rank the others can save nothing.
+            # Without the lost rank, the others cannot save, so a long wait is useless.
             seconds = _KNOWN_SECONDS if attempt.reason_is_known else _ENDING_SECONDS
             if attempt.seconds_since_loss > seconds:
                 break
@@ -109,7 +109,7 @@ class Supervisor:
                 attempt.end(self._grace_seconds)
                 self._note(attempt, reached, is_last=True)
                 return Ending(Kind.CHANGED, change)
-            # After a loss the next one may come soon.
+            # After a failure, another one may follow soon.
             if self._flags.standby and reached.trains_for(0.0 if self._restarts else _STANDBY_SECONDS):
                 self._prepare_standby()
             time.sleep(_POLL_SECONDS)
@@ -118,7 +118,7 @@ class Supervisor:
         return ending
 
     def _note(self, attempt: Attempt, reached: Reached, is_last: bool = False) -> bool:
-        """Notes what the training has reached. Returns whether there is a new checkpoint."""
+        """Records the progress of the training. Returns whether there is a new checkpoint."""
         is_new = reached.look(is_last)
         if is_new:
             self._patience.new_checkpoint()
@@ -130,19 +130,19 @@ class Supervisor:
         return is_new
 
     def _prepare_standby(self) -> None:
-        """Has workers ready for the loss of a worker of this host, and of all other hosts."""
+        """Prepares standby workers, for the failure of a worker on this host or of all other hosts."""
         here = [host for host in self._left_out.others(self._hosts.now()) if reach.is_here(host.name)]
         placed = filled(here, self._flags.most)
         if slots(placed) >= self._flags.fewest:
             self._standby.prepare(placed)
 
     def _silent_host(self, attempt: Attempt) -> str:
-        """Returns the name of a host of the attempt that does not answer for some seconds; "" for none."""
+        """Returns the name of a host of the attempt that has not answered for some seconds; "" for none."""
         silent = (host.name for host in attempt.hosts if self._hosts.silent_for(host.name) > _SILENT_SECONDS)
         return next(silent, "")
 
     def _change(self, attempt: Attempt) -> str:
-        """Returns what is to change about the hosts now, a sentence; "" for nothing."""
+        """Returns a sentence that explains why the hosts should be changed; "" if they should not."""
         placed, now = self._choose(self._flags.fewest), {host.name: host.slots for host in self._hosts.now()}
         gone = [str(host) for host in attempt.hosts if now.get(host.name, 0) < host.slots]
         if placed and gone:
@@ -152,9 +152,9 @@ class Supervisor:
         return ""
 
     def _choose(self, workers: int) -> tuple[Host, ...]:
-        """Returns the hosts, each with the slots that it fills, `workers` at least in all; () if there are fewer."""
+        """Returns hosts for at least `workers` workers, each with its number of workers as its slots; () if too few."""
         hosts = self._hosts.now()
-        # A host that is left out is better than none.
+        # If the other hosts are not enough, hosts that are left out are used as well.
         for some in (self._left_out.others(hosts), hosts):
             placed = filled(some, self._flags.most)
             if slots(placed) >= workers:
@@ -162,7 +162,7 @@ class Supervisor:
         return ()
 
     def _pause(self, seconds: float) -> None:
-        """Waits before the next start, so that what was lost can come back."""
+        """Waits before the next start, so that a lost store or service can come back."""
         if seconds:
             _log.warning("no new checkpoint since the last restart: waiting %.0f s before the next one", seconds)
         deadline = time.monotonic() + seconds
@@ -171,7 +171,7 @@ class Supervisor:
             time.sleep(_POLL_SECONDS)
 
     def _wait_for_slots(self, workers: int) -> tuple[Host, ...]:
-        """Waits until `_choose` finds as many, and returns them."""
+        """Waits until there are hosts for this number of workers, and returns them."""
         began, told = time.monotonic(), False
         while True:
             self._end_if_asked()
@@ -180,11 +180,11 @@ class Supervisor:
             hosts = self._hosts.now()
             if time.monotonic() - began > self._flags.elastic_timeout:
                 raise UserError(
-                    f"{listed(hosts)} has fewer slots than the {workers} workers that are needed, for longer than "
+                    f"{listed(hosts)} has had fewer slots than the required {workers} workers for longer than "
                     f"--elastic-timeout={self._flags.elastic_timeout:g} s"
                 )
             if not told:
-                _log.warning("waiting for %d slots: now there is %s", workers, listed(hosts))
+                _log.warning("waiting for %d slots: available is %s", workers, listed(hosts))
                 told = True
             time.sleep(_POLL_SECONDS)
 
@@ -202,7 +202,7 @@ class Supervisor:
             yield
 
     def _end_if_asked(self, attempt: Attempt | None = None) -> None:
-        """Ends the workers and raises Stopped if a signal has come."""
+        """Ends the workers and raises StoppedInOrder if a signal was received."""
         if self._asked is None:
             return
         if attempt is not None:

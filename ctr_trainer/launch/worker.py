@@ -1,4 +1,4 @@
-"""What a worker of `launch` runs: `train`, with its share of its host's cores as threads."""
+"""The program of a worker of `launch`: `train`, with the worker's share of its host's cores as threads."""
 
 import importlib
 import os
@@ -13,12 +13,14 @@ from ctr_trainer.system.processes.hardware import usable_cores
 def main() -> None:
     """Runs `python -m ctr_trainer train` with the arguments of this process."""
     threads = max(usable_cores() // int(os.environ.get("HOROVOD_LOCAL_SIZE", 1)), 1)
-    # Numba and the settings read them when they are imported.
+    # Numba and the settings read these variables when they are imported.
     for name in ("CTR_TRAINER_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     if gate := os.environ.pop(GATE, ""):
         tensorflow_import.install()
-        importlib.import_module("ctr_trainer.experiment.build")  # And with it TensorFlow, Horovod and the kernels.
+        importlib.import_module(
+            "ctr_trainer.experiment.build"
+        )  # This also imports TensorFlow, Horovod and the kernels.
         wait_at(gate)
     sys.argv[1:1] = ["train"]
     runpy.run_module("ctr_trainer", run_name="__main__", alter_sys=True)

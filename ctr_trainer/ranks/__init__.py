@@ -1,1 +1,1 @@
-"""The ranks of a job: how they start, meet, add up their gradients and end."""
+"""The ranks of a job: their start, communication, gradient exchange, heartbeats and end."""

@@ -1,4 +1,4 @@
-"""The start of a job: its ranks meet, and agree on the package, the flags, the time and the machines."""
+"""The start of a job: waits for all ranks, and checks that package, flags, clocks and machines are consistent."""
 
 import contextlib
 import dataclasses
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _TELL_SECONDS = 30.0
 _NAMED = 8
-# Ranks of several hosts tell each other when they were last alive, and one that was silent for 5 s is called dead
-# (`liveness`): of these 5 s clocks may take less than half.
+# A rank whose heartbeat is older than 5 s is reported as dead (`liveness`). The clocks of the hosts must differ by less
+# than half of this time.
 MOST_SECONDS_APART = 2.0
 _LOOPBACK_NAMES = ("localhost", "127.")
 _NAMED_FLAGS = 4
@@ -33,20 +33,20 @@ _CLOCK_LOOKS = 4
 
 @contextlib.contextmanager
 def meeting(notices: Notices, placement: Placement, interface: str | None, seconds: float) -> Iterator[list[int]]:
-    """Waits for all ranks, and has the first rank of each host check whether it reaches the other hosts.
+    """Waits for all ranks. The first rank of each host checks that it can reach the other hosts.
 
-    Within the block, the other hosts can check this host. Without notices there is no meeting.
+    Within the block, the other hosts can check this host. Without notices, nothing is waited for or checked.
 
-    Yields the sorted first ranks of the hosts, the same on all ranks; [0] for a lone rank, and [] without a meeting.
+    Yields the sorted first ranks of the hosts, the same on all ranks; [0] for a lone rank, and [] without notices.
 
     Args:
       notices: `Notices` of the job.
       placement: `Placement` of this process.
       interface: network interface by which Horovod connects the ranks.
-      seconds: the longest wait.
+      seconds: longest time to wait.
 
     Raises:
-      Lost: a rank does not come, or cannot be reached; names its host.
+      Lost: a rank does not start, or cannot be reached; the message names its host.
     """
     if placement.size == 1 or not notices.address:
         yield [0] if placement.size == 1 else []
@@ -68,7 +68,7 @@ def meeting(notices: Notices, placement: Placement, interface: str | None, secon
 
 
 def _all_hosts(notices: Notices, rank: int, size: int, seconds: float) -> tuple[list[list[str]], list[int]]:
-    """Returns once all ranks have come: [name, `host:port` to connect to] of each host, and the first ranks."""
+    """Waits for all ranks. Returns [name, `host:port` to connect to] of each host, and the first ranks of the hosts."""
     began = told = time.monotonic()
     came: dict[int, str] = {}
     while True:
@@ -102,8 +102,8 @@ def _look_for(hosts: list[list[str]], own: str) -> None:
     for name, address in hosts:
         if address != own and (why := reach.why_not(address)):
             raise Lost(
-                f"the workers of {socket.gethostname()} cannot reach the workers of {name}: {why}. Workers connect at "
-                "ports of /proc/sys/net/ipv4/ip_local_port_range, which the system picks: open these between all hosts"
+                f"the workers of {socket.gethostname()} cannot reach the workers of {name}: {why}. Workers connect to "
+                "ports in the range of /proc/sys/net/ipv4/ip_local_port_range: open these ports between all hosts"
             )
 
 
@@ -115,14 +115,14 @@ def _address_of(interface: str | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """What a rank tells the other ranks.
+    """The properties of a rank that all ranks compare.
 
     Attributes:
       rank: the rank.
-      host: name that its host gives itself.
+      host: host name of its host.
       started_as: name of its host in `horovodrun -H`.
       machine: `hardware.machine_id`.
-      package: version and sources of this package; "" if all ranks are on one host.
+      package: version and fingerprint of this package; "" if all ranks are on one host.
       flags: values by name that must be equal on all ranks.
       clock: seconds since 1970, by the clock of its host.
     """
@@ -145,7 +145,7 @@ class Introduction:
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> "Introduction":
-        """Returns the introduction with these fields; another version of this package may give some of them only."""
+        """Makes an introduction from its fields, some of which another version of this package may lack."""
         found: dict[str, Any] = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
         return cls(**found)
 
@@ -159,22 +159,22 @@ def package_version() -> str:
 
 
 def agree(introductions: Callable[[], list[Introduction]]) -> None:
-    """Raises UserError if the ranks are not one job. A collective if `introductions` is one.
+    """Raises UserError if the ranks are inconsistent. A collective if `introductions` is one.
 
     Args:
-      introductions: f() -> the `Introduction` of each rank, all made at about the same moment.
+      introductions: f() -> the `Introduction` of each rank, all made at about the same time.
     """
     ranks = introductions()
     for _ in range(_CLOCK_LOOKS):
         if not are_apart(ranks):
             break
-        ranks = introductions()  # On a busy machine a rank may have been held up.
+        ranks = introductions()  # On a busy machine, a rank may have been delayed.
     if found := fault(ranks):
         raise UserError(found)
 
 
 def fault(ranks: list[Introduction]) -> str:
-    """Returns what keeps these ranks from being one job, and what to do; "" for nothing.
+    """Describes an inconsistency of the ranks, with advice; "" if there is none.
 
     Args:
       ranks: the `Introduction` of each rank, by rank.
@@ -183,13 +183,13 @@ def fault(ranks: list[Introduction]) -> str:
 
 
 def are_apart(ranks: list[Introduction]) -> bool:
-    """Returns whether the clocks of the hosts seem too far apart; ranks that were all held up look the same."""
+    """Whether the clocks of the hosts seem too far apart. Delayed ranks have the same effect."""
     clocks = _clocks(ranks).values()
     return max(clocks) - min(clocks) > MOST_SECONDS_APART
 
 
 def _clocks(ranks: list[Introduction]) -> dict[str, float]:
-    """Returns by host the earliest time that its ranks have read; a rank that was held up reads the clock later."""
+    """Returns, for each host, the earliest time of its ranks, because a delayed rank reads the clock later."""
     clocks: dict[str, float] = {}
     for each in ranks:
         clocks[each.host] = min(each.clock, clocks.get(each.host, each.clock))
@@ -206,7 +206,7 @@ def _of_packages(ranks: list[Introduction]) -> str:
 
 
 def _of_machines(ranks: list[Introduction]) -> str:
-    """Finds hosts that horovodrun took for its own, because their names lead to loopback there."""
+    """Finds hosts that horovodrun mistook for its own host, because their names resolve to loopback there."""
     names: dict[tuple[str, str], dict[str, bool]] = {}
     for each in ranks:
         names.setdefault((each.machine, each.host), {})[each.started_as] = True
@@ -214,9 +214,9 @@ def _of_machines(ranks: list[Introduction]) -> str:
         wrong = [name for name in several if name != host and not name.startswith(_LOOPBACK_NAMES)]
         if len(several) > 1 and wrong:
             return (
-                f"horovodrun has started the workers of {' and of '.join(several)} all on {host}: there a name of "
-                f"another host leads to {host} itself, as to 127.0.1.1. Put the right address of {', '.join(wrong)} "
-                f"into /etc/hosts of {host}, or give horovodrun addresses: -H 10.0.0.1:2,10.0.0.2:2"
+                f"horovodrun has started the workers of {' and of '.join(several)} all on {host}, because there the "
+                f"name of another host resolves to {host} itself. Correct the address of {', '.join(wrong)} in "
+                f"/etc/hosts of {host}, or pass addresses to horovodrun: -H 10.0.0.1:2,10.0.0.2:2"
             )
     return ""
 
@@ -229,7 +229,7 @@ def _of_flags(ranks: list[Introduction]) -> str:
     if len(differing) > _NAMED_FLAGS:
         named.append(f"{len(differing) - _NAMED_FLAGS} more settings differ")
     every = "; ".join(named)
-    return f"the ranks of this job have different settings: {every}. Give all of them the same command and files"
+    return f"the ranks of this job have different settings: {every}. Use the same command and files for all ranks"
 
 
 def _flag(name: str) -> Callable[[Introduction], str]:
@@ -244,8 +244,8 @@ def _of_clocks(ranks: list[Introduction]) -> str:
     clocks = ", ".join(f"{host} {_time(clock)}" for host, clock in of_hosts.items())
     return (
         f"the clocks of the hosts are {max(of_hosts.values()) - first:.0f} s apart, and {MOST_SECONDS_APART:g} s is "
-        f"the most: {clocks}. Certificates, and which rank is said to be missing, go by them: set them by NTP "
-        "(timedatectl set-ntp true)"
+        f"the most: {clocks}. Certificates and the detection of missing ranks depend on the clocks: synchronize them "
+        "by NTP (timedatectl set-ntp true)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Horovod's search for its best settings, and the reuse of what it found in later runs."""
+"""Horovod's autotuning, and the reuse of its result in later runs."""
 
 import csv
 import logging
@@ -19,23 +19,24 @@ _log = logging.getLogger(__name__)
 
 
 def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
-    """Sets Horovod's environment variables; call it before Horovod starts, with the same arguments on every rank.
+    """Sets Horovod's environment variables. Call it before Horovod starts, with the same arguments on every rank.
 
     Args:
-      tune: whether Horovod searches. Then it writes `log_file`, or MODEL_DIR/autotune.csv if `log_file` is "".
-      log_file: without `tune`, the log of an earlier search, whose best settings are used; "" for Horovod's defaults.
+      tune: whether Horovod searches for its best settings. If so, it writes a log to `log_file`.
+      log_file: with `tune`, path of the log, by default MODEL_DIR/autotune.csv; without `tune`, the log of an earlier
+        search whose best settings are used, or "" for Horovod's defaults.
       model_dir: directory of the log if `log_file` is "".
 
     Returns:
       the path of the log that Horovod will write, or None.
 
     Raises:
-      UserError: `log_file` is not such a log, or has no row; or it would be overwritten and is some other file.
+      UserError: `log_file` is not such a log, or has no row; or `tune` would overwrite a different file.
     """
     if tune:
         if not log_file and not is_local(model_dir):
             raise UserError(
-                f"autotune: Horovod writes its log to a local file, and model_dir={model_dir} is in a store: name "
+                f"autotune: Horovod writes its log to a local file, but model_dir={model_dir} is in a store: set "
                 "autotune_log=FILE"
             )
         path = os.path.abspath(log_file or os.path.join(model_dir, "autotune.csv"))
@@ -46,18 +47,18 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
     if log_file:
         row = best_row(log_file)
         os.environ.update(environment_of(row))
-        _log.info("Horovod as tuned in %s: %s", log_file, format_row(row))
+        _log.info("Horovod uses the settings in %s: %s", log_file, format_row(row))
     return None
 
 
 def _refuse_foreign(path: str) -> None:
     if os.path.isdir(path):
-        raise UserError(f"autotune_log={path} is a directory; name a file")
+        raise UserError(f"autotune_log={path} is a directory; choose a file")
     if os.path.exists(path) and os.path.getsize(path):
         with open(path, "rb") as file:
             first = file.readline(1000).decode(errors="replace")
         if not _COLUMNS <= set(first.strip().split(",")):
-            raise UserError(f"autotune_log={path} exists and is not a log of Horovod's; name another file")
+            raise UserError(f"autotune_log={path} exists and is not a log of Horovod; choose another file")
 
 
 def best_row(path: str) -> dict[str, float]:
@@ -75,23 +76,23 @@ def best_row(path: str) -> dict[str, float]:
     if not rows:
         raise UserError(
             f"autotune_log={path} has no row: the run with autotune had one worker, or was too short. Horovod "
-            "writes a row per 5 times HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE (10) steps, after as many steps to warm up"
+            "writes a row per 5 * HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE (10) steps, after as many warm-up steps"
         )
     return max(rows, key=lambda row: row[_SCORE])
 
 
 def report(path: str) -> None:
-    """Logs the best settings that a search has found; call it on rank 0, at the end of training."""
+    """Logs the best settings of a search; call it on rank 0, at the end of training."""
     try:
         found = best_row(path)
     except UserError as error:
         _log.warning("%s", error)
         return
-    _log.info("Horovod was fastest with %s; take it in later runs: autotune_log=%s", format_row(found), path)
+    _log.info("Horovod was fastest with %s; to use it in later runs, set autotune_log=%s", format_row(found), path)
 
 
 def parse(text: str) -> list[dict[str, float]]:
-    """Reads the text of a log.
+    """Parses the text of a log.
 
     Returns:
       list of dicts of column -> float. `cycle_time_ms` is in ms, `tensor_fusion_threshold` in MB and `score` in bytes
@@ -106,7 +107,7 @@ def parse(text: str) -> list[dict[str, float]]:
     rows = []
     for row in reader:
         if None in row or None in row.values():
-            raise ValueError(f"line {reader.line_num} has another number of values than there are columns")
+            raise ValueError(f"the number of values in line {reader.line_num} differs from the number of columns")
         rows.append({name: float(value) for name, value in row.items()})
     return rows
 

@@ -1,4 +1,4 @@
-"""Collectives on NumPy arrays and JSON values, for what the ranks agree on outside of their graphs."""
+"""Collectives on NumPy arrays and JSON values, outside the ranks' graphs."""
 
 import contextlib
 import functools
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class Collectives:
-    """Collectives on values of the host; `ctr_trainer.ranks.distributed` has its methods as functions.
+    """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions.
 
     Args:
-      ranks: connects the ranks.
+      ranks: `Communicator` that connects the ranks.
       watchdog: f() -> the `Watchdog` of this process.
       session_config: f() -> the options of a session with one thread.
     """
@@ -37,18 +37,18 @@ class Collectives:
         """Returns the sum of all ranks' arrays, on every rank. A collective.
 
         Args:
-          array: its shape and dtype are the same on every rank.
+          array: array with the same shape and dtype on every rank.
           name: name of this collective in the watchdog's messages, the same on every rank.
-          watched: whether the watchdog watches the wait; False in a thread whose caller watches the wait for it.
+          watched: whether the watchdog monitors the wait; False in a thread whose caller monitors it.
         """
         array = np.asarray(array)
         return array if self._ranks.size() == 1 else self._call("sum", array.dtype, name, watched)(array)
 
     def all_gather(self, array: np.ndarray, name: str) -> np.ndarray:
-        """Returns the arrays of all ranks one after another, in the order of the ranks, on every rank. A collective.
+        """Returns the concatenated arrays of all ranks, in rank order, on every rank. A collective.
 
         Args:
-          array: [n], with any n; its dtype is the same on every rank.
+          array: array [n] for any n, with the same dtype on every rank.
           name: see `all_sum`.
         """
         array = np.asarray(array)
@@ -58,7 +58,7 @@ class Collectives:
         """Returns rank 0's arrays, on every rank. A collective.
 
         Args:
-          arrays: their number, shapes and dtypes are the same on every rank.
+          arrays: arrays whose number, shapes and dtypes are the same on every rank.
           name: see `all_sum`.
         """
         if self._ranks.size() == 1:
@@ -79,24 +79,24 @@ class Collectives:
         return json.loads(self._call("broadcast", np.dtype(np.uint8), name)(text).tobytes())
 
     def barrier(self, name: str) -> None:
-        """Returns when every rank has called it. A collective."""
+        """Waits until every rank has called it. A collective."""
         self.all_sum(np.zeros(1, np.int32), f"barrier.{name}")
 
     def from_chief(self, work: Callable[[Callable[[str], None]], Any], name: str) -> Any:
-        """Has rank 0 do some work while the other ranks wait, for as long as it takes. A collective.
+        """Runs work on rank 0 while the other ranks wait, without a time limit. A collective.
 
         Args:
-          work: f(advanced), called on rank 0; returns what JSON can represent. It calls `advanced(text)`, such as
-            `12,000 rows`, whenever it has advanced. As long as it does, the `stall_timeout` ends no rank's wait, and
-            rank 0 logs the text every 30 s.
+          work: f(advanced), called on rank 0; returns a value that JSON can represent. It reports progress by
+            `advanced(text)`, with a text such as `12,000 rows`. While it does, `stall_timeout` does not end the wait of
+            any rank, and rank 0 logs the text every 30 s.
           name: name of this wait in the watchdog's messages, the same on every rank.
 
         Returns:
-          what `work` returned, on every rank.
+          the result of `work`, on every rank.
         """
         if self._ranks.rank() != 0:
             while "result" not in (said := self.broadcast_object(None, name)):
-                pass  # Rank 0 has advanced.
+                pass  # Rank 0 has reported progress.
             return said["result"]
         told = time.monotonic()
 
@@ -115,14 +115,15 @@ class Collectives:
     def _make_call(
         self, kind: str, dtype: np.dtype, name: str, watched: bool = True
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns a function that runs one collective, in a graph and session of its own."""
+        """Returns a function that runs one collective, in its own graph and session."""
         ranks, graph = self._ranks, tf.Graph()
         with graph.as_default(), tf.device("/cpu:0"):
             value = tf1.placeholder(dtype, [None] if kind == "gather" else None)
             call = {"sum": ranks.allreduce, "gather": ranks.allgather, "broadcast": ranks.broadcast}[kind]
             result = call(value, f"{name}.{kind}")
         config = self._session_config()
-        # An unwatched collective runs while steps run: a step that waits for other ranks holds TensorFlow's threads.
+        # An unwatched collective runs concurrently with steps, and a step that waits for other ranks occupies
+        # TensorFlow's shared threads.
         config.use_per_session_threads = not watched
         session = tf1.Session(graph=graph, config=config)
 

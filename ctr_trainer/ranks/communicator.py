@@ -1,4 +1,4 @@
-"""The library that connects the ranks of a job: Horovod, or none for a lone worker."""
+"""Connects the ranks of a job by Horovod, or by nothing for a lone worker."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -23,8 +23,7 @@ class Communicator(Protocol):
         """Connects the ranks. A collective.
 
         Args:
-          first_ranks: the first rank of each host, among which `optimizer(between_hosts=True)` exchanges; empty if
-            nothing is exchanged among them.
+          first_ranks: the first rank of each host, for `optimizer(between_hosts=True)`; empty if it is not used.
         """
 
     def rank(self) -> int:
@@ -40,7 +39,7 @@ class Communicator(Protocol):
         """Returns the number of ranks on this host."""
 
     def cross_rank(self) -> int:
-        """Returns the number of this host among the hosts that have a worker of this local rank."""
+        """Returns the number of this host among the hosts that have a worker with this local rank."""
 
     def optimizer(
         self, inner: tf1.train.Optimizer, local: Sequence[tf.Tensor], fp16: bool, op: str, between_hosts: bool
@@ -48,20 +47,20 @@ class Communicator(Protocol):
         """Returns an optimizer around `inner` that exchanges its gradients, see `distributed.optimizer`."""
 
     def broadcast_hook(self) -> tf1.train.SessionRunHook:
-        """Returns the hook that gives every rank the variables of rank 0 when the session starts."""
+        """Returns the hook that broadcasts the variables of rank 0 when the session starts."""
 
     def allreduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum of all ranks' tensors, inside the graph."""
 
     def allgather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the tensors of all ranks one after another, inside the graph."""
+        """Returns the concatenated tensors of all ranks, inside the graph."""
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the tensor of rank 0, inside the graph."""
 
 
 class OneWorker:
-    """No library: this process is rank 0 of 1.
+    """A single worker without a library: this process is rank 0 of 1.
 
     Args:
       why: why Horovod cannot be imported.
@@ -133,7 +132,8 @@ class Horovod:
         pass
 
     def connect(self, first_ranks: Sequence[int]) -> None:
-        # Not added later: with HOROVOD_DYNAMIC_PROCESS_SETS all ranks would agree on their process sets in each cycle.
+        # Adding it later would need HOROVOD_DYNAMIC_PROCESS_SETS, with which all ranks negotiate process sets in each
+        # cycle.
         self._first_ranks = self._hvd.ProcessSet(first_ranks) if first_ranks else None
         self._hvd.init(process_sets=[self._first_ranks] if first_ranks else None)
 
@@ -167,13 +167,15 @@ class Horovod:
 
 
 def open_communicator() -> Communicator:
-    """Returns `Horovod` if it is installed, else `OneWorker`."""
-    # Horovod defines its session hooks only if it finds this name, which TensorFlow 2.16 dropped with tf.estimator.
+    """Returns `Horovod` if it is installed, otherwise `OneWorker`."""
+    # Horovod defines its session hooks only if this name exists, which TensorFlow 2.16 removed with tf.estimator.
     tf.train.SessionRunHook = tf1.train.SessionRunHook
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
         return OneWorker(str(error))
-    if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported earlier, and was not built by this package.
+    if not hasattr(
+        hvd, "BroadcastGlobalVariablesHook"
+    ):  # Horovod was imported earlier, and is not this package's build.
         hvd = importlib.reload(hvd)
     return Horovod(hvd)

@@ -1,4 +1,4 @@
-"""The exchange of dense gradients: how workers compute the mean of their gradients, or of their dense variables."""
+"""Chooses how workers compute the mean of their dense gradients, or of their dense variables."""
 
 import dataclasses
 import functools
@@ -19,12 +19,12 @@ _TITLES = {
     "hosts": "HostsOptimizer, through shared memory within each host and by hvd.DistributedOptimizer between the hosts",
     "horovod": "hvd.DistributedOptimizer",
 }
-# The settings of Horovod's exchange that horovodrun or the environment may give.
+# The settings of Horovod's exchange that horovodrun or the environment may contain.
 SETTINGS = (
     *("HOROVOD_AUTOTUNE", "HOROVOD_AUTOTUNE_LOG", "HOROVOD_TIMELINE", "HOROVOD_FUSION_THRESHOLD"),
     *("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_HIERARCHICAL_ALLREDUCE"),
 )
-# Those that were given when this process started: this package sets some itself, later.
+# The settings that were present when this process started; later, this package sets some itself.
 _asked = [name for name in SETTINGS if os.environ.get(name)]
 
 _how = "auto"
@@ -32,7 +32,7 @@ _how = "auto"
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """Who computes the mean of the workers' dense gradients in a step.
+    """How the mean of the workers' dense gradients is computed.
 
     Attributes:
       way: one of `WAYS` without `auto`, or `none` for a lone worker.
@@ -47,7 +47,7 @@ class Exchange:
 
 
 def choose(how: str) -> None:
-    """Sets how workers exchange their dense gradients and variables from now on; call it alike on every rank.
+    """Sets how workers exchange dense gradients and variables; call it with the same argument on every rank.
 
     Args:
       how: one of `WAYS`.
@@ -59,33 +59,33 @@ def choose(how: str) -> None:
     here, workers = distributed.local_size(), distributed.size()
     if how == "shared_memory" and here != workers:
         raise UserError(
-            f"dense_exchange=shared_memory is for workers on one host, and {here} of {workers} are on this one: "
+            f"dense_exchange=shared_memory is for workers on one host, but {here} of {workers} are on this host: "
             "leave it out"
         )
     if how == "hosts" and workers > 1 and not distributed.sums_by_host():
         raise UserError(
-            f"dense_exchange=hosts is for several hosts, one of them with several workers, started by horovodrun, and "
-            f"{here} of {workers} workers are on this host: leave it out"
+            f"dense_exchange=hosts is for several hosts, at least one of which has several workers, started by "
+            f"horovodrun; {here} of {workers} workers are on this host: leave it out"
         )
     _how = how
 
 
 def is_by_horovod(how: str) -> bool:
-    """Returns whether steps will wait for Horovod; False for a lone worker. It may be called before `init`.
+    """Whether steps will wait for Horovod; False for a lone worker. It may be called before `init`.
 
     Args:
       how: one of `WAYS`.
     """
-    # Before `distributed.init` the numbers of workers are known from horovodrun's variables only.
+    # Before `distributed.init`, only horovodrun's variables have the numbers of workers.
     here, workers = (int(os.environ.get(f"HOROVOD_{what}", 1)) for what in ("LOCAL_SIZE", "SIZE"))
     return _exchange(how, here, workers, by_host=False).way in ("horovod", "hosts")
 
 
 def exchange(only_horovod: str = "") -> Exchange:
-    """Returns how workers exchange the gradients of a step, as `choose` and the circumstances have it.
+    """Returns how workers exchange the gradients of a step, according to `choose`, the hosts and the devices.
 
     Args:
-      only_horovod: why only Horovod can exchange these gradients; "" if others can too.
+      only_horovod: the reason why only Horovod can exchange these gradients; "" if there is none.
     """
     here, workers = distributed.local_size(), distributed.size()
     if workers > 1 and only_horovod:
@@ -101,7 +101,7 @@ def _exchange(how: str, here: int, workers: int, by_host: bool) -> Exchange:
     if tf.config.list_physical_devices("GPU"):
         return Exchange("horovod", "the workers compute on GPUs")
     if _asked:
-        return Exchange("horovod", f"{_asked[0]} is set, which is of Horovod's exchange")
+        return Exchange("horovod", f"{_asked[0]} is set, which is a setting of Horovod's exchange")
     if here == workers:
         return Exchange("shared_memory", f"all {workers} workers compute on the CPUs of one host")
     if by_host:
@@ -112,12 +112,12 @@ def _exchange(how: str, here: int, workers: int, by_host: bool) -> Exchange:
 def sum_of_ranks(tensor: tf.Tensor, name: str, by_horovod: bool = False) -> tf.Tensor:
     """Returns the sum of all ranks' tensors, inside the graph. A collective.
 
-    It goes through shared memory if `is_in_memory`, else through Horovod.
+    The sum is computed in shared memory if `is_in_memory`, otherwise by Horovod.
 
     Args:
-      tensor: tensor of a static shape; shape and dtype are the same on every rank.
+      tensor: tensor with a static shape; shape and dtype are the same on every rank.
       name: name of the reduction, the same on every rank.
-      by_horovod: whether it goes through Horovod in any case.
+      by_horovod: whether to use Horovod in any case.
     """
     if by_horovod or not is_in_memory():
         return distributed.allreduce(tensor, name)
@@ -125,7 +125,7 @@ def sum_of_ranks(tensor: tf.Tensor, name: str, by_horovod: bool = False) -> tf.T
 
 
 def is_in_memory() -> bool:
-    """Returns whether `sum_of_ranks` goes through shared memory."""
+    """Whether `sum_of_ranks` uses shared memory."""
     return exchange().way == "shared_memory"
 
 
@@ -136,7 +136,7 @@ def to_first_of_host(vector: tf.Tensor, dtype: str) -> tf.Tensor:
 
 
 def from_first_of_host(vector: tf.Tensor, dtype: str) -> tf.Tensor:
-    """Returns the vector of the first rank of the host on all its ranks. A collective of the host."""
+    """Returns the vector of the host's first rank on all ranks of the host. A collective of the host."""
     name, first = f"host_gradients.{dtype}", distributed.rank() - distributed.local_rank()
     what = f"rank {first}, which sums {name} of this host with the other hosts"
     return _in_memory(HostSum.from_first, vector, name, what)
@@ -145,13 +145,13 @@ def from_first_of_host(vector: tf.Tensor, dtype: str) -> tf.Tensor:
 def _in_memory(
     method: Callable[[HostSum, np.ndarray], np.ndarray], tensor: tf.Tensor, name: str, what: str
 ) -> tf.Tensor:
-    """Returns what a method of a `HostSum` makes of a tensor, inside the graph. A collective of the host.
+    """Applies a method of a `HostSum` to a tensor, inside the graph. A collective of the host.
 
     Args:
       method: method of `HostSum`.
-      tensor: tensor of a static shape.
+      tensor: tensor with a static shape.
       name: name of the `HostSum`, the same on every rank.
-      what: that the method waits for, as the watchdog names it.
+      what: description of the wait in the watchdog's messages.
     """
     host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)
 
@@ -166,7 +166,7 @@ def _in_memory(
 
 @functools.cache
 def _host_sum(name: str, length: int, dtype: type) -> HostSum:
-    """Returns the `HostSum` of this host's workers. As with Horovod, there is one per name, for all graphs."""
+    """Returns the `HostSum` of this host's workers. There is one per name, for all graphs, as in Horovod."""
     with distributed.watchdog().waiting(f"the start of the sums of {name} on all hosts"):
         return HostSum(
             distributed.local_rank(),

@@ -1,4 +1,4 @@
-"""The options of a session: which GPU, how many threads, in which precision."""
+"""The options of a session: GPUs, threads and precision."""
 
 import tensorflow.compat.v1 as tf1
 from tensorflow.core.protobuf import rewriter_config_pb2
@@ -15,10 +15,10 @@ def config_proto(
 ) -> tf1.ConfigProto:
     """Makes the options of a worker's sessions. If there are GPUs, each process uses the GPUs of its local rank.
 
-    With `bfloat16`, for CPUs, oneDNN multiplies matrices in bfloat16 and adds the products up in float32; 8 of the 24
-    bits of a factor remain. With `float16`, for GPUs, TensorFlow rewrites the graph so that matrix products and the
-    operations around them are in float16, for Tensor Cores. In both cases, variables, the sums of their gradients, the
-    loss and everything else stay float32.
+    With `bfloat16`, for CPUs, oneDNN multiplies matrices in bfloat16, with 8 instead of 24 significant bits, and
+    accumulates the products in float32. With `float16`, for GPUs, TensorFlow rewrites the graph so that matrix products
+    and the operations around them are in float16, for Tensor Cores. In both cases, variables, the sums of their
+    gradients, the loss and everything else stay float32.
 
     Args:
       gpus: number of GPUs that this process sees, see CUDA_VISIBLE_DEVICES.
@@ -28,11 +28,11 @@ def config_proto(
       gpus_each: number of GPUs that each process uses; local rank r uses the GPUs from r * gpus_each on.
 
     Raises:
-      UserError: there are too few GPUs for this local rank; `bfloat16` on a GPU, or if this processor has no
-        instructions for it; `float16` without a GPU.
+      UserError: there are too few GPUs for this local rank; `bfloat16` is set on a GPU, or on a processor without
+        instructions for it; or `float16` is set without a GPU.
     """
     config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
-    # Idle threads that spin would take the core that Horovod's background thread wants.
+    # Idle threads that spin would occupy the core that Horovod's background thread needs.
     config.experimental.disable_thread_spinning = True
     rewriting = config.graph_options.rewrite_options
     if precision == "bfloat16":
@@ -41,7 +41,7 @@ def config_proto(
     elif precision == "float16":
         if not gpus:
             raise UserError(
-                "mixed_precision=float16 is for GPUs, and this process sees none: use bfloat16, or leave it out"
+                "mixed_precision=float16 is for GPUs, but this process sees none: use bfloat16, or leave it out"
             )
         rewriting.auto_mixed_precision = _ON
     if gpus:
@@ -49,8 +49,8 @@ def config_proto(
         if first + gpus_each > gpus:
             needed = "GPU" if gpus_each == 1 else f"{gpus_each} GPUs"
             raise UserError(
-                f"local rank {local_rank} has no {needed} of its own: this process sees {gpus}. Start as many workers "
-                "per host as it has GPUs for (horovodrun -H), or have CUDA_VISIBLE_DEVICES name more"
+                f"local rank {local_rank} has no {needed} of its own: this process sees {gpus}. Start fewer workers "
+                "per host (horovodrun -H), or add GPUs to CUDA_VISIBLE_DEVICES"
             )
         config.gpu_options.visible_device_list = ",".join(map(str, range(first, first + gpus_each)))
         config.gpu_options.allow_growth = True
@@ -60,8 +60,8 @@ def config_proto(
 def _check_bfloat16(gpus: int) -> None:
     if gpus:
         raise UserError(
-            "mixed_precision=bfloat16 is for CPUs: on a GPU TensorFlow multiplies float32 as TF32 already; "
-            "float16 is for GPUs"
+            "mixed_precision=bfloat16 is for CPUs: on a GPU, TensorFlow already multiplies float32 as TF32; use "
+            "float16 for GPUs"
         )
     if not hardware.has_bfloat16():
         raise UserError(

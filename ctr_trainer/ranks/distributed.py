@@ -1,8 +1,8 @@
-"""The public face of the ranks: start, numbers of the ranks, optimizer, and collectives.
+"""The public interface of the ranks: start, rank and size, optimizer, and collectives.
 
-Every function that communicates is a collective: all ranks call it, in the same order, never inside a branch on the
-rank. If some rank does not reach a collective, the job ends after the `stall_timeout` of `init`, and the message has
-the name that the collective was given.
+Every function that communicates is a collective: all ranks must call it, in the same order, and never inside a branch
+on the rank. If a rank does not reach a collective, the job ends after the `stall_timeout` of `init`, with the name of
+the collective in the message.
 """
 
 import dataclasses
@@ -51,34 +51,34 @@ def init(
     """Connects the ranks; without `horovodrun` this process is rank 0 of 1. A collective.
 
     Args:
-      stall_timeout: seconds after which a collective that some rank does not reach ends the job.
-      pin_cores: whether to keep each worker of a machine on its own share of the cores, see `hardware.pin_cores`.
-      stall_warning: seconds after which a wait is named in the log; 0 for never.
+      stall_timeout: seconds after which the job ends if a rank does not reach a collective.
+      pin_cores: whether to pin each worker of a machine to its own share of the cores, see `hardware.pin_cores`.
+      stall_warning: seconds after which the log reports a wait; 0 for never.
       core_shares: number of shares that the cores are divided into; 0 for as many as the machine has workers.
-      steps_exchange: whether steps wait for what Horovod exchanges. If not, its thread looks for an exchange every
-        20 ms, unless HOROVOD_CYCLE_TIME is set: at 5 ms its threads take 3% of a core.
+      steps_exchange: whether steps wait for exchanges by Horovod. If not, Horovod's cycle time is 20 ms, unless
+        HOROVOD_CYCLE_TIME is set, because its threads take 3% of a core at 5 ms.
       flags: values by name that must be equal on all ranks.
       gpus_each: number of GPUs that each worker of a machine uses, if the machine has GPUs.
-      deterministic: whether equal runs need sums that are equal to the bit. With more than two workers, Horovod fuses
-        tensors that arrive together, and the order of a sum depends on what it is fused with: then nothing is fused.
+      deterministic: whether equal runs need sums that are equal to the bit. With more than two workers, the order of a
+        sum depends on the tensors that Horovod fuses it with, so tensor fusion is disabled.
       sums_by_host: whether to make the process set of the first rank of each host, for `optimizer(between_hosts=True)`,
         if there are several hosts and one of them has several workers. Horovod negotiates for it in each cycle.
 
     Raises:
-      UserError: the ranks do not reach each other, see `meeting`, or are not one job, see `agreement`; or there are
-        several, and Horovod is not installed.
+      UserError: the ranks do not reach each other, see `meeting`, or are inconsistent, see `agreement`; or there are
+        several ranks, and Horovod is not installed.
     """
     global _watchdog, _all_cores, _gpus_each, _sums_by_host
     _gpus_each, placement = gpus_each, Placement.of_this_process()
     _ranks.check(placement.size)
-    if pin_cores:  # Before Horovod starts its threads, so that they stay on these cores too.
+    if pin_cores:  # Pin before Horovod starts its threads, so that they run on these cores as well.
         here = placement.host_ranks
         _all_cores = hardware.pin_cores(placement.rank - here[0], max(core_shares, len(here)))
     if not steps_exchange:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     if deterministic and placement.size > 2:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
-    # The watchdog warns of stalls in place of Horovod, and `LastWords` says that a connection is lost.
+    # The watchdog warns about stalls in place of Horovod, and `LastWords` reports lost connections.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     with meeting(Notices.of_this_job(), placement, os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout) as first_ranks:
         _sums_by_host = sums_by_host and 1 < len(first_ranks) < placement.size
@@ -92,7 +92,7 @@ def init(
 
 
 def _introductions(flags: dict[str, str]) -> list[Introduction]:
-    """Returns the `Introduction` of each rank, all made at about the same moment."""
+    """Returns the `Introduction` of each rank, all made at about the same time."""
     barrier("introductions")
     own = Introduction.of_this_process(rank(), size() != local_size(), flags)
     line = json.dumps(dataclasses.asdict(own)) + "\n"
@@ -101,7 +101,7 @@ def _introductions(flags: dict[str, str]) -> list[Introduction]:
 
 
 def watchdog() -> Watchdog:
-    """Returns the `Watchdog` of this process. If `init` was not called, it is called now, with its defaults."""
+    """Returns the `Watchdog` of this process. Calls `init` with its defaults if it was not called before."""
     if _watchdog is None:
         init()
     assert _watchdog is not None
@@ -129,38 +129,37 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Returns the number of this host among the hosts that have a worker of this local rank."""
+    """Returns the number of this host among the hosts that have a worker with this local rank."""
     return _ranks.cross_rank()
 
 
 def is_chief() -> bool:
-    """Returns whether this is rank 0, which alone writes checkpoints, summaries and exports."""
+    """Whether this is rank 0, which alone writes checkpoints, summaries and exports."""
     return _ranks.rank() == 0
 
 
 def sums_by_host() -> bool:
-    """Returns whether `init` has made the process set of the first rank of each host."""
+    """Whether `init` has made the process set of the first rank of each host."""
     return _sums_by_host
 
 
 def is_one_machine() -> bool:
-    """Returns whether a loopback address means the same to all ranks. A collective."""
+    """Whether all ranks are on one machine, so that they can connect over loopback. A collective."""
     own = f"{hardware.machine_id()}\n".encode()
     return len(set(all_gather(np.frombuffer(own, np.uint8), "machines").tobytes().splitlines())) == 1
 
 
 def host_cores() -> set[int] | None:
-    """Returns the cores of all workers of this host if `init` has pinned this worker to a share of them, or None."""
+    """Returns the cores of all workers of this host if `init` has pinned this worker to a share of them; else None."""
     return _all_cores
 
 
 def service_cores(services: int, steps_wait: bool) -> set[int] | None:
-    """Returns the cores for services that this worker starts if `init` has pinned it, or None.
+    """Returns the cores for services that this worker starts if `init` has pinned it; otherwise None.
 
-    If each step waits for all workers, the services get all cores, and so use the time in which a worker waits. With
-    two workers on two cores they are 1.02 to 1.08 times as fast as if the services left this worker's cores free. If
-    steps do not wait, the services leave these cores free, since this worker also syncs the rows: that is 1.02 to 1.07
-    times as fast.
+    If each step waits for all workers, the services get all cores, and run while a worker waits. With two workers on
+    two cores, training is 1.02 to 1.08 times as fast as without this worker's cores. If steps do not wait, the services
+    do not get this worker's cores, because this worker also syncs the rows; this is 1.02 to 1.07 times as fast.
 
     Args:
       services: number of services. If the other workers have fewer cores, the services get all cores.
@@ -177,7 +176,7 @@ def session_config(threads: int = 0, precision: str = "none", given: tf1.ConfigP
 
     Args:
       threads, precision: see `config_proto`.
-      given: more options, which the options of `config_proto` override; None for none.
+      given: further options, which the options of `config_proto` override; None for none.
     """
     gpus = len(tf.config.list_physical_devices("GPU"))
     own = config_proto(gpus, local_rank(), threads, precision, _gpus_each)
@@ -189,11 +188,11 @@ def session_config(threads: int = 0, precision: str = "none", given: tf1.ConfigP
 
 
 def lr_scale(how: str, accumulation_steps: int = 1) -> float:
-    """Returns the factor on a learning rate that was chosen for one worker's batch.
+    """Returns the factor for a learning rate that was chosen for the batch of one worker.
 
     Args:
-      how: `linear`, the number of workers; `sqrt`, its square root; `none`, 1; `linear_batches` and
-        `sqrt_batches`, the number of all batches of a step, workers times accumulation_steps, or its square root.
+      how: `linear` for the number of workers; `sqrt` for its square root; `none` for 1; `linear_batches` and
+        `sqrt_batches` for the number of all batches of a step, workers times accumulation_steps, or its square root.
       accumulation_steps: batches of a worker per optimizer step.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, section 2.1 (`linear`).
@@ -211,20 +210,20 @@ def optimizer(
 ) -> tf1.train.Optimizer:
     """Makes a `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers' gradients.
 
-    The average counts all workers alike, whatever the numbers of their examples, unless shorter inputs are padded
+    The average weights all workers equally, whatever the numbers of their examples, unless shorter inputs are padded
     (`RunConfig.uneven_inputs`). For an average over examples, return `inner` itself: `EstimatorSpec(optimizer=...)`.
 
     Args:
       inner: a `tf.compat.v1` optimizer.
-      local: tensors whose gradient stays this worker's own: the embedding rows, which the lookup service merges. They
-        may stand in `compute_gradients(var_list=...)`.
-      fp16: whether to send float16; the sum over workers is then in float16 too.
+      local: tensors whose gradients are not exchanged, such as the embedding rows, which the lookup service merges.
+        They may be in `compute_gradients(var_list=...)`.
+      fp16: whether to send float16; the sum over workers is then in float16 as well.
       op: `average` or `sum`.
-      between_hosts: average or sum over the first rank of each host only; the other ranks keep their own gradients.
-        `init(sums_by_host=True)` makes the process set for it.
+      between_hosts: average or sum only over the first rank of each host; the other ranks keep their own gradients.
+        This needs the process set of `init(sums_by_host=True)`.
 
     Returns:
-      `hvd.DistributedOptimizer`; without Horovod, which one worker does not need, the inner optimizer.
+      `hvd.DistributedOptimizer`; for one worker without Horovod, the inner optimizer.
     """
     weight = notes().batch_weight if op == "average" else None
     if weight is not None:
@@ -236,14 +235,14 @@ def allreduce(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the sum of all ranks' tensors, inside the graph. A collective.
 
     Args:
-      tensor: its shape and dtype are the same on every rank.
+      tensor: tensor with the same shape and dtype on every rank.
       name: name of the reduction, the same on every rank.
     """
     return _ranks.allreduce(tensor, name)
 
 
 def broadcast_hook() -> tf1.train.SessionRunHook:
-    """Returns the hook that gives every rank the variables of rank 0 when the session starts."""
+    """Returns the hook that broadcasts the variables of rank 0 when the session starts."""
     return _ranks.broadcast_hook()
 
 

@@ -1,4 +1,4 @@
-"""Connections and sums between the workers of one host, without Horovod."""
+"""Synchronizes the workers of one host and sums their vectors in shared memory, without Horovod."""
 
 import contextlib
 import mmap
@@ -17,18 +17,18 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class HostPeers:
-    """The connections to the other workers of this host, by which they tell each other how far they are.
+    """Connections to the other workers of this host, by which the workers signal their progress to each other.
 
-    They are abstract Unix sockets, so nothing is left on a disk, and if a worker ends, the workers that wait for it
-    notice at once.
+    They are abstract Unix sockets, which leave no files on a disk. If a worker ends, the workers that wait for it
+    notice it immediately.
 
-    Caveat: Linux only, and all workers in one network namespace. Not safe to use from several threads.
+    Caveat: this works only on Linux, with all workers in one network namespace. It is not thread-safe.
 
     Args:
       rank, size: local rank of this worker, and number of workers of this host.
-      name: name of the group, the same for all its workers and different from all other groups.
-      meet: f(), returns when every rank has called it.
-      first: rank in the job of the worker whose local rank is 0, for messages.
+      name: unique name of the group, the same for all its workers.
+      meet: f(), a barrier of all ranks.
+      first: rank in the job of the worker with local rank 0, for messages.
 
     Raises:
       UserError: another worker cannot be reached.
@@ -39,25 +39,25 @@ class HostPeers:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(_address(name, rank))
             listener.listen(size)
-            meet()  # Now all ranks listen.
+            meet()  # After this, all ranks are listening.
             self._by_rank = {other: self._connect(_address(name, other)) for other in range(rank)}
             for _ in range(rank + 1, size):
                 peer = self._accept(listener)
                 self._by_rank[_number(peer)] = peer
 
     def wait(self) -> None:
-        """Returns when every worker has called it as often as this one."""
+        """Waits until every worker has called it as often as this one."""
         self.tell()
         self.hear(self._by_rank)
 
     def tell(self) -> None:
-        """Tells all other workers that this one is a step further."""
+        """Signals to all other workers that this one has completed a step."""
         for other, peer in self._by_rank.items():
             with self._expected(other):
                 peer.sendall(b"\0")
 
     def hear(self, others: Iterable[int]) -> None:
-        """Returns when each of these workers has told that it is one step further.
+        """Waits until each of these workers has signalled that it has completed a step.
 
         Args:
           others: local ranks.
@@ -79,10 +79,10 @@ class HostPeers:
             raise ConnectionError(f"rank {gone} has ended, and rank {own} waits for its part of a step") from None
 
     def share_memory(self, size: int) -> mmap.mmap:
-        """Returns the memory that the worker of local rank 0 makes, mapped in every worker."""
+        """Returns shared memory, which the worker with local rank 0 creates and every worker maps."""
         if self._rank == 0:
             if not hasattr(os, "memfd_create"):
-                raise UserError("this system has no memory that processes share by memfd_create(2): " + _INSTEAD)
+                raise UserError("this system does not support shared memory by memfd_create(2): " + _INSTEAD)
             file = os.memfd_create(f"ctr_trainer.ranks.host_sum.{self._name}")
             os.ftruncate(file, size)
             for peer in self._by_rank.values():
@@ -100,7 +100,7 @@ class HostPeers:
             peer.connect(address)
         except OSError as error:
             raise UserError(
-                f"rank {self._rank} cannot reach another one of its host ({error.strerror}): {_INSTEAD}"
+                f"local rank {self._rank} cannot reach another rank on its host ({error.strerror}): {_INSTEAD}"
             ) from None
         peer.sendall(struct.pack("i", self._rank))
         return peer
@@ -111,7 +111,7 @@ class HostPeers:
             _, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
             if user == os.getuid():
                 return peer
-            peer.close()  # Whoever reads /proc/net/unix can connect.
+            peer.close()  # Any user can find the address in /proc/net/unix and connect.
 
 
 def _address(name: str, rank: int) -> str:
@@ -125,16 +125,16 @@ def _number(peer: socket.socket) -> int:
 class HostSum:
     """Sums vectors over the processes of one host.
 
-    Each rank writes its vector to memory that all ranks have mapped. When all have written, each rank adds up one part
-    of all vectors, in the order of the ranks, so that all ranks read the same bits. When all parts are added up, each
-    rank copies the sums out. So a rank writes one vector and reads the amount of two, for any number of ranks, and the
-    ranks wait for each other twice. Through Horovod's Gloo, each vector crosses the loopback device twice, and each
-    step waits for two turns of Horovod's thread.
+    Each rank writes its vector to memory that all ranks have mapped. When all ranks have written, each rank sums one
+    part of all vectors in rank order, so that all ranks read the same bits. When all parts are summed, each rank copies
+    the sums. A rank writes one vector and reads as much as two vectors, for any number of ranks, and the ranks wait for
+    each other twice. With Horovod's Gloo, each vector crosses the loopback device twice, and each step waits for two
+    cycles of Horovod's thread.
 
-    The memory is an anonymous file (memfd_create(2)), and the ranks tell each other through abstract Unix sockets how
-    far they are. So nothing is left on a disk, and if a rank ends, the ranks that wait for it notice at once.
+    The memory is an anonymous file (memfd_create(2)), and the ranks synchronize by abstract Unix sockets. Nothing is
+    left on a disk, and if a rank ends, the ranks that wait for it notice it immediately.
 
-    Caveat: Linux only, and all ranks in one network namespace. Not safe to use from several threads.
+    Caveat: this works only on Linux, with all ranks in one network namespace. It is not thread-safe.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class HostSum:
           rank, size: local rank of this worker, and number of workers of this host.
           length, dtype: length and dtype of the vectors.
           agree: f(value) -> the value of rank 0, on every rank.
-          meet: f(), returns when every rank has called it.
-          first: rank in the job of the worker whose local rank is 0.
+          meet: f(), a barrier of all ranks.
+          first: rank in the job of the worker with local rank 0.
 
         Raises:
-          UserError: this system has no such memory, or another rank cannot be reached.
+          UserError: the system does not support shared memory, or another rank cannot be reached.
         """
         self._rank = rank
         self._chunk = slice(rank * length // size, (rank + 1) * length // size)
@@ -187,7 +187,7 @@ class HostSum:
         return vector if self._rank else self._sums.copy()
 
     def from_first(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the vector of the first rank, on every rank; what the others pass does not count. A collective.
+        """Returns the vector of the first rank on every rank; the vectors of the others are ignored. A collective.
 
         Raises:
           ConnectionError: see `__call__`.
@@ -201,7 +201,7 @@ class HostSum:
         self._vectors[self._rank] = vector
         self._peers.wait()
         sums = self._sums[self._chunk]
-        if len(self._vectors) == 1:  # This worker is alone on its host, and other hosts have several.
+        if len(self._vectors) == 1:  # This host has one worker, and another host has several.
             sums[:] = vector
             return
         np.add(self._vectors[0, self._chunk], self._vectors[1, self._chunk], out=sums)

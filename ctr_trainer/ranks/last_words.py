@@ -1,4 +1,4 @@
-"""The last words of a job: one sentence that says why it ends, from one rank, without the tracebacks of the others."""
+"""Reports why a job ends: one sentence from one rank, without the tracebacks of the others."""
 
 import contextlib
 import functools
@@ -21,42 +21,43 @@ from ctr_trainer.system.processes.background import call_within as within
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM, _SAID = "last_words", "said"
-# Ranks that fail at the same moment all claim the word within this time; the last claim stays.
+# Ranks that fail at the same time all make their claims within this time; the last claim is valid.
 _SETTLE_SECONDS = 0.5
-# A rank on another host than horovodrun waits this long, so that a rank on horovodrun's host can speak first.
+# A rank on another host than horovodrun waits this long, so that a rank on horovodrun's host can report first.
 _UNHEARD_SECONDS = 2.0
 _RESUME_TEXT_SECONDS = 1.5
-# horovodrun kills a process 5 s after it has asked it to end.
+# horovodrun kills a process 5 s after SIGTERM.
 _SAY_SECONDS = 4.5
 _NOT_SAVED_YET = (
-    "told to end 4 s ago, and still saving. horovodrun kills its workers 5 s after it was told to end: if it was, the "
-    "last steps are lost"
+    "received a signal to end 4 s ago, and is still saving. If horovodrun received the signal as well, it kills its "
+    "workers 5 s after it, and the last steps are lost"
 )
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS, _POLL_SECONDS = 15.0, 0.1
-# At most this number of ranks ask the server of the notices within a second.
+# The largest number of requests of all ranks per second to the server of the notices.
 _ASKED_A_SECOND = 200
 _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
 
 
 class LastWords:
-    """Says why a job ends, once.
+    """Reports once why a job ends.
 
-    The rank that fails first claims the word when its error is raised, before it closes a connection, and so before the
-    other ranks can notice. A rank that fails because another rank has ended finds the claim, keeps silent, and waits
-    for `horovodrun` to end it. If a rank was killed and has claimed nothing, a rank on the host of `horovodrun` speaks:
-    `horovodrun` closes its connections to the other hosts first, so the output of the ranks there would be lost.
+    The rank that fails first makes a claim to report when its error is raised. At this time it has not closed any
+    connection, so that the other ranks cannot fail earlier. A rank that fails because another rank has ended finds the
+    claim, does not report, and waits until `horovodrun` ends it. If a rank was killed before it could make a claim, a
+    rank on the host of `horovodrun` reports, because the output of ranks on other hosts would be lost: `horovodrun`
+    closes its connections to them first.
 
-    If a training has stopped in order, all ranks have the same to say, and the first rank on the host of `horovodrun`
-    says it. The other ranks end after it, because `horovodrun` ends all ranks as soon as one has ended.
+    If a training has stopped in order, the report is the same on all ranks, and the first rank on the host of
+    `horovodrun` makes it. The other ranks end later, because `horovodrun` ends all ranks when one has ended.
 
     Args:
       notices: `Notices` of the job.
       placement: `Placement` of this process.
 
     Attributes:
-      model_dir: directory for the traceback of an unexpected error; it is printed if there is no such directory.
-      resume_text: f() -> a sentence on what the same command would do now; None if there is nothing to resume.
+      model_dir: directory for the traceback of an unexpected error, which is printed if the directory does not exist.
+      resume_text: f() -> a sentence about what the same command would do next; None if there is nothing to resume.
       signals: `StopSignals` of this process.
     """
 
@@ -66,7 +67,8 @@ class LastWords:
         self._notices, self._rank, self._size = notices, placement.rank, placement.size
         self._is_one_host, self._is_first_of_host = placement.is_on_one_host, placement.is_first_of_host
         self._roll_call = RollCall(notices, placement)
-        # A rank of several is at its end once its work is done: if horovodrun ends it then, the reason has been said.
+        # If there are several ranks, signals after the work is done come from horovodrun, and are ignored because the
+        # reason was reported already.
         self.signals = StopSignals(
             self._say_of_signal, self._warn_of_launcher, self._roll_call.is_one_lost, is_ignored_after=self._size > 1
         )
@@ -81,40 +83,40 @@ class LastWords:
         self._roll_call.introduce()
 
     def is_one_lost(self) -> bool:
-        """Returns whether a rank has ended without an error message; call it only while no rank may end in order."""
+        """Whether a rank has ended without an error message. Call it only while no rank may end in order."""
         return self._roll_call.is_one_lost()
 
     @contextlib.contextmanager
     def claimed_on_error(self) -> Iterator[None]:
-        """Claims the word as soon as the block raises; says at once that a training has stopped in order."""
+        """Makes a claim as soon as the block raises; if a training has stopped in order, reports it immediately."""
         try:
             yield
         except StoppedInOrder as error:
             if self._speaks_in_order:
-                self._say_of(error)  # Before horovodrun ends this process, which still has files to close.
+                self._say_of(error)  # This process still has files to close, and horovodrun may end it before that.
             raise
         except Exception as error:
             self._claim(error)
             raise
 
     def stops_in_order(self, error: StoppedInOrder) -> None:
-        """Has a signal say from now on what this error says, which the process will raise once its files are closed.
+        """Makes signals report this error, which the process will raise after closing its files.
 
-        All ranks call it once they know that the training has stopped and is saved, and before one of them may end.
+        All ranks call it after the training has stopped and is saved, and before one of them may end.
         """
         self._in_order, self.signals.is_saved = error, True
         if self._size > 1:
             self._roll_call.leave()
 
     def take_back(self) -> None:
-        """Gives the word back: the job continues after an error, and all ranks know that."""
+        """Withdraws the claim, when all ranks know that the job continues after an error."""
         with self._lock:
             if self._size > 1 and self._is_ours:
                 self._notices.put(_CLAIM, "")
             self._forget()
 
     def run(self, function: Callable[[], object], takes_signals: bool = True) -> int:
-        """Calls the function; if it raises, or on a signal to end, says why the process ends.
+        """Calls a function. If it raises, or on a signal to end, reports why the process ends.
 
         Args:
           function: f(), the work of the process.
@@ -124,7 +126,7 @@ class LastWords:
           the exit status: 0, or a status of `messages.errors`.
         """
         if self._size == 1:
-            self._forget()  # Another call in this process may have spoken.
+            self._forget()  # An earlier call in this process may have reported.
         else:
             stop_signals.delay_abort()
         with self.signals.handled() if takes_signals else contextlib.nullcontext():
@@ -142,7 +144,7 @@ class LastWords:
         return 0
 
     def of(self, error: BaseException) -> None:
-        """Says which exception ends this rank."""
+        """Reports the exception that ends this rank."""
         if end_of(error).is_in_order and not self._speaks_in_order:
             self._wait_until_said()
         self._claim(error)
@@ -151,13 +153,13 @@ class LastWords:
         if not self._say_of(error) and not end_of(error).is_in_order:
             if not self._is_of_another_rank(error) and not self._is_said:
                 self._keep(error)
-            if not self.signals.have_come:  # If one has come, horovodrun has told this rank to end.
+            if not self.signals.have_come:  # Otherwise horovodrun has already asked this rank to end.
                 time.sleep(_PATIENCE_SECONDS)
         if end_of(error).is_in_order and self._size > 1:
             self._notices.put(_SAID, "")
 
     def say(self, text: str) -> None:
-        """Says a sentence, and what the same command would do now, unless another rank has spoken."""
+        """Reports a sentence, and what the same command would do next, unless another rank has reported."""
         self._roll_call.end()
         if not self._say_once(lambda: self._with_resume_text(text)):
             time.sleep(2 * _SETTLE_SECONDS)
@@ -170,18 +172,18 @@ class LastWords:
 
     @property
     def _speaks_in_order(self) -> bool:
-        """Whether this rank says that the training has stopped in order."""
+        """Whether this rank reports that the training has stopped in order."""
         return self._size == 1 or self._is_first_of_host and self._notices.is_here()
 
     def _wait_until_said(self) -> None:
-        """Waits until the rank that says that the training has stopped in order has closed its files; 15 s at most."""
-        # No rank may be on the host of horovodrun: then rank 0 speaks.
+        """Waits at most 15 s until the rank that reports an orderly stop has closed its files."""
+        # If no rank is on the host of horovodrun, rank 0 reports.
         deadline = time.monotonic() + (_UNHEARD_SECONDS if self._rank == 0 else _PATIENCE_SECONDS)
         while self._notices.get(_SAID) is None and time.monotonic() < deadline:
             time.sleep(max(_POLL_SECONDS, self._size / _ASKED_A_SECOND))
 
     def _claim(self, error: BaseException | None = None) -> bool:
-        """Claims the word unless another rank has it; returns whether this rank has it."""
+        """Makes a claim unless another rank has one; returns whether this rank's claim is valid."""
         with self._lock:
             is_in_order = end_of(error).is_in_order
             if is_in_order:
@@ -203,13 +205,13 @@ class LastWords:
             return self._is_ours
 
     def _say_of(self, error: BaseException) -> bool:
-        """Says what an exception says; returns whether this rank speaks, or has spoken."""
+        """Reports an exception; returns whether this rank reports, or has reported."""
         self._claim(error)
         level = logging.INFO if end_of(error).is_in_order else logging.ERROR
         return self._say_once(lambda: self._sentence(error), level)
 
     def _say_once(self, make: Callable[[], str], level: int = logging.ERROR) -> bool:
-        """Writes the line that `make` returns if this rank has the word; returns whether it speaks, or has spoken."""
+        """Writes the line of `make` if this rank's claim is valid; returns whether it reports, or has reported."""
         with self._lock:
             if self._claim() and not self._over:
                 self._over = True
@@ -234,7 +236,7 @@ class LastWords:
             return text
         try:
             return f"{text}. {within(_RESUME_TEXT_SECONDS, self.resume_text)}"
-        except Exception:  # The error may be about the disk that `resume_text` reads.
+        except Exception:  # `resume_text` may fail with the same disk error that ends the job.
             return text
 
     def _is_of_another_rank(self, error: BaseException) -> bool:
@@ -261,7 +263,7 @@ class LastWords:
     def _of_signal(self, number: int, late: str) -> None:
         self._roll_call.end()
         with self._lock:
-            if error := self._error or self._in_order:  # The main thread is still closing what is open.
+            if error := self._error or self._in_order:  # The main thread is still closing files.
                 self._say_of(error)
             else:
                 self._say_once(lambda: self._with_resume_text(self._roll_call.lost() or self._stopped(number, late)))
@@ -278,24 +280,24 @@ class LastWords:
         return how if self._is_one_host else f"{how}; or a worker of another host has ended"
 
     def _warn_of_launcher(self) -> None:
-        """Says, before horovodrun may kill this process in the middle of a checkpoint, what would be lost."""
+        """Warns before horovodrun may kill this process while it writes a checkpoint."""
         if self._rank == 0 and self._notices.address and not (self._error or self._in_order):
             _log.warning("%s", self._with_resume_text(_NOT_SAVED_YET))
 
 
 @functools.cache
 def of_this_process() -> LastWords:
-    """Returns the `LastWords` of this process; rank and size are those that `horovodrun` has set in the environment."""
+    """Returns the `LastWords` of this process, with rank and size from the environment of `horovodrun`."""
     return LastWords(Notices.of_this_job(), Placement.of_this_process())
 
 
 def name_of(number: int) -> str:
-    """Returns the name of a signal for people, such as `Ctrl-C`."""
+    """Returns the name of a signal for messages, such as `Ctrl-C`."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def _place(error: BaseException) -> str:
-    """Returns ` (FILE:LINE)` of the last line of the traceback that is not in a library; "" if there is none."""
+    """Returns ` (FILE:LINE)` for the last line of the traceback outside libraries; "" if there is none."""
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
 

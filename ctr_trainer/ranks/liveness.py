@@ -1,4 +1,4 @@
-"""Which ranks are alive, by their heartbeats: what each is doing, who is missing, who is lost."""
+"""Heartbeats of the ranks, which show what each rank is doing, and which ranks are missing or lost."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.phases import PHASES
 
 DIRECTORY = ".ranks"
-# int64 step, float64 start of the phase, 16 bytes phase | float64 last sign of life | 64 bytes host.
+# int64 step, float64 start of the phase, 16 bytes phase | float64 time of the heartbeat | 64 bytes host.
 _STATE, _BEAT, _HOST = struct.Struct("<qd16s"), struct.Struct("<d"), struct.Struct("<64s")
 _SIZE = _STATE.size + _BEAT.size + _HOST.size
 _CLOSE_SECONDS = 5.0
@@ -29,10 +29,10 @@ class Beat:
 
     Attributes:
       rank: the rank.
-      step: the global step that the rank is in.
-      phase: the phase that it is in, one of `phases.PHASES`.
-      since: when it entered the phase, in seconds since 1970, by its host's clock.
-      alive: when its process ran last, in seconds since 1970, by its host's clock.
+      step: its current global step.
+      phase: its current phase, one of `phases.PHASES`.
+      since: start of the phase, in seconds since 1970, by its host's clock.
+      alive: time of the heartbeat, in seconds since 1970, by its host's clock.
       host: name of its host.
     """
 
@@ -45,17 +45,17 @@ class Beat:
 
 
 class Heartbeat:
-    """Writes what this rank does to `MODEL_DIR/.ranks/RANK`, which the other ranks read while they wait.
+    """Writes the state of this rank to `MODEL_DIR/.ranks/RANK`, which the other ranks read while they wait.
 
-    A change of phase costs a copy of 32 bytes within the process. A thread writes these bytes to the file every
-    `period` seconds, together with the time, which a stopped process does not do. A file system that hangs holds up
-    only that thread. When a process is stopped or killed, the file is up to `period` seconds old.
+    A change of phase costs a copy of 32 bytes within the process. A thread writes these bytes and the time to the file
+    every `period` seconds, unless the process is stopped. A file system that hangs blocks only this thread. When a
+    process is stopped or killed, the file is up to `period` seconds old.
 
     Args:
       model_dir: directory of the job.
       rank: rank of this process.
       clock: the clock whose phases are written.
-      shared: whether ranks on other hosts must see the file: then it is flushed to the server of the file system.
+      shared: whether ranks on other hosts must see the file; if so, each write is flushed to the file server.
       period: seconds between two writes.
 
     Raises:
@@ -65,10 +65,10 @@ class Heartbeat:
     def __init__(self, model_dir: str, rank: int, clock: Clock, shared: bool = False, period: float = 0.5) -> None:
         os.makedirs(os.path.join(model_dir, DIRECTORY), exist_ok=True)
         self._path = os.path.join(model_dir, DIRECTORY, str(rank))
-        # A new file, so that no rank reads what an earlier run has left.
+        # Create a new file, so that no rank reads the file of an earlier run.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
-        self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115, it is written to until `close`
+        self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115, it stays open until `close`
         self._said = bytearray(_SIZE)
         _HOST.pack_into(self._said, _STATE.size + _BEAT.size, socket.gethostname().encode()[:64])
         self._clock, self._shared, self._period = clock, shared, period
@@ -80,7 +80,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Removes the file: the rank has left the job in order."""
+        """Removes the file, which shows that the rank has left the job in order."""
         self._clock.follow = None
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS)
@@ -96,7 +96,7 @@ class Heartbeat:
 
     def _live(self) -> None:
         while not self._closed.wait(self._period):
-            with contextlib.suppress(OSError):  # If the disk is full, the other ranks see no sign of life.
+            with contextlib.suppress(OSError):  # If the disk is full, the other ranks see no heartbeat.
                 self._write()
         with contextlib.suppress(OSError):
             self._file.close()
@@ -126,14 +126,14 @@ def _text(padded: bytes) -> str:
 
 
 def missing(beats: list[Beat], now: float) -> list[Beat]:
-    """Finds the ranks that the others wait for: ranks whose process stands still, or else ranks with the lowest step.
+    """Finds the ranks that the others wait for: ranks without a recent heartbeat, otherwise ranks with the lowest step.
 
     Args:
       beats: the heartbeats.
       now: seconds since 1970.
 
     Returns:
-      their heartbeats; [] if all ranks wait in one step.
+      the heartbeats of these ranks; [] if all ranks wait in the same step.
     """
     silent = [beat for beat in beats if now - beat.alive > _SILENT_SECONDS]
     if silent or not beats:
@@ -145,13 +145,13 @@ def missing(beats: list[Beat], now: float) -> list[Beat]:
 
 
 def describe_missing(model_dir: str, size: int, own: int | None = None, now: float | None = None) -> str:
-    """Returns a sentence that names the ranks that a job waits for, the phase of each, and since when it lasts.
+    """Returns a sentence that names the ranks that a job waits for, and the phase and its start for each.
 
     Args:
       model_dir: directory of the ranks' heartbeats.
       size: number of ranks.
-      own: the rank that asks; it is not named if it is before its first step. None if no rank asks.
-      now: seconds since 1970; None for this moment.
+      own: the calling rank, which is not named if it is before its first step. None if the caller is not a rank.
+      now: seconds since 1970; None for the current time.
     """
     now = time.time() if now is None else now
     beats = [beat for beat in (read_beat(model_dir, rank) for rank in range(size)) if beat is not None]
@@ -182,27 +182,27 @@ def _describe(beat: Beat, now: float) -> str:
 
 
 class SignsOfLife:
-    """Watches the heartbeats of the ranks, while this one waits for them.
+    """Monitors the heartbeats of the ranks while this rank waits for them.
 
-    It uses the clock of this host only and looks for changes, so the clocks of other hosts need not agree with it, and
-    a file system that shows changes late does no harm. A rank that works has a heartbeat, however long its work takes.
+    It checks for changes by the clock of this host only, so that differing clocks and delays of the file system do no
+    harm. A working rank has heartbeats, however long its work takes.
 
     Args:
       model_dir: directory of the heartbeats.
       size: number of ranks.
-      seconds: time after which a rank without a new heartbeat is lost.
+      seconds: time without a new heartbeat after which a rank is lost.
     """
 
     def __init__(self, model_dir: str, size: int, seconds: float) -> None:
         self._model_dir, self._size, self._seconds = model_dir, size, seconds
-        # By rank: when its process ran last, by the clock of its host; and since when that is known here.
+        # By rank: (time of its last heartbeat by its host's clock, time at which this host first saw it).
         self._seen: dict[int, tuple[float | None, float]] = {}
 
     def problem(self) -> str:
-        """Returns a sentence that says which rank is lost; "" if no rank is known to be lost."""
+        """Returns a sentence that names the lost ranks; "" if there are none."""
         if not self._silent():
             return ""
-        # If this host was stopped too, for example because a virtual machine was moved, the others were as well.
+        # This host may have been suspended itself, for example to move a virtual machine, so check again.
         time.sleep(_AGAIN_SECONDS)
         named = [
             f"rank {beat.rank} on {beat.host} has given no sign of life for {seconds:.0f} s, in {beat.phase} of step "
@@ -212,7 +212,7 @@ class SignsOfLife:
         return f"{'; '.join(named)}: its process is stopped or dead, or its host hangs or is down" if named else ""
 
     def _silent(self) -> list[tuple[Beat, float]]:
-        """Returns the heartbeats that have not changed for too long, and for how many seconds."""
+        """Returns (heartbeat, seconds since its last change) for heartbeats that have not changed for too long."""
         now = time.monotonic()
         found: list[tuple[Beat, float]] = []
         for beat in (read_beat(self._model_dir, rank) for rank in range(self._size)):

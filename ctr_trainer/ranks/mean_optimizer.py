@@ -1,4 +1,4 @@
-"""Optimizers around another optimizer, whose gradients are means over the workers."""
+"""Optimizers that wrap another optimizer, and whose gradients are means over the workers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,9 @@ from ctr_trainer.ranks.dense_exchange import Exchange, from_first_of_host, sum_o
 
 
 class MeanOptimizer(tf1.train.Optimizer):
-    """An optimizer around another optimizer, whose gradients are means of the inner gradients.
+    """An optimizer that wraps another optimizer, and whose gradients are means of the inner gradients.
 
-    Each mean comes with the sum of its weights. So means of means are right however the examples are split:
+    Each mean has the sum of its weights, so that means of means are correct for any split of the examples:
 
         mean = sum_i W_i t_i / sum_i W_i, and 0 if all W are 0
 
@@ -32,7 +32,7 @@ class MeanOptimizer(tf1.train.Optimizer):
         self.weight: tf.Tensor = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        """Does as `tf.compat.v1.train.Optimizer.compute_gradients`; every pair has a gradient."""
+        """Computes gradients like `tf.compat.v1.train.Optimizer.compute_gradients`; every pair has a gradient."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         tensors, self.weight = self._mean([gradient for gradient, _ in pairs], self._optimizer.weight)
         return [(tensor, variable) for tensor, (_, variable) in zip(tensors, pairs, strict=True)]
@@ -42,28 +42,28 @@ class MeanOptimizer(tf1.train.Optimizer):
         return self._optimizer.apply_gradients(*args, **kwargs)
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns the means of the tensors, and the sum of the weights; `weight` is the weight of these tensors."""
+        """Returns the means of the tensors and the sum of the weights; `weight` is the weight of these tensors."""
         raise NotImplementedError(f"{type(self).__name__} must define _mean")
 
 
 class Fused:
     """Tensors fused into one vector per dtype, with a weight as its last element.
 
-    Tensors of less than 32 bits per element become float32.
+    Tensors with less than 32 bits per element are converted to float32.
 
     Args:
-      tensors: list of dense tensors of static shapes.
+      tensors: list of dense tensors with static shapes.
     """
 
     def __init__(self, tensors: list[tf.Tensor]) -> None:
         self._tensors = tensors
-        self._by_dtype: dict[tf.DType, list[int]] = {tf.float32: []}  # Even if no tensor is float32: the weight is.
+        self._by_dtype: dict[tf.DType, list[int]] = {tf.float32: []}  # Always present, for the weight.
         for place, tensor in enumerate(tensors):
             dtype = tensor.dtype.base_dtype
             self._by_dtype.setdefault(dtype if dtype.size >= 4 else tf.float32, []).append(place)
 
     def vectors(self, weight: tf.Tensor | float) -> dict[tf.DType, tf.Tensor]:
-        """Returns a vector per dtype: all tensors of the dtype times the weight, then the weight."""
+        """Returns a vector per dtype, which consists of all tensors of the dtype times the weight, then the weight."""
         vectors = {}
         for dtype, places in self._by_dtype.items():
             parts = [tf.reshape(tf.cast(self._tensors[place], dtype), [-1]) for place in places]
@@ -89,8 +89,8 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
 
     Args:
       inner: the optimizer of one worker, with a `weight`.
-      exchange: see `exchange`; of several workers.
-      fp16: whether Horovod sends float16; the sum is then in float16 too.
+      exchange: the `Exchange` of several workers.
+      fp16: whether Horovod sends float16; the sum is then in float16 as well.
     """
     if exchange.way == "horovod":
         return HorovodOptimizer(inner, fp16)
@@ -100,12 +100,12 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
 class HorovodOptimizer(MeanOptimizer):
     """`hvd.DistributedOptimizer` with `op=hvd.Sum`, around gradients multiplied by this worker's share of the examples.
 
-    Each gradient is reduced by itself, as soon as the backward pass has computed it. Horovod fuses gradients that come
-    together.
+    Each gradient is reduced separately, as soon as the backward pass has computed it. Horovod fuses gradients that are
+    ready at the same time.
 
     Args:
       inner: the optimizer of one worker, with a `weight`.
-      fp16: whether to send float16; the sum is then in float16 too.
+      fp16: whether to send float16; the sum is then in float16 as well.
     """
 
     def __init__(self, inner: Any, fp16: bool = False) -> None:
@@ -121,12 +121,12 @@ class HorovodOptimizer(MeanOptimizer):
 class _ShareOfExamples(MeanOptimizer):
     """Multiplies gradients by this worker's share of all workers' examples; the last pair is the share itself.
 
-    The share is known long before the gradients: the weights are reduced during the forward pass.
+    The share is available long before the gradients, because the weights are reduced during the forward pass.
     """
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
         pairs = super().compute_gradients(*args, **kwargs)
-        return [*pairs, (self._share, self._share)]  # `hvd.DistributedOptimizer` wants one pair at least.
+        return [*pairs, (self._share, self._share)]  # `hvd.DistributedOptimizer` requires at least one pair.
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.name_scope("dense_exchange"):
@@ -136,9 +136,9 @@ class _ShareOfExamples(MeanOptimizer):
 
 
 class HostSumOptimizer(MeanOptimizer):
-    """Sums through memory that the workers of one host share, see `HostSum`; otherwise like `HorovodOptimizer`.
+    """Like `HorovodOptimizer`, but sums in memory that the workers of one host share, see `HostSum`.
 
-    All tensors of a dtype are one vector, with the weight as its last element, so the workers meet once per step.
+    All tensors of a dtype are one vector, with the weight as its last element, so that there is one sum per step.
     """
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -151,8 +151,8 @@ class HostSumOptimizer(MeanOptimizer):
 class HostsOptimizer(MeanOptimizer):
     """Sums like `HostSumOptimizer` within each host, and by `hvd.DistributedOptimizer` between the hosts' first ranks.
 
-    Each host sends one vector, for any number of workers on it. The other ranks of a host wait for their first one in
-    the shared memory, and so all ranks get the same bits.
+    Each host sends one vector, for any number of workers on it. The other ranks of a host wait for the result of their
+    first rank in shared memory, so that all ranks have the same bits.
 
     Args:
       inner: the optimizer of one worker, with a `weight`.
@@ -175,7 +175,7 @@ class HostsOptimizer(MeanOptimizer):
 
 
 class _SumOfHost(MeanOptimizer):
-    """The sums of a host's workers, as vectors, on the first rank of the host.
+    """Sums the gradients of a host's workers, as vectors, on the first rank of the host.
 
     Attributes:
       pairs: (gradient, variable) of the inner optimizer.
@@ -184,7 +184,7 @@ class _SumOfHost(MeanOptimizer):
     """
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns a pair for each vector; the vector itself stands for its variable, whose name Horovod wants."""
+        """Returns a pair for each vector. Horovod needs a variable with a name, for which the vector itself is used."""
         self.pairs = self._optimizer.compute_gradients(*args, **kwargs)
         with tf.name_scope("dense_exchange"):
             self.fused = Fused([gradient for gradient, _ in self.pairs])
@@ -196,9 +196,9 @@ class _SumOfHost(MeanOptimizer):
 def _in_turn(
     vectors: dict[tf.DType, tf.Tensor], call: Callable[[tf.Tensor, str], tf.Tensor]
 ) -> dict[tf.DType, tf.Tensor]:
-    """Returns what call(vector, name of its dtype) makes of each vector, one after another.
+    """Returns call(vector, name of its dtype) for each vector, executed one after another.
 
-    Otherwise a session with one thread would wait in one call while the session of another rank waits in another call.
+    In any order, a session with one thread could wait in one call while the session of another rank waits in another.
     """
     found: dict[tf.DType, tf.Tensor] = {}
     for dtype, vector in vectors.items():

@@ -1,4 +1,4 @@
-"""Which rank this process is, the notices that the ranks of a job leave for each other, and who ended without one."""
+"""Short texts that ranks share by the server of horovodrun, and the detection of ranks that ended without an error."""
 
 import contextlib
 import dataclasses
@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import psutil
 
-# Each process that `launch` has started has it in its environment, as JOB.START.
+# Environment variable of each process that `launch` has started, of the form JOB.START.
 ATTEMPT = "CTR_TRAINER_ATTEMPT"
 _SCOPE = "ctr_trainer"
-# With a shorter timeout, a busy server would meet a broken connection and print a traceback.
+# With a shorter timeout, connections to a busy server would break, for which it prints tracebacks.
 _SECONDS, _SILENT_SECONDS = 10.0, 30.0
 _SIGNED = "hmac-sha256:"
 _ANSWER_SECONDS = 1.5
@@ -26,7 +26,7 @@ _WITHOUT_MESSAGE = "without an error message: it was killed, as the system does 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A rank among all ranks, and among the ranks of its host.
+    """The rank of a process, and the ranks on its host.
 
     Attributes:
       rank, size: the rank, and the number of ranks.
@@ -49,7 +49,7 @@ class Placement:
 
     @property
     def job(self) -> str:
-        """Name of the job that `launch` has started this process for; "" without it."""
+        """Name of the job if `launch` has started this process; otherwise ""."""
         return os.environ.get(ATTEMPT, "").partition(".")[0]
 
     @property
@@ -64,19 +64,18 @@ class Placement:
 
 
 class Notices:
-    """Texts by key, the same for all ranks on all hosts.
+    """A key-value store of short texts that all ranks on all hosts share.
 
-    They are kept by the server that `horovodrun` runs for its ranks to find each other; a request takes about a
-    millisecond. If the server does not answer in time, nothing is kept and nothing is found for 30 s; with another
-    launcher, nothing ever is.
+    The texts are stored by the rendezvous server of `horovodrun`; a request takes about a millisecond. If the server
+    does not answer in time, no text is stored or found for 30 s. With another launcher, no text is ever stored.
 
-    That server accepts texts from any program. So texts are signed once the ranks share a secret, and from then on a
-    text without a valid signature is ignored.
+    The server accepts texts from any program. Therefore texts are signed after the ranks share a secret, and from then
+    on texts without a valid signature are ignored.
 
     Caveat: any program that reaches the server can still remove or replace a text, which is then missing.
 
     Args:
-      address: `host:port` of the server; "" for none; also an attribute.
+      address: `host:port` of the server; "" for none. It is also an attribute.
     """
 
     def __init__(self, address: str) -> None:
@@ -85,16 +84,16 @@ class Notices:
 
     @classmethod
     def of_this_job(cls) -> "Notices":
-        """Returns the Notices of the job for which `horovodrun` has started this process, one for the whole process."""
+        """Returns the Notices of the job of this process, the same object in the whole process."""
         address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT"))
         return _of(f"{address}:{port}" if address and port else "")
 
     def sign(self, secret: str) -> None:
-        """Signs all further texts with a secret that all ranks have, and ignores other texts."""
+        """Signs all further texts with a secret that all ranks share, and ignores other texts."""
         self._secret = secret.encode()
 
     def is_here(self) -> bool:
-        """Returns whether the server runs on this host."""
+        """Whether the server runs on this host."""
         try:
             socket.create_server(
                 (self.address.rpartition(":")[0], 0)
@@ -104,13 +103,13 @@ class Notices:
         return True
 
     def put(self, key: str, text: str) -> None:
-        """Keeps a text under `key`, in place of an earlier one."""
+        """Stores a text under `key`, replacing an earlier text."""
         signed = f"{_SIGNED}{self._signature(key, text)} {text}" if self._secret else text
         with contextlib.suppress(OSError):
             self._ask("PUT", key, signed.encode())
 
     def get(self, key: str) -> str | None:
-        """Returns the text under `key`; None if there is no text, or no signed text."""
+        """Returns the text under `key`; None if there is no text, or if it has no valid signature."""
         try:
             found = self._ask("GET", key)
         except OSError:
@@ -120,14 +119,14 @@ class Notices:
         text = found.decode(errors="replace")
         is_signed = text.startswith(_SIGNED)
         signature, _, signed = text.removeprefix(_SIGNED).partition(" ")
-        if not self._secret:  # Another rank may have the secret a moment earlier.
+        if not self._secret:  # Another rank may have received the secret earlier.
             return signed if is_signed else text
         if not is_signed or not hmac.compare_digest(signature.encode(), self._signature(key, signed).encode()):
             return None
         return signed
 
     def is_missing(self, key: str) -> bool:
-        """Returns whether the server has no text under `key`, signed or not; False if the server does not answer."""
+        """Whether the server has no text under `key`, signed or not; False if the server does not answer."""
         try:
             return self._ask("GET", key) is None
         except OSError:
@@ -137,14 +136,14 @@ class Notices:
         return hmac.digest(self._secret, f"{key}\0{text}".encode(), "sha256").hex()
 
     def _ask(self, method: str, key: str, body: bytes | None = None) -> bytes | None:
-        """Returns the server's answer; None if it has no text under `key`.
+        """Sends a request and returns the server's answer; None if it has no text under `key`.
 
         Raises:
           OSError: the server does not answer.
         """
         if not self.address or time.monotonic() < self._silent_until:
             raise ConnectionRefusedError(self.address)
-        path = "/".join(["", _SCOPE, urllib.parse.quote(key, safe="")])  # The server takes two parts, no more.
+        path = "/".join(["", _SCOPE, urllib.parse.quote(key, safe="")])  # The server requires exactly two parts.
         for is_last in (False, True):
             try:
                 with contextlib.closing(http.client.HTTPConnection(self.address, timeout=_SECONDS)) as connection:
@@ -153,12 +152,12 @@ class Notices:
                     if answer.status in (http.client.OK, http.client.NOT_FOUND):
                         return answer.read() if answer.status == http.client.OK else None
             except TimeoutError:
-                self._silent_until = time.monotonic() + _SILENT_SECONDS  # Another request would wait as long.
+                self._silent_until = time.monotonic() + _SILENT_SECONDS  # Another request would time out as well.
                 raise
             except (OSError, http.client.HTTPException) as error:
                 if is_last:
                     raise ConnectionError(str(error)) from error
-            # The server closes a connection whose request does not come within 3 s, as on a busy machine.
+            # The server closes a connection if the request does not arrive within 3 s, as on a busy machine.
         raise ConnectionError(f"{self.address} refuses a request")
 
 
@@ -168,11 +167,11 @@ def _of(address: str) -> Notices:
 
 
 class RollCall:
-    """Distinguishes a rank that was killed from ranks that end because of it.
+    """Distinguishes ranks that were killed from ranks that end because of them.
 
     Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
-    too, and names the ranks of its own host whose process has ended without doing so. A process that is stopped cannot
-    end by itself, so it is killed.
+    it ends, and names the ranks of its host whose process has ended without writing this. A stopped process cannot end
+    itself, so it is killed.
 
     Args:
       notices: `Notices` of the job.
@@ -184,7 +183,7 @@ class RollCall:
         self.introduce()
 
     def introduce(self) -> None:
-        """Writes which process this rank is."""
+        """Writes the process and the host of this rank."""
         if self._placement.size > 1:
             self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
 
@@ -193,17 +192,17 @@ class RollCall:
         self._notices.put(f"ends.{self._placement.rank}", "")
 
     def end(self) -> None:
-        """Writes that this rank ends, and which processes of its host have ended without an error message."""
+        """Writes that this rank ends, and the ranks of its host that have ended without an error message."""
         self.leave()
         self._name_those_gone(_kill_if_stopped)
 
     def is_one_lost(self) -> bool:
-        """Returns whether a rank has ended without an error message; call it only while no rank may end in order."""
+        """Whether a rank has ended without an error message. Call it only while no rank may end in order."""
         self._name_those_gone()
         return bool(self._ranks_of("lost"))
 
     def lost(self) -> str:
-        """Returns a sentence that names the ranks that ended without an error message, or ""; call it after `end`."""
+        """Returns a sentence that names the ranks that ended without an error message, or "". Call it after `end`."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not (lost := self._ranks_of("lost")):
             if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._placement.size:
@@ -216,9 +215,9 @@ class RollCall:
         return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_MESSAGE}"
 
     def unheard(self) -> str:
-        """Returns a sentence that names the ranks that have never written anything; "" if there are none."""
+        """Returns a sentence that names the ranks that have never written a text; "" if there are none."""
         others = [rank for rank in range(self._placement.size) if rank != self._placement.rank]
-        # A text that is not signed counts: this rank may have the secret a moment before another one.
+        # Unsigned texts count, because this rank may have received the secret before another one.
         unheard = [str(rank) for rank in others if self._notices.is_missing(f"process.{rank}")]
         if not unheard:
             return ""
@@ -226,7 +225,7 @@ class RollCall:
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
 
     def _name_those_gone(self, has_gone_too: Callable[[int, int], bool] = lambda process, rank: False) -> None:
-        """Writes which processes of this host have ended without an error message, or count as such."""
+        """Writes the ranks of this host that ended without an error message, or for which `has_gone_too` is True."""
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             if host != socket.gethostname():
@@ -236,17 +235,17 @@ class RollCall:
                 self._notices.put(f"lost.{rank}", "")
 
     def _ranks_of(self, kind: str) -> list[int]:
-        """Returns the ranks that have such a notice."""
+        """Returns the ranks that have a notice of this kind."""
         return [rank for rank in range(self._placement.size) if self._notices.get(f"{kind}.{rank}") is not None]
 
     def _process(self, rank: int) -> tuple[str, str]:
-        """Returns a rank's process id as text, and its host; "" for what is not known."""
+        """Returns a rank's process id, as text, and its host; each is "" if unknown."""
         process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
         return process, host
 
 
 def _kill_if_stopped(process: int, rank: int) -> bool:
-    """Kills the process of a rank if it is stopped, for example by SIGSTOP; returns whether it was."""
+    """Kills the process of a rank if it is stopped, for example by SIGSTOP; returns whether it was stopped."""
     with contextlib.suppress(psutil.Error):
         found = psutil.Process(process)
         if found.status() == psutil.STATUS_STOPPED and found.environ().get("HOROVOD_RANK") == str(rank):

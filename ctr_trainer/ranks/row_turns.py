@@ -1,4 +1,4 @@
-"""The order in which the workers of a host look up and step the rows that they share."""
+"""The order in which the workers of a host look up and update the rows that they share."""
 
 import contextlib
 import uuid
@@ -10,17 +10,17 @@ from ctr_trainer.ranks.host_sum import HostPeers
 
 
 class RowTurns(Protocol):
-    """When a worker may use the rows that it shares with other workers."""
+    """Controls when a worker may use the rows that it shares with other workers."""
 
     def to_look_up(self) -> contextlib.AbstractContextManager:
-        """Returns the context manager to look a batch's rows up within."""
+        """Returns the context manager in which to look up the rows of a batch."""
 
     def to_step(self) -> contextlib.AbstractContextManager:
-        """Returns the context manager to step the rows of a step within."""
+        """Returns the context manager in which to update the rows of a step."""
 
 
 class AsTheyCome:
-    """Workers use shared rows at any moment: two equal runs end with different models."""
+    """Workers use shared rows at any time, so that equal runs may result in different models."""
 
     def to_look_up(self) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
@@ -30,13 +30,14 @@ class AsTheyCome:
 
 
 class ByRank:
-    """In each step all workers look their rows up, then they step rows one after another in the order of their ranks.
+    """In each step, all workers look up their rows, then update them one after another in rank order.
 
-    A worker steps its rows when all workers have looked theirs up, and looks up again when all have stepped theirs. So
-    two equal runs end with equal models, however fast each worker is. Without a fixed order, sums of floating-point
-    numbers differ in their last bits, and a lookup may or may not see the step of another worker.
+    A worker updates its rows after all workers have looked up theirs, and looks up rows again after all have updated
+    theirs. Therefore equal runs result in equal models, whatever the speed of each worker. Without a fixed order, sums
+    of floating-point numbers differ in their last bits, and a lookup may or may not see the update of another worker.
 
-    All workers call `to_look_up` and `to_step` equally often and in the same order. A collective to make.
+    All workers must call `to_look_up` and `to_step` equally often and in the same order. The constructor is a
+    collective.
     """
 
     def __init__(self) -> None:
@@ -51,15 +52,15 @@ class ByRank:
 
     @contextlib.contextmanager
     def to_look_up(self) -> Iterator[None]:
-        self._hear(self._awaited, "look their rows up once all have stepped the rows of the last step")
+        self._hear(self._awaited, "must update the rows of the last step before any worker looks up rows")
         yield
         self._peers.tell()
         self._awaited = self._others
 
     @contextlib.contextmanager
     def to_step(self) -> Iterator[None]:
-        self._hear(self._awaited, "look up the rows of this step before any worker steps rows")
-        self._hear(self._before, "step their rows before this one")
+        self._hear(self._awaited, "must look up the rows of this step before any worker updates rows")
+        self._hear(self._before, "must update their rows before this one")
         yield
         self._peers.tell()
         self._awaited = tuple(self._after)
@@ -73,6 +74,6 @@ def row_turns(by_rank: bool) -> RowTurns:
     """Returns `ByRank` or `AsTheyCome`. A collective.
 
     Args:
-      by_rank: whether the workers of each host share rows, and are to use them in a fixed order.
+      by_rank: whether the workers of each host share rows and use them in a fixed order.
     """
     return ByRank() if by_rank else AsTheyCome()

@@ -1,4 +1,4 @@
-"""Signals of a worker: the first SIGTERM or SIGINT has its training stop and save, the second one ends it at once."""
+"""Handles SIGTERM and SIGINT: the first signal makes a training stop and save, the second one ends it immediately."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ from types import FrameType
 from ctr_trainer.ranks.stopping import Stopping
 
 ABORT_SECONDS = int(signal.SIGABRT)
-# A scheduler and horovodrun may both pass on the same request; later signals count as a second request.
+# Signals within this time count as one request, which both a scheduler and horovodrun may forward.
 _SAME_SECONDS = 1.0
 _WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
 _CLOSING_SECONDS = 3.0
@@ -22,12 +22,12 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 def delay_abort() -> None:
     """Delays an abort of this process by 6 s, in which its other threads continue.
 
-    If a rank is lost in the middle of an exchange, another rank may receive the rest of one message followed by the
-    next one: a thread of Gloo raises `gloo::EnforceNotMet`, which nobody catches, and C++ aborts the process. Meanwhile
-    `horovodrun` asks the ranks to end, and within these seconds `LastWords` says which rank was lost.
+    If a rank is lost during an exchange, another rank may receive the rest of one message followed by the next one. A
+    thread of Gloo then raises `gloo::EnforceNotMet`, which is not caught, and C++ aborts the process. Meanwhile
+    `horovodrun` asks the ranks to end, and within these seconds `LastWords` reports the lost rank.
 
-    The handler of SIGABRT is the C library's own `sleep`: it takes no lock and runs no Python, so that it cannot hang,
-    whatever the process has aborted for. It gets the signal's number, 6, as its seconds.
+    The handler of SIGABRT is `sleep` of the C library, which takes no lock and runs no Python, so that it cannot hang,
+    whatever the cause of the abort. Its argument, the seconds, is the number of the signal, 6.
     """
     library = ctypes.CDLL(None)
     library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -35,26 +35,26 @@ def delay_abort() -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised in the main thread like Ctrl-C: files are closed, and drafts of files are removed."""
+    """Raised in the main thread on SIGTERM, like KeyboardInterrupt, so that files are closed and drafts removed."""
 
 
 class StopSignals:
-    """What the process does on SIGTERM and SIGINT (Ctrl-C).
+    """Handles SIGTERM and SIGINT (Ctrl-C) of this process.
 
-    While a training runs that can stop in order, the first signal asks it to stop. Another signal ends the process at
-    once, and so does the end of `grace_secs`. If no such training runs, SIGTERM raises `Terminated` and SIGINT raises
-    KeyboardInterrupt in the main thread; a process that does not end within 3 s of a SIGTERM, because its main thread
-    is in a collective, is ended. A process whose training has stopped and is saved gets the same 3 s to close its
-    files, and nothing is raised.
+    If a training is running that can stop in order, the first signal asks it to stop. A second signal, or the end of
+    `grace_secs`, ends the process immediately. If no such training is running, SIGTERM raises `Terminated` and SIGINT
+    raises KeyboardInterrupt in the main thread. If the process does not end within 3 s of a SIGTERM, because its main
+    thread is in a collective, it is ended. A process whose training has stopped and is saved has the same 3 s to close
+    its files, and nothing is raised.
 
     Args:
-      say: f(number, late) that says why the process ends now; `late` is "", or says that a training took too long.
+      say: f(number, late) that reports why the process ends; `late` is "", or states that a training took too long.
       warn: f(), called if a training has not stopped after 4 s.
-      is_one_lost: f() -> whether a rank was lost: then horovodrun ends the other ranks, and they cannot stop in order.
-      is_ignored_after: whether SIGTERM is ignored once the block of `handled` has ended.
+      is_one_lost: f() -> whether a rank was lost. If so, horovodrun ends the other ranks, which cannot stop in order.
+      is_ignored_after: whether SIGTERM is ignored after the block of `handled`.
 
     Attributes:
-      has_failed: whether the work has failed and the process is closing its files: then a signal ends it at once.
+      has_failed: whether the work has failed and the process is closing its files; a signal then ends it immediately.
       is_saved: whether the training has stopped in order and is saved, and the process is closing its files.
     """
 
@@ -77,18 +77,18 @@ class StopSignals:
 
     @property
     def have_come(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal was received."""
         return self._first is not None
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Handles the signals within the block, whatever the main thread waits for."""
+        """Handles the signals within the block, even while the main thread waits."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         self._begin()
-        # Python runs handlers in the main thread, which may be inside TensorFlow. Only the signal's number is written
-        # at once; a thread reads it.
+        # Python runs handlers in the main thread, which may be busy in TensorFlow. Only the signal's number is written
+        # to the pipe immediately, and a thread reads it.
         read, write = os.pipe()
         os.set_blocking(write, False)
         numbers = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
@@ -106,7 +106,7 @@ class StopSignals:
             os.close(write)
 
     def hand_to(self, stopping: Stopping, grace_secs: float) -> None:
-        """Has a first signal ask `stopping` to stop from now on; does nothing if `grace_secs` is 0."""
+        """Makes the first signal ask `stopping` to stop; does nothing if `grace_secs` is 0."""
         if not grace_secs:
             return
         self._stopping, self._grace_secs = stopping, grace_secs
@@ -114,7 +114,7 @@ class StopSignals:
             stopping.ask(self._first)
 
     def keep(self) -> None:
-        """Has a signal end the process from now on: the training is saved, or has failed."""
+        """Makes signals end the process, after the training is saved or has failed."""
         self._stopping = None
 
     def _in_main_thread(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Has the ranks of a training stop after the same step."""
+"""Stops the ranks of a training after the same step."""
 
 import threading
 import time
@@ -10,23 +10,23 @@ from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.system.processes.watchdog import Watchdog
 
 _PERIOD_SECONDS, _SETTLE_SECONDS = 1.0, 0.7
-# At most this number of ranks ask the server of the notices within a second.
+# The largest number of requests of all ranks per second to the server of the notices.
 _ASKED_A_SECOND = 200
 _CLOSE_SECONDS = 1.0
-_ASKED, _BEGUN = range(2)  # Rows of what the ranks tell each other.
+_ASKED, _BEGUN = range(2)  # Rows of the array that the ranks sum.
 
 
 class Stopping:
-    """Stops a training once one of its ranks was asked to: after the same step on all of them.
+    """Stops a training after the same step on all ranks, after one of them was asked to stop.
 
-    A thread of each rank looks about once a second, while steps run, for a notice that a rank was asked. Once it finds
-    a notice, its rank begins no further step until all ranks have told, in a collective, which step they have begun
-    last. The latest of these steps is the last one: every rank can reach it, and no rank has passed it.
+    A thread of each rank checks about once a second, while steps run, for a notice that a rank was asked. When it finds
+    a notice, its rank begins no further step until all ranks have exchanged, in a collective, the steps that they have
+    begun last. The training ends after the latest of these steps, which every rank can reach and no rank has passed.
 
-    The threads look for a notice and use no collective until then: if a rank is killed during a collective that runs
-    concurrently with a step, Gloo aborts the remaining ranks before they can say which rank is lost.
+    The threads check for a notice, because a collective that runs concurrently with a step is dangerous: if a rank is
+    killed during it, Gloo aborts the remaining ranks before they can report the lost rank.
 
-    A lone worker needs no thread.
+    A lone worker does not need a thread.
 
     Args:
       rank, size: rank of this worker, and number of workers.
@@ -35,12 +35,12 @@ class Stopping:
       all_sum: f(int64[2, size]) -> the sum of all ranks' arrays; called once, by the thread or at the end.
       watchdog: `Watchdog` of this process.
       is_one_lost: f() -> whether a rank was lost, so that horovodrun ends the other ranks.
-      period: seconds between two looks.
+      period: seconds between two checks.
 
     Attributes:
       explain: f() -> the ranks that the others wait for, in brackets; "" if none is known.
-      signal: number of the signal that the training stops for, once all ranks know; 0 until then.
-      asked: the ranks that were asked by then.
+      signal: number of the signal that stops the training, after all ranks know it; 0 before.
+      asked: the ranks that had been asked at this time.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Stopping:
         self._own = np.zeros(2, np.int64)
         self._last: int | None = None
         self._has_told = False
-        # The thread of the steps also takes the lock in its signal handler, which may interrupt it while it holds it.
+        # The lock is reentrant, as a signal handler may take it in the training thread while that thread holds it.
         self._lock, self._holds = threading.RLock(), False
         self._woken, self._leaving, self._over = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._agree, name="stopping", daemon=True)
 
     @property
     def is_asked(self) -> bool:
-        """Whether this rank knows that one was asked; all know within a second or two."""
+        """Whether this rank knows that a rank was asked to stop; all ranks know it within a second or two."""
         return self._holds
 
     def begin(self, step: int) -> None:
@@ -81,10 +81,10 @@ class Stopping:
             self._thread.start()
 
     def ask(self, signal: int) -> None:
-        """Asks all ranks to stop; callable from any thread and repeatedly.
+        """Asks all ranks to stop. It may be called from any thread and repeatedly.
 
         Args:
-          signal: number of the signal to stop for.
+          signal: number of the signal that was received.
         """
         with self._lock:
             self._own[_ASKED] = signal
@@ -93,7 +93,7 @@ class Stopping:
         self._woken.set()
 
     def done(self, step: int) -> bool:
-        """Returns whether the training stops after this step, which was just done; may wait for the other ranks."""
+        """Returns whether the training stops after this step, which is completed; may wait for the other ranks."""
         with self._lock:
             if not self._holds:
                 self._own[_BEGUN] = step + 1
@@ -103,7 +103,7 @@ class Stopping:
         return self._last is not None and step >= self._last
 
     def leave(self) -> int:
-        """Ends the thread when the training has ended in order; returns `signal`. A collective."""
+        """Ends the thread after the training has ended in order; returns `signal`. A collective."""
         self._leaving.set()
         self._woken.set()
         if self._size > 1:
@@ -114,7 +114,7 @@ class Stopping:
         return self.signal
 
     def close(self) -> None:
-        """Ends the thread, also after an error; waits at most one second for the other ranks."""
+        """Ends the thread, even after an error; waits at most one second for the other ranks."""
         self._leaving.set()
         self._woken.set()
         if self._thread.is_alive():
@@ -129,30 +129,30 @@ class Stopping:
                 self._woken.clear()
             with self._lock:
                 self._holds = True
-            time.sleep(min(_SETTLE_SECONDS, self._period))  # Then it is known if horovodrun asks because of a loss.
+            time.sleep(min(_SETTLE_SECONDS, self._period))  # Wait until it is known whether a rank was lost.
             if not self._is_one_lost():
                 if self._own[_ASKED]:
                     threading.Thread(target=self._repeat, name="stopping notice", daemon=True).start()
                 self._tell()
-        except Exception:  # Another rank has ended: the training thread meets the same error, and reports it.
+        except Exception:  # If another rank has ended, the training thread gets the same error, and reports it.
             pass
         finally:
             self._over.set()
 
     def _is_asked_for(self) -> bool:
-        """Returns whether this rank was asked, or another rank has left a notice that it was."""
+        """Whether this rank was asked to stop, or there is a notice that another rank was."""
         if self._own[_ASKED]:
             self._notices.put(self._key, str(self._rank))
             return True
         return self._notices.get(self._key) is not None
 
     def _repeat(self) -> None:
-        """Repeats the notice until all ranks have told: another program may have removed it from the server."""
+        """Repeats the notice until all ranks know it, because another program may remove it from the server."""
         while not self._over.wait(self._period):
             self._notices.put(self._key, str(self._rank))
 
     def _tell(self) -> None:
-        """Tells the other ranks the last step of this rank, and waits for theirs. A collective."""
+        """Exchanges the last begun step with the other ranks. A collective."""
         self._has_told = True
         own = np.zeros((len(self._own), self._size), np.int64)
         own[:, self._rank] = self._own

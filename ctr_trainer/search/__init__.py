@@ -1,1 +1,1 @@
-"""Search: trials of other settings on the same converted data, with Optuna."""
+"""Hyperparameter search with Optuna: trials of different settings on the same converted data."""

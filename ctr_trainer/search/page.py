@@ -1,4 +1,4 @@
-"""The page of a search: one HTML file without scripts that needs no network."""
+"""The report page of a search: one HTML file without scripts and external resources."""
 
 import dataclasses
 import html as markup
@@ -29,8 +29,8 @@ class Point:
     Attributes:
       number: number of the trial.
       value: value of the metric.
-      texts: values of the parameters by flag; {} for the user's own settings.
-      is_complete: whether it was not stopped early.
+      texts: values of the parameters by flag; {} for the user's settings.
+      is_complete: False if the trial was stopped early.
     """
 
     number: int
@@ -51,12 +51,12 @@ def html(
     Args:
       found: the figures of `results.Found`, by name.
       rows: the table of the trials, the best one first.
-      importances: importance by flag, between 0 and 1.
+      importances: importance by flag, from 0 to 1.
       points: the trials that have a value.
-      is_max: whether a greater value is better.
+      is_max: whether a larger value is better.
     """
     metric = found["metric"]
-    own = "" if found["own_value"] is None else f"; the given settings reach {found['own_value']:.6g}"
+    own = "" if found["own_value"] is None else f"; your settings reach {found['own_value']:.6g}"
     best = next(point for point in points if point.number == found["best_trial"])
     bars = "".join(
         f'<div class="bar"><span>{_e(name)}</span><i style="width:{100 * share:.1f}%"></i>{share:.1%}</div>'
@@ -68,19 +68,19 @@ def html(
 <html lang="en"><head><meta charset="utf-8"><title>search by {_e(metric)}</title><style>{_STYLE}</style></head><body>
 <h1>Search by {_e(metric)}</h1>
 <p>The best value on the validation data is <b>{found["value"]:.6g}</b>, in trial {found["best_trial"]}{own}.
-{found["trials"]} trials have ended: {found["stopped"]} were stopped early, {found["failed"]} failed. Together they
-trained on {found["rows"]:,} examples.
-The flagfile <code>{_e(found["flagfile"])}</code> trains the best settings.</p>
+{found["trials"]} trials have ended, of which {found["stopped"]} were stopped early and {found["failed"]} failed. In
+total they trained on {found["rows"]:,} examples.
+To train with the best settings, use the flagfile <code>{_e(found["flagfile"])}</code>.</p>
 <h2>Importance of each setting</h2>
-<p>The share of a setting in what tells the best quarter of the trials from all trials (PED-ANOVA). A setting without
-importance may keep its value.</p>
-{bars or "<p>There are too few trials to tell.</p>"}
+<p>The share of a setting in the difference between the best quarter of the trials and all trials (PED-ANOVA). A setting
+of low importance does not need to be changed.</p>
+{bars or "<p>There are too few trials to compute the importance.</p>"}
 <h2>Trials</h2>
-<p>Orange: the best trial, and the best value so far; blue: trained to the end; grey: stopped early, with the value that
-it had.</p>
+<p>Orange: the best trial, and the best value so far; blue: trained to the end; grey: stopped early, with the last
+value.</p>
 <div class="plots">{_over_time(points, best, metric, is_max)}{plots}</div>
 <h2>Table</h2>
-<p>An empty setting is the given one.</p>
+<p>Empty cells are your settings.</p>
 <div class="scroll"><table>{_table(rows)}</table></div>
 </body></html>
 """
@@ -116,7 +116,7 @@ def _over_time(points: Sequence[Point], best: Point, metric: str, is_max: bool) 
 
 
 def _of_parameter(name: str, points: Sequence[Point], best: Point, metric: str) -> str:
-    """Returns the plot of the metric over a parameter: numbers by their rank order, since ranges may be by factors."""
+    """Returns the plot of the metric over a parameter. Values are sorted and evenly spaced, as ranges may be log."""
     having = [point for point in points if name in point.texts]
     values = [point.texts[name] for point in having]
     try:
@@ -142,7 +142,7 @@ def _kind(point: Point, best: Point) -> str:
 
 
 def _described(point: Point) -> str:
-    return ", ".join(f"{name}={text}" for name, text in point.texts.items()) or "the given settings"
+    return ", ".join(f"{name}={text}" for name, text in point.texts.items()) or "your settings"
 
 
 def _scaled(values: Sequence[float], size: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a trial trains: the user's settings with some flags changed, as the flags of a `train`."""
+"""The plans of the trials: the user's settings with some flags changed, as flags of `train`."""
 
 import dataclasses
 import hashlib
@@ -19,25 +19,25 @@ from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
-# The objective if the user names no best_metric: unlike AUC, it also counts whether probabilities are right.
+# The objective if the user sets no best_metric. Unlike AUC, it also measures the calibration of the probabilities.
 OBJECTIVE = "logloss"
-# What a trial has of its own. Nothing but its best evaluation is wanted of it, so it saves no other checkpoints.
+# Settings that each trial has itself. Only its best evaluation is needed, so a trial saves no other checkpoints.
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps")
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs")
-# Evaluations in an epoch if the user says nothing about evaluations.
+# Number of evaluations per epoch if the user does not set it.
 _EVALUATIONS = 2
-# The recipe by which `train` chooses for the data what is not given. The first trial leaves that to `train`; the others
-# have the fixed defaults in its place.
+# The recipe by which `train` chooses settings for the data. The first trial uses it; the other trials have the fixed
+# defaults instead.
 _BY_THE_DATA = "data"
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialPlan:
-    """The settings of a training.
+    """The settings of one training.
 
     Attributes:
       experiment, evaluation, metrics: settings of `train`.
-      given: names of the flags that the user gave.
+      given: names of the flags that the user set.
     """
 
     experiment: Experiment
@@ -56,7 +56,7 @@ class TrialPlan:
         return self.evaluation.best_metric or OBJECTIVE
 
     def texts(self) -> dict[str, str]:
-        """Returns all flags that the user gave, and all that differ from their defaults, as texts."""
+        """Returns the texts of all flags that the user set or that differ from their defaults."""
         values: dict[str, Any] = {}
         for group in (self.experiment, self.evaluation, self.metrics):
             own = by_flag(group)
@@ -64,15 +64,15 @@ class TrialPlan:
         return {name: _text(value) for name, value in values.items() if value is not None}
 
     def with_flags(self, texts: Mapping[str, str]) -> "TrialPlan":
-        """Returns the plan with other flags, as the command line would read them.
+        """Returns the plan with other flags, parsed like the command line.
 
-        Another optimizer has none of the settings of the optimizer that it replaces; so it is with a schedule.
+        If a flag replaces the optimizer or the schedule, the settings of the previous one are dropped.
 
         Args:
-          texts: values by flag; `model_params=NAME` sets one of a model's own params.
+          texts: values by flag; `model_params=NAME` sets one of the model's params.
 
         Raises:
-          UserError: there is no such flag, or a value is refused.
+          UserError: there is no such flag, or a value is invalid.
         """
         values = flags.define(GROUPS)
         named = [(flag.partition("="), text) for flag, text in texts.items()]
@@ -105,8 +105,8 @@ class TrialPlans:
 
     Attributes:
       own: the user's settings, which the first trial trains.
-      space: what the other trials vary.
-      epoch_rows: examples of the training data.
+      space: the search space of the other trials.
+      epoch_rows: number of examples in the training data.
     """
 
     own: TrialPlan
@@ -114,13 +114,13 @@ class TrialPlans:
     epoch_rows: int
 
     def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
-        """Returns the plan of a trial: its evaluations are equally many examples apart in all but the first.
+        """Returns the plan of a trial. All trials except the first evaluate after the same numbers of examples.
 
         Args:
-          texts: values of the parameters by flag; None for the user's own settings.
+          texts: values of the parameters by flag; None for the user's settings, in the first trial.
 
         Raises:
-          UserError: the settings are refused.
+          UserError: the settings are invalid.
         """
         if texts is None:
             plan = self._first()
@@ -132,7 +132,7 @@ class TrialPlans:
         return plan
 
     def _first(self) -> TrialPlan:
-        """Returns the plan of the first trial: as given, and with evaluations if `train` would have none."""
+        """Returns the plan of the first trial: the user's settings, with evaluations if they have none."""
         own = self.own
         if own.experiment.model.recipe == _BY_THE_DATA:
             chosen = choices(Facts(rows=self.epoch_rows, has_validation=True, model=own.experiment.model.model))
@@ -152,7 +152,7 @@ class TrialPlans:
         return dataclasses.replace(evaluation, every_n_steps=max(round(rows / step_rows), 1))
 
     def fingerprint(self) -> str:
-        """Returns a name for the study: equal for equal settings and spaces, on whichever host."""
+        """Returns the name of the study, which is the same for equal settings and spaces on any host."""
         own = alike(self.own.experiment) | alike(self.own.evaluation) | alike(self.own.metrics)
         known = {name: value for name, value in own.items() if name not in (*_OF_A_TRIAL, *_PERIODS)}
         given = sorted(self.own.given & set(known))
@@ -161,13 +161,13 @@ class TrialPlans:
 
 
 def trial_flags(plan: TrialPlan, model_dir: str) -> list[str]:
-    """Returns the lines of the flagfile of a trial, which keeps nothing but its best checkpoint and its last one."""
+    """Returns the lines of a trial's flagfile, with which only the best and the last checkpoint are kept."""
     texts = _without(plan.texts(), (*_OF_A_TRIAL, *_PERIODS))
     return _lines({**texts, "save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir})
 
 
 def found_flags(plan: TrialPlan, model_dir: str) -> list[str]:
-    """Returns the lines of the flagfile that trains what a trial has trained."""
+    """Returns the lines of a flagfile with a trial's settings."""
     return _lines({**_without(plan.texts(), ("model_dir", "resume_from")), "model_dir": model_dir})
 
 

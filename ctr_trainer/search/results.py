@@ -1,4 +1,4 @@
-"""What a search leaves: a flagfile of the best trial, a table of all trials, and a page."""
+"""Writes the results of a search: a flagfile of the best trial, a table of all trials, and a page."""
 
 import csv
 import dataclasses
@@ -16,7 +16,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 FLAGS, TABLE, PAGE = "best.flags", "trials.csv", "search.html"
 FILES = (FLAGS, TABLE, PAGE)
-# Names of what a trial records in the storage.
+# Names of the attributes of a trial in the storage.
 OWN, TEXTS, FAILURE, STOPPED = "own", "texts", "failure", "stopped"
 METRICS, EVALUATIONS, ROWS, SECONDS = "metrics", "evaluations", "rows", "seconds"
 _LEAST_TRIALS, _SHOWN = 6, 10
@@ -25,16 +25,16 @@ _State = optuna.trial.TrialState
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
       metric: metric by which trials were compared.
       value: value of the metric in the best trial.
-      own_value: value of the metric with the user's own settings; None if they were not evaluated.
+      own_value: value of the metric with the user's settings; None if they were not evaluated.
       best_trial: number of the best trial.
-      trials, stopped, failed: how many trials have ended, were stopped early, and failed.
+      trials, stopped, failed: number of trials that have ended, were stopped early, and failed.
       rows: training examples of all trials.
-      flagfile: path of the flagfile that trains what the best trial trained.
+      flagfile: path of the flagfile with the settings of the best trial.
     """
 
     metric: str
@@ -49,35 +49,35 @@ class Found:
 
 
 def best_of(study: optuna.Study) -> Any:
-    """Returns the best trial that counts; None if there is none yet."""
+    """Returns the best completed trial, or None."""
     complete = [each for each in ranked(study) if each.state == _State.COMPLETE]
     return complete[0] if complete else None
 
 
 def value_of(trial: Any) -> float | None:
-    """Returns the value of a trial, or the best one so far of a trial that was stopped; None without evaluations."""
+    """Returns the value of a trial; for a stopped trial its best value so far; None without evaluations."""
     if trial.value is not None or not trial.intermediate_values:
         return trial.value
     return trial.intermediate_values[max(trial.intermediate_values)]
 
 
 def state(trial: Any) -> str:
-    """Returns in a word how a trial ended."""
+    """Returns the state of a trial: `complete`, `stopped`, `failed`, or Optuna's name of another state."""
     if trial.state == _State.PRUNED or (trial.state == _State.COMPLETE and trial.user_attrs.get(STOPPED)):
         return "stopped"
     return {_State.COMPLETE: "complete", _State.FAIL: "failed"}.get(trial.state, trial.state.name.lower())
 
 
 def failure(trial: Any) -> str:
-    """Returns why a trial failed; "" if it did not."""
+    """Returns the error of a failed trial; "" for other trials."""
     return trial.user_attrs.get(
         FAILURE, "" if trial.state != _State.FAIL else "its process ended without an error message"
     )
 
 
 def line(study: optuna.Study, trial: Any, metric: str) -> str:
-    """Returns the log's line about a trial that has ended."""
-    settings = "the given settings" if trial.user_attrs.get(OWN) else _settings(trial)
+    """Returns the log line of a trial that has ended."""
+    settings = "your settings" if trial.user_attrs.get(OWN) else _settings(trial)
     if trial.state == _State.FAIL:
         return f"trial {trial.number} failed: {failure(trial)}; {settings}"
     value, found = value_of(trial), best_of(study)
@@ -106,10 +106,10 @@ def ranked(study: optuna.Study) -> list[Any]:
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
-    """Returns by flag its share of the differences between good trials and all others; {} of too few trials.
+    """Returns the importance of each flag for the difference between good trials and all trials.
 
-    Trials that were stopped count with the value that they had. The first trial has other fixed settings, so it does
-    not count.
+    Stopped trials count with their last value. The first trial is left out, because its other settings differ, too. If
+    there are too few trials, the result is {}.
 
     Source: Watanabe et al., PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces, IJCAI
     2023.
@@ -126,7 +126,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
 
 
 def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
-    """Writes the files, and returns the result of the search.
+    """Writes the result files and returns the result of the search.
 
     Raises:
       UserError: no trial was evaluated.
@@ -135,7 +135,7 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
     if found is None:
         failures = [failure(each) for each in study.get_trials(deepcopy=False) if each.state == _State.FAIL]
         raise UserError(
-            "no trial was evaluated within the budget: give more minutes or rows, or a smaller eval_steps"
+            "no trial was evaluated within the budget: increase minutes or rows, or decrease eval_steps"
             + (f". The last trial that failed: {failures[-1]}" if failures else "")
         )
     plan, metric = plans.of(found.user_attrs.get(TEXTS)), plans.own.metric
@@ -171,7 +171,7 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
 
 
 def table(study: optuna.Study, plans: TrialPlans) -> list[str]:
-    """Returns the lines of a table of the best trials."""
+    """Returns a table of the best trials as lines."""
     names, metric = [each.flag for each in plans.space.parameters], plans.own.metric
     rows = [_row(trial, names, metric) for trial in ranked(study)[:_SHOWN]]
     shown = [name for name in rows[0] if name not in ("rows", "failure") and any(row[name] for row in rows)]
@@ -179,7 +179,7 @@ def table(study: optuna.Study, plans: TrialPlans) -> list[str]:
 
 
 def _row(trial: Any, names: list[str], metric: str) -> dict[str, str]:
-    """Returns a trial as a row of the table; its first trial shows the user's own settings as empty cells."""
+    """Returns the table row of a trial. In the first trial the cells of the parameters are empty."""
     attributes, value = trial.user_attrs, value_of(trial)
     metrics = {name: f"{figure:.6g}" for name, figure in attributes.get(METRICS, {}).items() if name != metric}
     return {

@@ -1,9 +1,9 @@
-"""What a search varies: a TOML file with a table for each flag of `train`, which has a range or choices.
+"""The search space: a TOML file with a range or choices for each flag of `train` that a search varies.
 
 [learning_rate]
 low = 1e-4
 high = 1e-2
-log = true                  # By factors and not by differences.
+log = true                  # Search the range on a logarithmic scale.
 start = 1e-3                # Optional: the value in the second trial.
 
 [dropout]
@@ -15,10 +15,10 @@ step = 0.1
 choices = ["128,64", "400,400,400"]
 
 ["model_params=cross_layers"]
-low = 1                     # Whole numbers, since both bounds are.
+low = 1                     # The values are whole numbers if both bounds are.
 high = 4
 
-[[unless_given]]            # In all trials but the first, unless the user gave one of these flags.
+[[unless_given]]            # Set in all trials except the first, unless the user sets one of these flags.
 lr_schedule = "plateau"
 decay_rate = 0.1
 plateau_patience = 2
@@ -45,12 +45,12 @@ class Parameter:
     """A flag that trials vary.
 
     Attributes:
-      flag: its name, or `model_params=NAME`.
-      low, high: the range of a number, both included; None if there are choices.
-      log: whether the range is searched by factors.
-      step: distance of two values from each other; None for any value.
+      flag: name of the flag, or `model_params=NAME`.
+      low, high: inclusive bounds of a number; None if there are choices.
+      log: whether the range is searched on a logarithmic scale.
+      step: distance between two values; None for any value.
       choices: the texts to choose from; () if there is a range.
-      start: the value in the second trial; None for any.
+      start: the value in the second trial; None to leave it to Optuna.
     """
 
     flag: str
@@ -67,7 +67,7 @@ class Parameter:
         return all(isinstance(each, int) for each in (self.low, self.high)) and not isinstance(self.step, float)
 
     def suggest(self, trial: Any) -> str:
-        """Returns the text of the value that an Optuna trial takes."""
+        """Returns the text of the value that Optuna suggests for a trial."""
         if self.choices:
             return trial.suggest_categorical(self.flag, self.choices)
         if self.is_whole:
@@ -75,15 +75,15 @@ class Parameter:
         return f"{trial.suggest_float(self.flag, self.low, self.high, step=self.step, log=self.log):.6g}"
 
     def value(self, text: Any) -> Any:
-        """Returns the value, as Optuna has it, of a text."""
+        """Converts a text to the parameter's value in Optuna."""
         if self.choices:
             return str(text)
         return int(text) if self.is_whole else float(text)
 
     def widened(self, own: str) -> "Parameter":
-        """Returns the parameter with the user's own value among its choices or in its range.
+        """Returns the parameter with its choices or range extended to include the user's value.
 
-        A range by factors cannot reach 0, and one by steps only has its steps: the own value is not added to these.
+        A logarithmic range is not extended to 0 or below, and a range with steps is not extended.
         """
         if self.choices:
             return self if own in self.choices else dataclasses.replace(self, choices=(own, *self.choices))
@@ -94,7 +94,7 @@ class Parameter:
         return dataclasses.replace(self, low=min(self.low, value), high=max(self.high, value))
 
     def holds(self, own: str) -> bool:
-        """Returns whether a text is one of the values."""
+        """Whether a text is one of the values."""
         if self.choices:
             return own in self.choices
         assert self.low is not None and self.high is not None
@@ -105,23 +105,23 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The parameters of a search, and what all trials but the first set.
+    """The parameters of a search, and the fixed settings of all trials except the first.
 
     Attributes:
-      parameters: `Parameter` of each flag that is varied.
-      unless_given: groups of texts by flag; a group counts if the user gave none of its flags.
+      parameters: the `Parameter` of each flag that is varied.
+      unless_given: groups of texts by flag; a group applies if the user sets none of its flags.
     """
 
     parameters: tuple[Parameter, ...]
     unless_given: tuple[Mapping[str, str], ...] = ()
 
     def fixed(self, given: Collection[str]) -> dict[str, str]:
-        """Returns by flag what all trials but the first set, if the user gave these flags."""
+        """Returns the fixed settings of all trials except the first, by flag, if the user set the flags `given`."""
         groups = [group for group in self.unless_given if not set(group) & set(given)]
         return {flag: text for group in groups for flag, text in group.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the space as JSON holds it."""
+        """Returns the space as a dict for JSON."""
         return {
             "parameters": [dataclasses.asdict(each) for each in self.parameters],
             UNLESS_GIVEN: [dict(group) for group in self.unless_given],
@@ -135,7 +135,7 @@ def load(path: str) -> Space:
       path: path or URL of the file; "" for the default space.
 
     Raises:
-      UserError: the file cannot be read, or is not a space; names the table and the key.
+      UserError: the file cannot be read, or is not a space; the message names the table and the key.
     """
     source = path or str(DEFAULT)
     try:
@@ -146,10 +146,10 @@ def load(path: str) -> Space:
         raise UserError(f"space {source}: not TOML: {error}") from error
     groups = values.pop(UNLESS_GIVEN, [])
     if not isinstance(groups, list):
-        raise UserError(f"space {source}: {UNLESS_GIVEN} is a list of tables: write [[{UNLESS_GIVEN}]]")
+        raise UserError(f"space {source}: {UNLESS_GIVEN} must be a list of tables: write [[{UNLESS_GIVEN}]]")
     parameters = tuple(_parameter(flag, table, f"space {source}: [{flag}]") for flag, table in values.items())
     if not parameters:
-        raise UserError(f"space {source}: no flag is varied: add a table, as [learning_rate] with low and high")
+        raise UserError(f"space {source}: no flag is varied: add a table, such as [learning_rate] with low and high")
     fixed = tuple(_texts(group, f"space {source}: [[{UNLESS_GIVEN}]]") for group in groups)
     return Space(parameters, fixed)
 
@@ -163,7 +163,7 @@ def _parameter(flag: str, table: Any, where: str) -> Parameter:
             raise UserError(f"{where}: choices exclude {', '.join(extra)}")
         choices = tuple(_text(each, f"{where}: choices") for each in values["choices"])
         if len(set(choices)) < max(len(choices), 2):
-            raise UserError(f"{where}: choices are {', '.join(choices) or 'empty'}: give two different ones or more")
+            raise UserError(f"{where}: choices are {', '.join(choices) or 'empty'}: give at least two different ones")
         start = values.get("start")
         parameter = Parameter(flag, choices=choices, start=start if start is None else _text(start, where))
     else:
@@ -177,7 +177,7 @@ def _parameter(flag: str, table: Any, where: str) -> Parameter:
             limit = "above 0, " if parameter.log else ""
             raise UserError(f"{where}: low={parameter.low:g}, high={parameter.high:g}: low must be {limit}below high")
         if parameter.step is not None and (parameter.log or parameter.step <= 0):
-            raise UserError(f"{where}: step={parameter.step:g}: must be above 0, and log has no steps")
+            raise UserError(f"{where}: step={parameter.step:g}: must be above 0, and log excludes step")
     if parameter.start is not None and not parameter.holds(str(parameter.start)):
         raise UserError(f"{where}: start={parameter.start} is not one of the values")
     return parameter
@@ -191,7 +191,7 @@ def _texts(group: Any, where: str) -> dict[str, str]:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, _SCALARS):
-        raise UserError(f'{where}: {value!r} is neither a text nor a number; a list is one text, as "128,64"')
+        raise UserError(f'{where}: {value!r} is neither a text nor a number; write a list as one text, like "128,64"')
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)

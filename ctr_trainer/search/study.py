@@ -1,4 +1,4 @@
-"""A search with Optuna: its trials, in a storage that several hosts may share and that a later start continues."""
+"""A search with Optuna, whose storage several hosts can share and a later run can continue."""
 
 import dataclasses
 import logging
@@ -26,11 +26,11 @@ except ModuleNotFoundError as missing:
     raise UserError("search needs the package optuna: pip install 'ctr_trainer[search]'") from missing
 
 DATABASE, TRIALS, MODEL = "search.db", "trials", "model"
-# Of the trials with as many evaluations, the better half continues at 2, 4, 8 ... evaluations. Comparing earlier, or
-# with the first trial, whose settings may be fast ones, would stop trials that learn slowly and end well.
+# After 2, 4, 8 ... evaluations, only the better half of the trials with as many evaluations continues. An earlier
+# comparison, or one with the first trial, would stop trials that learn slowly and become good.
 _FIRST_RUNG, _REDUCTION = 2, 2
 _RANDOM_TRIALS = 8
-# A process that was killed has its trial given up after the grace, and retried once.
+# If a process is killed, its trial fails after the grace period, and is retried once.
 _HEARTBEAT_SECONDS, _GRACE_SECONDS, _LOCKED_SECONDS = 30, 90, 60
 _FAILURES_AT_THE_START = 3
 _KEPT_METRICS = ("auc", "logloss", "copc")
@@ -40,11 +40,11 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What a search may take.
+    """The budget of a search.
 
     Attributes:
       minutes: wall-clock time of this process; 0 for no limit.
-      rows: training examples of all trials of the study, of all hosts and starts; 0 for no limit.
+      rows: training examples of all trials of the study, over all hosts and runs; 0 for no limit.
     """
 
     minutes: float
@@ -52,19 +52,19 @@ class Budget:
 
 
 class Search:
-    """Runs trials until the budget is spent; the first one trains the user's own settings and is never stopped early.
+    """Runs trials until the budget is spent. The first trial trains the user's settings and is never stopped early.
 
     The objective is the best value of the metric in the evaluations of a trial. Asynchronous successive halving stops
-    a trial that, after as many evaluations, is not in the better half; Optuna's TPE suggests the next parameters.
+    trials that are not in the better half after the same number of evaluations. Optuna's TPE suggests the parameters.
 
     Args:
       plans: `TrialPlans`.
       output: directory of the results and of the trials' files.
-      storage: URL of a database that SQLAlchemy knows, or path of an SQLite file; "" for one in `output`.
+      storage: database URL for SQLAlchemy, or path of an SQLite file; "" for an SQLite file in `output`.
       budget: `Budget`.
 
     Raises:
-      UserError: the storage cannot be opened, or a greater or smaller value of the metric is not better.
+      UserError: the storage cannot be opened, or it is unknown which values of the metric are better.
 
     Source: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020; Bergstra et al., Algorithms
     for Hyper-Parameter Optimization, NeurIPS 2011.
@@ -75,7 +75,7 @@ class Search:
         self._metric = plans.own.metric
         direction = DIRECTIONS.get(self._metric.split("/")[0])
         if direction is None:
-            raise UserError(f"best_metric={self._metric}: search compares trials by one of {', '.join(DIRECTIONS)}")
+            raise UserError(f"best_metric={self._metric}: search supports {', '.join(DIRECTIONS)}")
         self._direction = direction
         self._study = _open(plans, self._output, storage, direction)
         own = {each.flag: each.value(plans.own.texts()[each.flag]) for each in self._given_parameters()}
@@ -94,7 +94,7 @@ class Search:
         )
 
     def run(self) -> results.Found:
-        """Runs trials and keeps the results current; returns what was found.
+        """Runs trials, updates the result files after each trial, and returns the result.
 
         Raises:
           UserError: the first three trials failed, or no trial was evaluated.
@@ -111,14 +111,14 @@ class Search:
         return self._write()
 
     def so_far(self) -> results.Found | None:
-        """Returns what was found so far, after an interruption; None if no trial was evaluated."""
+        """Returns the result so far, after an interruption; None if no trial was evaluated."""
         try:
             return self._write()
         except UserError:
             return None
 
     def table(self) -> list[str]:
-        """Returns the lines of a table of the best trials."""
+        """Returns a table of the best trials as lines."""
         return results.table(self._study, self._plans)
 
     def _given_parameters(self) -> list[Any]:
@@ -152,7 +152,7 @@ class Search:
             curve = training.curve(self._metric)
             self._record(trial, training, curve, whole)
         except KeyboardInterrupt:
-            trial.set_user_attr(results.FAILURE, "interrupted; it is repeated at the next start")
+            trial.set_user_attr(results.FAILURE, "interrupted; the next run repeats it")
             self._study.enqueue_trial(trial.params, user_attrs={results.OWN: True} if is_own else None)
             training.remove()
             raise
@@ -176,9 +176,9 @@ class Search:
             trial.set_user_attr(results.METRICS, {"step": found[0], **kept})
 
     def _value(self, trial: optuna.Trial, training: TrialTraining, curve: Curve, whole: bool, is_own: bool) -> float:
-        """Returns the value of a trial, whose model is kept if it is the best one; raises TrialPruned for a pruned one.
+        """Returns the value of a trial, and keeps its model if the trial is the best one; raises TrialPruned if pruned.
 
-        A trial that the end of the budget stopped counts if it is already the best one.
+        A trial that was stopped at the end of the budget counts only if it is already the best one.
         """
         former = results.best_of(self._study)
         value = self._best(curve) if curve else math.nan
@@ -197,7 +197,7 @@ class Search:
         return found[1] if found else math.nan
 
     def _ended(self, study: optuna.Study, trial: Any) -> None:
-        """Logs a trial that has ended, writes the results, and stops the study if the budget is spent."""
+        """Logs the result of a trial, writes the result files, and stops the study if the budget is spent."""
         _log.info("%s", results.line(study, trial, self._metric))
         has_failed = trial.state == optuna.trial.TrialState.FAIL
         self._failures = self._failures + 1 if has_failed else -sys.maxsize
@@ -212,7 +212,7 @@ class Search:
         return results.write(self._study, self._plans, self._output, str(self._output / MODEL))
 
     def _spent(self) -> float:
-        """Returns the share of the budget that is spent; 1 or more at its end."""
+        """Returns the spent share of the budget; at least 1 if it is exhausted."""
         shares = [0.0]
         if self._budget.minutes:
             shares.append((time.monotonic() - self._began) / (60 * self._budget.minutes))
@@ -240,7 +240,7 @@ def _is_own(trial: Any) -> bool:
 
 
 def _open(plans: TrialPlans, output: pathlib.Path, storage: str, direction: str) -> optuna.Study:
-    """Returns the study of these plans, which is made if the storage has none."""
+    """Returns the study of these plans, which is created if the storage does not have it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     output.mkdir(parents=True, exist_ok=True)
@@ -261,10 +261,10 @@ def _open(plans: TrialPlans, output: pathlib.Path, storage: str, direction: str)
             load_if_exists=True,
             pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=_FIRST_RUNG, reduction_factor=_REDUCTION),
         )
-    except Exception as error:  # Of SQLAlchemy, of the database's own package, or of Optuna.
+    except Exception as error:  # SQLAlchemy, the database's package and Optuna raise different errors.
         lines = str(error).splitlines() or [type(error).__name__]
         raise UserError(f"storage={masked(url)}: cannot be opened: {lines[0]}") from error
-    # Hosts that join a study need other random numbers than the one that began it.
+    # Hosts that join a study must not repeat the random numbers of the first host.
     seed = None if study.get_trials(deepcopy=False) else plans.own.experiment.run.seed
     study.sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
     return study

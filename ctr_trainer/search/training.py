@@ -1,4 +1,4 @@
-"""The training of a trial: a `train` in a child process, whose evaluations are read while it runs."""
+"""Runs the training of a trial, `train` in a child process, and reads its evaluations while it runs."""
 
 import contextlib
 import os
@@ -21,13 +21,14 @@ _LOG_BYTES = 4000
 
 
 class TrainingFailed(UserError):
-    """The training of a trial has ended with an error."""
+    """The training of a trial failed."""
 
 
 class TrialTraining:
-    """The files of a trial's training, `PLACE/NUMBER.flags`, `.log` and the model directory, and its process.
+    """The training process of a trial, and its files: `PLACE/NUMBER.flags`, `NUMBER.log` and the model directory.
 
-    The process has a session of its own, so that a Ctrl-C at the terminal reaches the search alone, and ends with it.
+    The process runs in its own session, so that a Ctrl-C in the terminal reaches only the search, and it ends with the
+    search.
 
     Args:
       place: directory of all trials.
@@ -39,7 +40,7 @@ class TrialTraining:
         self._flagfile = place / f"{number}.flags"
 
     def run(self, flags: Sequence[str], metric: str, watch: Callable[[Curve], bool]) -> bool:
-        """Trains to the end, or until `watch` says that it is enough.
+        """Trains to the end, or until `watch` returns True.
 
         Args:
           flags: lines of the flagfile.
@@ -47,16 +48,16 @@ class TrialTraining:
           watch: f(curve) -> whether to stop; called every 0.2 s with the evaluations so far.
 
         Returns:
-          whether the training ended by itself.
+          whether the training ended before `watch` stopped it.
 
         Raises:
-          TrainingFailed: it ended with an error, which the message has; or the directory is not one of a trial.
+          TrainingFailed: the training failed, with its error in the message; or the directory is not a trial's.
         """
         self.remove()
         if self.model_dir.exists():
             raise TrainingFailed(
-                f"{self.model_dir}: exists, but was not made by a search, since {self._flagfile.name} is not next to "
-                "it: move it away, or name another output"
+                f"{self.model_dir}: exists, but was not made by a search, because {self._flagfile.name} is not next to "
+                "it: move it away, or choose another output"
             )
         self._flagfile.parent.mkdir(parents=True, exist_ok=True)
         durable_file.write_text(str(self._flagfile), "\n".join(flags) + "\n")
@@ -73,12 +74,12 @@ class TrialTraining:
         return True
 
     def curve(self, metric: str) -> Curve:
-        """Returns the (step, value) of the evaluations so far; values that are not defined are left out."""
+        """Returns the (step, value) of the evaluations so far, without undefined values."""
         run = self._run()
         return run.curve(metric, evaluated=True) if run else []
 
     def rows(self, curve: Curve) -> int:
-        """Returns the training examples until the last evaluation, by the settings that the training chose."""
+        """Returns the number of training examples up to the last evaluation."""
         run = self._run()
         if not run or not curve:
             return 0
@@ -90,9 +91,9 @@ class TrialTraining:
         return next((each for each in (run.evaluations if run else []) if each["step"] == step), {})
 
     def remove(self) -> None:
-        """Removes the model directory of a trial that has begun; the flags and the log stay.
+        """Removes the model directory of a trial, but not its flagfile and log.
 
-        A trial writes its flags first. A directory without them is the user's, and it stays.
+        A trial first writes its flagfile, so a directory without one belongs to the user and is not removed.
         """
         if self._flagfile.exists():
             shutil.rmtree(self.model_dir, ignore_errors=True)
@@ -117,15 +118,15 @@ class TrialTraining:
         try:
             yield process
         finally:
-            if process.poll() is None:  # Nothing of it is kept that a sudden end could spoil.
+            if process.poll() is None:  # SIGKILL is safe, as the files of an unfinished training are not used.
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
     def _failure(self, status: int) -> str:
         if status < 0:
             name = signal.Signals(-status).name
-            why = ", as by a system without free memory" if name == "SIGKILL" else ""
-            return f"the training was ended by {name}{why}; see {self._log}"
+            why = ", possibly because memory was exhausted" if name == "SIGKILL" else ""
+            return f"the training was killed by {name}{why}; see {self._log}"
         with open(self._log, "rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Converts on a Spark cluster: the driver gives out the tasks, judges their results and finishes the data set."""
+"""Converts data on a Spark cluster: the driver starts the tasks, checks their results and finishes the data set."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:  # PySpark is optional.
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = ("criteo", "csv", "libffm", "libsvm", "parquet", "tfrecord")
-_MERGED = 32  # Number of results that become one before the driver gets them: each may have some megabytes.
-UNIT_BYTES = 256 << 20  # Bytes of files of a task, about: a million rows of Criteo's text.
+_MERGED = 32  # Number of results, of up to some megabytes each, that are merged before the driver collects them.
+UNIT_BYTES = 256 << 20  # Approximate bytes of input files per task: a million rows of Criteo's text.
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a conversion makes of the rows.
+    """How a conversion splits the rows and writes them to files.
 
     Attributes:
-      split: see `data.convert.convert`, but at random only, and the parts' shares are met on average: each row is
-        drawn by itself, from `split_seed` and the number of its task.
+      split: see `data.convert.convert`, but random splits only. The shares of the parts are met on average, because
+        each row is assigned independently, by `split_seed` and the number of its task.
       split_seed: seed of the split.
       rows_per_file, rows_per_group: rows per Parquet file and per row group.
       max_bad_rows: number of unusable rows that all tasks together may leave out.
@@ -60,26 +60,26 @@ DEFAULT = Layout()
 def convert(
     dataframe: DataFrame, spec: FeatureSpec, output: str | os.PathLike, layout: Layout = DEFAULT, sized: bool = True
 ) -> dict[str, Any]:
-    """Converts a DataFrame to a data set. Columns become keys, numbers and labels as columns of Parquet do.
+    """Converts a DataFrame to a data set. Columns become keys, numbers and labels in the same way as Parquet columns.
 
-    Each partition becomes a file, or several of `layout.rows_per_file` rows, which have the partition's order.
+    Each partition is written in its order to one file, or to several files of `layout.rows_per_file` rows.
 
     Args:
       dataframe: DataFrame of Spark 3.5 or 4, with the columns of the spec.
       spec: FeatureSpec; for data to predict on, `spec.without_labels()`.
-      output: directory to write, which all machines of the cluster see under this path. It must not exist, be empty, or
-        hold an unfinished conversion, which is removed.
+      output: directory to write, which all machines of the cluster see under this path. It must be absent or empty, or
+        contain an unfinished conversion, which is removed.
       layout: `Layout`.
-      sized: whether to count the rows first, in a pass of their own, and to join partitions with `coalesce` until they
-        have `layout.rows_per_group` rows on average.
+      sized: whether to count the rows first, in an additional pass, and to join partitions with `coalesce` so that
+        they have at least `layout.rows_per_group` rows on average.
 
     Returns:
-      dict, as `data.convert.convert`. The numbers of distinct keys are exact up to 16,384 per feature, and beyond that
-      estimates with a standard error of 0.8 %.
+      dict, see `data.convert.convert`. The numbers of distinct keys are exact up to 16,384 per feature, and estimates
+      with a standard error of 0.8 % beyond that.
 
     Raises:
-      UserError: DataFrame and spec do not fit, a task failed, there are too many bad rows, or `output` holds other
-        files. Nothing is left in `output` then.
+      UserError: the DataFrame does not fit the spec, a task failed, there are too many bad rows, or `output` contains
+        other files. After an error nothing is left in `output`.
     """
     check(uses(spec), dataframe.columns, "the DataFrame", spec)
     dataframe = dataframe.select(*(f"`{column}`" for column in uses(spec)))
@@ -102,8 +102,8 @@ def convert_files(
 ) -> dict[str, Any]:
     """Converts files, which all machines of the cluster see under the same paths, to a data set.
 
-    A task reads whole files, small ones together up to 256 MB, as a conversion without Spark reads them. So the rows
-    have the same order.
+    A task reads whole files, and several small files up to 256 MB together. The rows have the same order as in a
+    conversion without Spark.
 
     Args:
       spark: SparkSession.
@@ -118,7 +118,7 @@ def convert_files(
       UserError: see `convert`.
     """
     if format not in FORMATS:
-        raise UserError(f"Spark converts {', '.join(FORMATS)}, not {format}: take engine=local")
+        raise UserError(f"Spark converts {', '.join(FORMATS)}, not {format}: use engine=local")
     refuse_inputs(path_of(output), format, input)
     files = [dataclasses.replace(file, path=str(path_of(file.path).absolute())) for file in list_files(input)]
     units = _units(files)
@@ -137,7 +137,7 @@ def _convert(
     output: str | os.PathLike,
     layout: Layout,
 ) -> dict[str, Any]:
-    """Runs the tasks, and commits what they wrote; see `convert`.
+    """Runs the tasks and commits the files that they wrote; see `convert`.
 
     Args:
       run: f(Task) -> DataFrame of `task.SCHEMA`, a row per task.
@@ -147,7 +147,7 @@ def _convert(
     split = Split.parse(layout.split)
     if split and split.kind != "random":
         raise UserError(
-            f"split {split.kind}: Spark splits at random only; filter the rows by time, and convert each part"
+            f"split {split.kind}: Spark supports only random splits; filter the rows by time and convert each part"
         )
     fractions = dict(zip(split.parts, split.fractions, strict=True)) if split else {"": 1.0}
     observed = Observations(spec)
@@ -212,7 +212,7 @@ def _collected(frame: DataFrame) -> list[TaskResult]:
 
 
 def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observations) -> dict[str, PartResult]:
-    """Returns the result of each part over all tasks.
+    """Merges the results of all tasks and returns the result of each part.
 
     Raises:
       UserError: a task failed, or there are too many bad rows, or no rows.
@@ -234,7 +234,7 @@ def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observatio
 
 
 def _remove_others(path: Path, files: Iterable[dict[str, Any]]) -> None:
-    """Removes what attempts wrote of tasks that Spark ran twice."""
+    """Removes the files of superseded attempts, if Spark ran a task twice."""
     own = {posixpath.dirname(file["name"]) for file in files}
     there = {posixpath.dirname(name) for name in path.files() if name.startswith(PARTS)}
     for other in there - own:
@@ -243,10 +243,10 @@ def _remove_others(path: Path, files: Iterable[dict[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """Starts a SparkSession, or takes the one of `spark-submit`; stopped at the end, with its tasks.
+    """Starts a SparkSession, or uses the session of `spark-submit`, and stops it with its tasks at the end.
 
-    The cluster is the one that Spark's own settings name: `spark-defaults.conf`, `spark-submit --master` or
-    PYSPARK_SUBMIT_ARGS; without any, all cores of this machine.
+    Spark's own settings name the cluster: `spark-defaults.conf`, `spark-submit --master` or PYSPARK_SUBMIT_ARGS. If
+    there are none, Spark uses all cores of this machine.
 
     Raises:
       UserError: PySpark is not installed, or Spark does not start.
@@ -256,7 +256,7 @@ def session() -> Iterator[SparkSession]:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UserError("engine=spark needs PySpark 3.5 or 4: pip install 'ctr_trainer[spark]', and Java") from error
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else executors take the first python3 that they find.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise executors use the first python3 on their PATH.
     try:
         spark = SparkSession.builder.appName("ctr_trainer convert").getOrCreate()
     except (PySparkException, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""A task of a conversion: encodes the rows of a partition and writes them, on any machine of the cluster."""
+"""A task of a conversion, which encodes and writes the rows of a partition on any machine of the cluster."""
 
 import copy
 import dataclasses
@@ -26,19 +26,19 @@ from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
-PARTS = "parts/"  # Directory of the tasks' directories, within the data set's.
+PARTS = "parts/"  # Directory within the data set that contains a directory per task.
 SCHEMA = "number int, result binary"
-_OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # With columns in directories' names.
-_ROWS = 50_000  # Rows that are encoded at a time, about: Spark's batches have 10,000 unless told otherwise.
+_OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # Paths may have columns as directories.
+_ROWS = 50_000  # Approximate number of rows to encode at a time; a batch of Spark has 10,000 by default.
 
 
 @dataclasses.dataclass
 class PartResult:
-    """What tasks wrote of a part of the data set.
+    """The files and statistics that tasks wrote for one part of the data set.
 
     Attributes:
       files: list of a dict per Parquet file, as in `DatasetInfo.files`, in the order of the tasks.
-      statistics: Statistics of the rows. Distinct keys are estimated, so that they fit into any number of tasks.
+      statistics: Statistics of the rows. The number of distinct keys is estimated, which bounds the memory.
     """
 
     files: list[dict[str, Any]]
@@ -47,13 +47,13 @@ class PartResult:
 
 @dataclasses.dataclass
 class TaskResult:
-    """What consecutive tasks did.
+    """The result of one task or of several consecutive tasks.
 
     Attributes:
       number: number of the first of these tasks.
       parts: dict of part -> PartResult.
       observed: Observations of all rows.
-      bad_rows: each row that was left out; the rows after the budget are not listed.
+      bad_rows: the rows that were left out; a task lists at most `max_bad_rows` + 1.
       error: message of the first task that failed; "" if none did.
     """
 
@@ -74,7 +74,7 @@ class TaskResult:
 
 
 def condensed(statistics: Statistics) -> Statistics:
-    """Returns the Statistics, with sketches in place of the sets of distinct keys."""
+    """Returns the Statistics with sketches in place of the sets of distinct keys."""
     small = copy.copy(statistics)
     small.distinct = {name: DistinctSketch(distinct.keys()) for name, distinct in statistics.distinct.items()}
     return small
@@ -82,11 +82,11 @@ def condensed(statistics: Statistics) -> Statistics:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What all tasks of a conversion are told. Spark sends it to them.
+    """The parameters of a conversion, which Spark sends to all tasks.
 
     Attributes:
       spec: FeatureSpec.
-      output: directory of the data set, or its URL, which every machine of the cluster sees under this name.
+      output: path or URL of the data set, which must be the same on every machine of the cluster.
       max_bad_rows: number of rows that all tasks together may leave out.
       rows_per_file, rows_per_group: see `convert`.
       fractions: share of each part of a random split, by the part's name; {"": 1.0} for no split.
@@ -128,7 +128,7 @@ class Task:
 
     def _result(self, number: int, read: Callable[[BadRowSink], Iterable[Block]]) -> pa.RecordBatch:
         """Converts the rows that `read` yields, and returns the RecordBatch of the TaskResult."""
-        # Spark may run a task twice, even at a time. The driver names the files of one of its attempts.
+        # Spark may run a task twice, even concurrently. The driver keeps the files of one attempt.
         attempt = f"{PARTS}{number:05d}-{uuid.uuid4().hex[:8]}"
         chance = np.random.default_rng([self.seed, number])
         observed, found, error = Observations(self.spec), FoundBadRows(self.max_bad_rows), ""
@@ -144,7 +144,7 @@ class Task:
             for writer in writers.values():
                 writer.close()
         except TooManyBadRows:
-            pass  # The driver judges the bad rows of all tasks.
+            pass  # The driver checks the number of bad rows over all tasks.
         except UserError as failed:
             error = str(failed)
         finally:
@@ -168,9 +168,8 @@ def merge(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBa
     """Merges the results of consecutive tasks; a function for `mapInArrow`.
 
     Args:
-      batches: iterator of RecordBatches of `SCHEMA`; results whose numbers differ by less than `width`, from a multiple
-        of `width` on, are in one partition.
-      width: number of results that are merged to one.
+      batches: iterator of RecordBatches of `SCHEMA`; all results with the same `number // width` are in one partition.
+      width: number of results that are merged into one.
     """
     groups: dict[int, TaskResult] = {}
     for result in sorted(results(row for batch in batches for row in batch.column(1).to_pylist()), key=_number_of):
@@ -182,7 +181,7 @@ def merge(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBa
 
 
 def results(pickled: Iterable[bytes]) -> Iterator[TaskResult]:
-    """Yields TaskResults. They come from tasks that Spark started with code that it pickled, so they are trusted."""
+    """Yields the unpickled TaskResults. Unpickling is safe: Spark's own tasks wrote them, from code that it pickled."""
     for each in pickled:
         yield pickle.loads(each)
 
@@ -223,26 +222,24 @@ def _chunk(batches: list[pa.RecordBatch], wanted: dict[str, Use], name: str, fir
 
 
 def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns the column with times, which Spark hands over in the session's time zone, in UTC, as they are in
-    Parquet.
-    """
+    """Converts times from the session's time zone to UTC, as in Parquet; returns other columns unchanged."""
     if pa.types.is_timestamp(values.type) and values.type.tz:
         return values.cast(pa.timestamp(values.type.unit, "UTC"))
     return values
 
 
 class _Output:
-    """The directory of the data set, in place of `Unfinished`, which the driver has."""
+    """The directory of the data set in a task; takes the place of `Unfinished`, which only the driver has."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, name: str) -> Path:
-        """Returns the path of a file. The directory is not created again after the driver has aborted."""
+        """Returns the path of a file and creates its directory, unless the driver has aborted."""
         if not (self.path / UNFINISHED).exists():
             raise UserError(
-                f"{self.path}: a task does not find the driver's {UNFINISHED} there; name an output that every "
-                "machine of the cluster sees"
+                f"{self.path}: a task does not find the driver's {UNFINISHED} there; choose an output directory that "
+                "every machine of the cluster sees"
             )
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)

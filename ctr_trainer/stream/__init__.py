@@ -1,1 +1,1 @@
-"""Training from a stream: Kafka topics and Redis streams, with exact positions in the checkpoints."""
+"""Training from Kafka topics and Redis streams, with exact positions in the checkpoints."""

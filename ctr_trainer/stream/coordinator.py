@@ -1,9 +1,9 @@
-"""Rank 0 plans what all workers read, so that they make the same number of steps and no step waits for a partition.
+"""Rank 0 plans the reads of all workers, so that they make the same number of steps and no step waits for a partition.
 
     rank 0: plans a window  ->  each worker reads and decodes its share, and reports  ->  rank 0 releases the window
 
-Workers train a window only once all of them have read it. While none is released, rank 0 hands out single batches
-without examples, so that signals, checkpoints and publications are not held up by a quiet stream or a lost broker.
+Workers train on a window only after all of them have read it. While no window is released, rank 0 schedules single
+batches of padding, so that a quiet stream or a lost broker does not delay signals, checkpoints and publications.
 """
 
 import collections
@@ -23,25 +23,25 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _AHEAD = 3  # Windows that are planned ahead of the training.
-# Time without a window after which workers make a batch without examples; a replay to a known end should need none.
+# Time without a window after which workers make a batch of padding. A replay with a known end should not need any.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
 _POLL_SECONDS = 0.05
-_KEPT_BATCHES = 1000  # Number of last batches after which the position is still known.
+_KEPT_BATCHES = 1000  # The position is known after each of the last so-many batches.
 
 
 class Coordinator:
-    """Plans windows in a thread of rank 0; the `Coordination` of its own worker.
+    """Plans windows in a thread of rank 0. It is also the `Coordination` of rank 0's worker.
 
     Args:
       open_source: f() -> `StreamSource`.
       config: `StreamConfig`.
       position: `StreamPosition` of the checkpoint; None without one.
       has_other_position: whether the checkpoint has a position in an input of another kind.
-      workers, batch_size: number of workers, and rows of a batch of each.
-      dead_letters: where bad rows go.
+      workers, batch_size: number of workers, and batch size of each worker.
+      dead_letters: destination of bad rows.
 
     Attributes:
-      figures: `Figures` of the reading.
+      figures: `Figures` of the stream.
       closing: functions that `close` calls.
     """
 
@@ -61,13 +61,13 @@ class Coordinator:
         self._changed = threading.Condition()  # Guards all attributes below.
         self._windows: dict[int, Window] = {}
         self._planned = self._released = self._begun = 0  # Numbers of windows.
-        self._directives: collections.deque[tuple[Directive, int]] = collections.deque()  # With the batches before it.
-        self._first = 0  # Number of the first directive that is kept.
-        self._batches = 0  # Of all directives so far.
+        self._directives: collections.deque[tuple[Directive, int]] = collections.deque()  # (directive, batches before).
+        self._first = 0  # Number of the first directive in `_directives`.
+        self._batches = 0  # Number of batches of all directives so far.
         self._start: StreamPosition | None = None
         self._hints: dict[int, int] = {}
         self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
-        self._first_rows = 0.0  # Of the first message.
+        self._first_rows = 0.0  # Number of rows of the first message.
         self._bad_rows = position.bad_rows if position else 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
@@ -110,9 +110,9 @@ class Coordinator:
             return directive
 
     def position_after(self, batches: int) -> StreamPosition | None:
-        """Returns the position when each worker has taken this number of batches; None before the stream was opened.
+        """Returns the position after this number of batches per worker; None before the stream is opened.
 
-        The bad records before it are kept by then.
+        When it returns, the bad records before this position are stored.
         """
         self._dead_letters.flush()
         with self._changed:
@@ -130,13 +130,13 @@ class Coordinator:
             return position
 
     def commit(self, position: StreamPosition) -> None:
-        """Tells the brokers how far the model of a checkpoint is trained."""
+        """Commits the position of a checkpoint to the brokers."""
         try:
             if self._source is not None:
                 with contextlib.closing(self._open_source()) as source:
                     source.commit(position.trained())
         except Unavailable as error:
-            _log.warning("the broker was not told the positions, which are in the checkpoint: %s", error)
+            _log.warning("the positions were not committed to the broker, but are in the checkpoint: %s", error)
 
     def fail(self, error: BaseException) -> None:
         """Ends the reading of all workers with an error."""
@@ -157,7 +157,7 @@ class Coordinator:
         return number < self._first + len(self._directives)
 
     def _wait_for(self, is_so: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Waits, and returns whether it is so; also ends when this is closed. Raises the error of the thread."""
+        """Waits for a condition or for `close`; returns False after a timeout. Raises the planning thread's error."""
         found = self._changed.wait_for(lambda: is_so() or self._is_closed or self._error is not None, seconds)
         if self._error is not None:
             raise self._error
@@ -172,7 +172,7 @@ class Coordinator:
         return number < self._planned and len(self._windows[number].reports) == self._workers
 
     def _release(self, number: int) -> None:
-        """Has all workers train a window that they all have read."""
+        """Schedules the training on a window that all workers have read."""
         window = self._windows[number]
         bad = [letter for rank in range(self._workers) for letter in window.reports[rank].bad]
         if bad:
@@ -184,8 +184,8 @@ class Coordinator:
             if self._bad_rows > self._config.max_bad_rows:
                 self._error = UserError(
                     f"{text}. This is bad row {self._bad_rows}, above the limit "
-                    f"max_bad_rows={self._config.max_bad_rows}. Correct the program that writes the stream, or raise "
-                    "max_bad_rows; the same command then resumes"
+                    f"max_bad_rows={self._config.max_bad_rows}. Correct the program that writes the stream, or "
+                    "increase max_bad_rows, and run the same command again to resume"
                 )
                 return
             _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)
@@ -211,7 +211,7 @@ class Coordinator:
         )
 
     def _forget(self, count: int) -> None:
-        """Drops the first directives, which are trained; the start moves behind them."""
+        """Drops the first directives, which are trained, and advances the start position accordingly."""
         for _ in range(count):
             directive, _ = self._directives.popleft()
             self._first += 1
@@ -265,15 +265,15 @@ class Coordinator:
             self._changed.notify_all()
 
     def _rows_per_message(self) -> float:
-        """Returns the rows of a message, as the windows before the last one, or the first message, had them.
+        """Returns the mean number of rows per message, or that of the first message, or 0 before the first message.
 
-        It is 0 before there is a message.
+        The mean excludes the last planned window.
         """
         messages, rows = self._rates.get(self._planned - 2, (0, 0))
         return max(rows / messages, 1.0) if messages else self._first_rows
 
     def _rows_of(self, record: Range) -> float:
-        """Returns the rows of a message: without them, a first window of long messages would have millions of rows."""
+        """Returns the number of rows of a message, without which a first window could have millions of rows."""
         with contextlib.closing(self._open_source()) as source:
             for messages in source.read([record]):
                 if messages:
@@ -288,4 +288,4 @@ class Coordinator:
 
 
 class _Closed(Exception):
-    """The training has ended while the thread waited."""
+    """The training ended while the thread was waiting."""

@@ -1,4 +1,4 @@
-"""Figures of the reading of a stream."""
+"""Counts and times of reading a stream."""
 
 import time
 
@@ -7,13 +7,13 @@ from ctr_trainer.system.messages.log_lines import event_text
 
 
 class Figures:
-    """Counts of a stream's reading, for the log and for Prometheus.
+    """Counts and times of reading a stream, for the log and for Prometheus.
 
     Attributes:
-      planned: number of messages by window, until it is released.
-      lag_records: number of records that were there and not planned when rank 0 looked last.
-      records, bad_rows: examples that were read, and rows that could not be.
-      event_seconds: the newest event time among the examples that the training has begun with; 0 before the first.
+      planned: dict of window -> number of its messages, until the window is released.
+      lag_records: number of available records that were not planned yet, at the latest check.
+      records, bad_rows: number of examples that were read, and of rows that could not be read.
+      event_seconds: the newest event time in the windows whose training has begun; 0 before the first.
       waiting_seconds: time in which the brokers did not answer.
     """
 
@@ -24,12 +24,12 @@ class Figures:
         self._since, self._records_then = time.monotonic(), 0
 
     def add(self, window: Window) -> None:
-        """Adds a window that all workers have read."""
+        """Counts a window that all workers have read."""
         self.records += window.rows
         self.bad_rows += window.bad_rows
 
     def begin(self, window: Window) -> None:
-        """Adds the event times of a window that the training begins with."""
+        """Updates the event time when the training on a window begins."""
         self.event_seconds = max(self.event_seconds, *(report.seconds for report in window.reports.values()))
 
     def waited(self, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Figures:
 
     @property
     def lag_seconds(self) -> float:
-        """Age of the newest event that is trained; 0 if none is left to read."""
+        """Age of the newest trained event; 0 if no records are waiting."""
         return max(time.time() - self.event_seconds, 0.0) if self.lag_records and self.event_seconds else 0.0
 
     def state(self) -> dict[str, float]:
@@ -46,7 +46,7 @@ class Figures:
         return {"event_seconds": self.event_seconds, "lag_records": self.lag_records}
 
     def status_line(self) -> str:
-        """Returns the `[RunStatus]` line of the time since the previous one."""
+        """Returns the `[RunStatus]` line for the time since the previous line."""
         now = time.monotonic()
         rate = (self.records - self._records_then) / max(now - self._since, 1e-9)
         self._since, self._records_then = now, self.records

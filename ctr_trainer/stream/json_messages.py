@@ -11,15 +11,15 @@ import pyarrow.json
 
 from ctr_trainer.data.typed import Use
 
-_SAMPLE = 200  # Messages whose values decide the types of the columns.
-_SHOWN = 200  # Characters of a bad value that are kept.
+_SAMPLE = 200  # Number of messages whose values determine the types of the columns.
+_SHOWN = 200  # Number of characters of a bad value in a message.
 
 
 class JsonReader:
-    """Reads JSON objects as columns, whose types are the types of the values in the first objects.
+    """Reads JSON objects as columns. The values in the first objects determine the types of the columns.
 
     Args:
-      wanted: what `typed.uses` returned.
+      wanted: the result of `typed.uses`.
     """
 
     def __init__(self, wanted: dict[str, Use]) -> None:
@@ -27,7 +27,7 @@ class JsonReader:
         self._schema: pa.Schema | None = None
 
     def read(self, values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
-        """Yields (table, the number of each row's value, (number, reason) of each bad value)."""
+        """Yields (table, index of each row's JSON value, list of (index, reason) for bad values)."""
         if self._schema is None:
             self._schema = self._schema_of([found for each in values[:_SAMPLE] if (found := _object(each))])
         try:
@@ -43,7 +43,7 @@ class JsonReader:
         if table is not None and len(table) == len(values):
             yield table, np.arange(len(values)), []
             return
-        # A value is not an object, or has another type than earlier values: each value is read by itself.
+        # If a value is not an object, or its type differs from earlier values, each value is parsed separately.
         objects = [_object(each) for each in values]
         wrong = []
         for number, found in enumerate(objects):
@@ -58,7 +58,7 @@ class JsonReader:
         yield pa.table(columns), np.array(good, np.int64), wrong
 
     def _problem(self, found: dict[str, Any]) -> str:
-        """Returns what is wrong with an object's values as such; "" if nothing is."""
+        """Describes a value in an object that is nested or has several elements where one is needed; "" if none."""
         for name, use in self._wanted.items():
             value = found.get(name)
             if isinstance(value, dict) or (isinstance(value, list) and not use.several and len(value) > 1):
@@ -78,7 +78,7 @@ class JsonReader:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Returns values that JSON gave; of several types, as their texts, and lists and others as lists."""
+    """Converts parsed JSON values to an Array: mixed types to texts, and lists mixed with other values to lists."""
     with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return pa.array(values)
     if any(isinstance(value, list) for value in values):

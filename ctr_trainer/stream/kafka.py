@@ -1,4 +1,4 @@
-"""A Kafka topic as a stream, through `confluent-kafka` (librdkafka)."""
+"""Reads a Kafka topic, by `confluent-kafka` (librdkafka)."""
 
 import collections
 import contextlib
@@ -16,9 +16,9 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.1, 15.0
-_MOST = 10_000  # Messages that one call takes.
-_MOST_KEPT = 50_000  # Messages of one partition that are kept for later ranges.
-_GAP = 20_000  # Up to this number of records are read and dropped; over a longer gap the consumer jumps.
+_MOST = 10_000  # Largest number of messages per call.
+_MOST_KEPT = 50_000  # Largest number of messages of one partition that are kept for later ranges.
+_GAP = 20_000  # Over a gap of at most this many records, records are read and dropped; otherwise the consumer seeks.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
 
 
@@ -27,7 +27,7 @@ class KafkaSource:
 
     Args:
       address: the topic.
-      settings: what `configuration` returned.
+      settings: the result of `configuration`.
     """
 
     def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
@@ -64,11 +64,11 @@ class KafkaSource:
     def lost(self, places: dict[int, int]) -> dict[int, str]:
         first, last = self.earliest(list(places)), self.latest(list(places))
         texts = {p: lost_text(self, p, at, first[p], first[p] - at) for p, at in places.items() if at < first[p]}
-        # The offset that a broker calls the latest one may lag behind its records; a fetch reports the true end.
+        # The latest offset in a broker's answer may lag behind its records; a fetch reports the true end.
         beyond = {p: at for p, at in places.items() if at > last[p]}
         ends = self._ends(beyond)
         if len(ends) < len(beyond):
-            last = self.latest(list(places))  # Some brokers do not answer a fetch beyond the end; a lost one neither.
+            last = self.latest(list(places))  # Lost brokers, and some others beyond the end, do not answer a fetch.
         cut = {p: max(ends.get(p, 0), last[p]) for p, at in beyond.items() if max(ends.get(p, 0), last[p]) < at}
         return texts | {p: cut_text(self, p, places[p], end) for p, end in cut.items()}
 
@@ -133,9 +133,9 @@ class KafkaSource:
         self._consumer = self._admin = None
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
-        """Returns the ends of partitions as a fetch from these offsets reports them within `_ASK_SECONDS`.
+        """Returns the ends of partitions that fetches from these offsets report within `_ASK_SECONDS`.
 
-        An end is 0 if the offset is out of the partition's range. A partition without a report is left out.
+        An end is 0 if the offset is out of the partition's range. Partitions without a report are left out.
         """
         ends: dict[int, int] = {}
         if not places:
@@ -144,7 +144,7 @@ class KafkaSource:
             consumer.assign([confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in places.items()])
             deadline = time.monotonic() + _ASK_SECONDS
             while len(ends) < len(places) and time.monotonic() < deadline:
-                # `consume` waits for as many messages as it is asked for: one end of each partition.
+                # `consume` waits for the requested number of messages, one end per partition.
                 for message in consumer.consume(len(places) - len(ends), _READ_SECONDS):
                     error = message.error()
                     if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
@@ -154,10 +154,10 @@ class KafkaSource:
         return ends
 
     def _poll(self, stops: dict[int, int]) -> list[Message]:
-        """Returns the next received records that are in the ranges; keeps the records of later ranges."""
+        """Returns the next received records in the ranges, and keeps records for later ranges."""
         taken = []
         with uncollected():
-            # The first call waits for one message, further calls wait for none.
+            # The first call waits for a message; the second call takes the other available messages.
             messages = self._consumer.consume(1, _READ_SECONDS)
             for message in [*messages, *(self._consumer.consume(_MOST, 0) if messages else [])]:
                 partition, offset, error = message.partition(), message.offset(), message.error()
@@ -173,12 +173,12 @@ class KafkaSource:
                     else:
                         self._kept.setdefault(partition, collections.deque()).append(record)
         for partition in [p for p in self._assigned if len(self._kept.get(p, ())) > _MOST_KEPT]:
-            self._unassign(partition)  # Until the received records are used up.
+            self._unassign(partition)  # It is assigned again after the kept records are used.
         return taken
 
     def _note(self, error: Any, partition: int, offset: int) -> None:
         if error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            # It may also follow records that only mark transactions, or that compaction has removed.
+            # The end may also follow transaction markers, or records that compaction removed.
             self._next[partition] = max(self._next.get(partition, 0), offset)
         elif error.code() in _LOST:
             first = self.earliest([partition])[partition]
@@ -189,7 +189,7 @@ class KafkaSource:
             _log.debug("%s at %s: %s", self.name, self.address, error.str())
 
     def _go_to(self, partition: int, start: int) -> None:
-        """Has the records of a partition come from `start` on."""
+        """Continues a partition at `start`."""
         here, kept = self._next.get(partition), self._kept.setdefault(partition, collections.deque())
         if here is None or start < self._taken[partition] or start > here + _GAP:
             self._unassign(partition)
@@ -239,9 +239,9 @@ class KafkaSource:
             answer = ask()
         except (confluent_kafka.KafkaException, TimeoutError) as error:
             if self._admin is not None:
-                self._admin.poll(0)  # Otherwise it does not report errors.
+                self._admin.poll(0)  # The client reports errors only when it is polled.
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
-            text = self._trouble.after(f"{self.name} at {self.address}, asked for {what}: {reason}")
+            text = self._trouble.after(f"{self.name} at {self.address}, request for {what}: {reason}")
             if self._trouble.is_refusal and not self._has_answered:
                 raise UserError(f"{text}. Correct the security settings in the file that kafka_config names") from error
             raise Unavailable(text) from error

@@ -1,4 +1,4 @@
-"""Clients of librdkafka: their settings, why brokers do not answer them, and a topic for bad records."""
+"""Clients of librdkafka: their settings, their connection errors, and a topic for bad records."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
 
     Args:
       address: the topic.
-      path: file with a line `name=value` per setting, and lines that are empty or begin with #; "" for none.
+      path: file with a line `name=value` per setting; empty lines and lines that begin with # are ignored. "" for none.
       group: the consumer group, unless the file names one.
 
     Raises:
@@ -42,14 +42,14 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
     settings: dict[str, Any] = {
         "bootstrap.servers": address.hosts,
         "group.id": group,
-        "log_level": 2,  # This package logs what it waits for.
-        # With 1 MB per partition and request, as is librdkafka's default, a backlog is read at a third of the speed.
+        "log_level": 2,  # This package itself logs when it waits for brokers.
+        # With librdkafka's default, 1 MB per partition and request, a backlog is read at a third of the speed.
         "fetch.message.max.bytes": 8 << 20,
         "fetch.max.bytes": 64 << 20,
         "queued.min.messages": 50_000,
         "queued.max.messages.kbytes": 64 << 10,
         "fetch.wait.max.ms": 100,
-        "fetch.queue.backoff.ms": 20,  # By default a full queue is not filled for a second, and runs empty.
+        "fetch.queue.backoff.ms": 20,  # By default a full queue is not refilled for a second, and runs empty.
     }
     try:
         lines = open(path, encoding="utf-8").read().splitlines() if path else []
@@ -60,18 +60,18 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals:
-            raise UserError(f"kafka_config: {path}, line {number}: expected name=value, as security.protocol=SSL")
+            raise UserError(f"kafka_config: {path}, line {number}: expected name=value, such as security.protocol=SSL")
         settings[name.strip()] = value.strip()
-    # Users may not change these: the positions in checkpoints depend on them.
+    # The positions in checkpoints depend on these settings, so users may not change them.
     return settings | {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error"}
 
 
 class Trouble:
-    """What librdkafka last said about the connections of a client: give it as the client's `error_cb`.
+    """The last connection error of a librdkafka client; pass it as the client's `error_cb`.
 
     Attributes:
-      text: why the brokers do not answer; "" if nothing was said.
-      is_refusal: whether a broker refused the client's user or certificate, or the client the broker's certificate.
+      text: why the brokers do not answer; "" without an error.
+      is_refusal: whether a broker rejected the client's user or certificate, or the client the broker's certificate.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Trouble:
             self.text, self.is_refusal = error.str(), error.code() in _REFUSALS
 
     def after(self, text: str) -> str:
-        """Returns a text with the reason after it, if there is one."""
+        """Returns a text, followed by the reason if there is one."""
         return f"{text}: {self.text}" if self.text else text
 
 
@@ -90,9 +90,9 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
     """Returns a client.
 
     Args:
-      kind: class of the client; only a `Consumer` is given the settings of consumers.
-      settings: what `configuration` returned.
-      trouble: `Trouble` that gets the errors of the connections.
+      kind: class of the client; only a `Consumer` receives the settings of consumers.
+      settings: the result of `configuration`.
+      trouble: `Trouble` that receives the errors of the connections.
 
     Raises:
       UserError: librdkafka refuses a setting.
@@ -106,19 +106,19 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
 
 
 class KafkaDeadLetters:
-    """A topic of records that cannot be trained on; see `DeadLetters`.
+    """Sends records that cannot be trained on to a topic; see `DeadLetters`.
 
     Args:
       topic: name of the topic.
-      settings: what `configuration` returned.
-      otherwise: takes the records that do not reach the topic.
+      settings: the result of `configuration`.
+      otherwise: destination of the records that do not reach the topic.
     """
 
     def __init__(self, topic: str, settings: dict[str, Any], otherwise: DeadLetters) -> None:
         self._topic, self._otherwise, self._trouble = topic, otherwise, Trouble()
         self._producer = opened(confluent_kafka.Producer, settings, self._trouble)
         self._sent = 0
-        self._open: dict[int, dict[str, object]] = {}  # Letters that the brokers have not confirmed.
+        self._open: dict[int, dict[str, object]] = {}  # Letters that the brokers have not acknowledged.
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
         for letter in letters:

@@ -1,13 +1,13 @@
-"""Makes rows of a stream's messages: JSON objects, `tf.train.Example`, or Arrow IPC streams of many examples.
+"""Decodes the messages of a stream: JSON objects, `tf.train.Example`, or Arrow IPC streams of many examples.
 
 | a message begins with | it is |
 |---|---|
-| `{`, after blanks | a JSON object, one example |
-| the byte 0xFF, or `ARROW1` | an Arrow IPC stream or file, an example per row |
+| `{`, after optional blanks | a JSON object, one example |
+| the byte 0xFF, or `ARROW1` | an Arrow IPC stream or file, one example per row |
 | the byte 0x0A, otherwise | a `tf.train.Example` |
 
-Raw values become keys and numbers by the feature spec, as in a conversion of Parquet; see `data.typed`. A feature whose
-column a message lacks is missing.
+The feature spec converts raw values to keys and numbers, as in a conversion of Parquet; see `data.typed`. If a message
+lacks a column, its feature is missing.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ _FORMATS = "a JSON object, a serialized tf.train.Example or an Arrow IPC stream"
 
 @dataclasses.dataclass(frozen=True)
 class BadMessage:
-    """A message, or a row of one, that cannot be trained on.
+    """A message, or a row of a message, that cannot be trained on.
 
     Attributes:
-      message: its number among the decoded messages.
-      row: number of the row in the message.
-      reason: what is wrong.
+      message: index among the decoded messages.
+      row: index of the row in the message.
+      reason: description of the error.
     """
 
     message: int
@@ -52,11 +52,11 @@ class BadMessage:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """The rows of messages, in the messages' order.
+    """The rows of messages, in order.
 
     Attributes:
       rows: the good rows.
-      messages, places: int64[n] of each good row: the number of its message, and of the row in it.
+      messages, places: int64[n], the index of each good row's message, and of the row in the message.
       bad: the bad rows, in order.
     """
 
@@ -68,7 +68,7 @@ class Decoded:
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """Raw columns of some messages, with the number of its message, and the place in it, of each row."""
+    """Raw columns of messages, with the index of each row's message, and of the row in the message."""
 
     columns: pa.Table
     messages: np.ndarray
@@ -76,7 +76,7 @@ class _Table:
 
 
 class MessageDecoder:
-    """Decodes the messages of a stream. One thread at a time may use it.
+    """Decodes the messages of a stream. It is not thread-safe.
 
     Args:
       spec: FeatureSpec of the raw values.
@@ -90,14 +90,14 @@ class MessageDecoder:
         self._buckets = hashing.buckets_of(spec, statistics)
         self._encoder = Encoder(self._spec, threads=1)
         self._json = JsonReader(self._wanted)
-        self._examples: Any = None  # An `ExampleReader`, once there is an Example.
+        self._examples: Any = None  # An `ExampleReader`, created for the first Example.
 
     def decode(self, messages: Sequence[Message], skip: dict[int, int] | None = None) -> Decoded:
         """Decodes messages.
 
         Args:
           messages: messages in order.
-          skip: number of first rows to leave out, by the number of the message.
+          skip: dict of index of a message -> number of its first rows to leave out.
         """
         bad: list[BadMessage] = []
         parts = [self._encoded(table, bad) for table in self._tables(messages, bad, skip or {})]
@@ -105,13 +105,13 @@ class MessageDecoder:
         numbers = np.concatenate([np.empty(0, np.int64), *(of for _, of, _ in parts)])
         places = np.concatenate([np.empty(0, np.int64), *(at for _, _, at in parts)])
         whole = concatenate(rows)
-        if len(parts) > 1:  # Formats were decoded one after another.
+        if len(parts) > 1:  # Restore the order, as each format was decoded separately.
             order = np.lexsort((places, numbers))
             whole, numbers, places = whole.take(order), numbers[order], places[order]
         return Decoded(whole, numbers, places, sorted(bad, key=lambda each: (each.message, each.row)))
 
     def empty(self) -> Rows:
-        """Returns no rows, in the arrays of some."""
+        """Returns `Rows` of length 0."""
         table = pa.table({name: pa.nulls(0) for name in self._wanted})
         return self._rows(self._encode(table, FoundBadRows(0)))
 
@@ -139,16 +139,16 @@ class MessageDecoder:
                     yield _Table(self._complete(table), numbers[of], places)
 
     def _complete(self, table: pa.Table) -> pa.Table:
-        """Returns the wanted columns; a column that does not exist is null."""
+        """Returns a table with the wanted columns, null for columns that do not exist."""
         names = set(table.column_names)
         return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
 
     def _encoded(self, table: _Table, bad: list[BadMessage]) -> tuple[Rows, np.ndarray, np.ndarray]:
-        """Returns the good rows of a table, with the numbers of their messages, and their places."""
+        """Encodes a table. Returns its good rows, with the indices of their messages and of the rows in them."""
         found = FoundBadRows(sys.maxsize)
         try:
             encoded = self._encode(table.columns, found)
-        except UserError as error:  # The spec cannot read the type of a column, at least in these rows.
+        except UserError as error:  # The type of a column does not fit the spec, at least in some rows.
             rows = len(table.messages)
             if rows == 1:
                 bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), str(error)))
@@ -183,13 +183,13 @@ class MessageDecoder:
 
 
 def rows_in(value: bytes | None) -> int:
-    """Returns the number of rows of a message; 1 if it cannot be read."""
+    """Returns the number of rows of a message; 1 if it is invalid."""
     tables = _read_arrow([value or b""]) if _format(value) == "arrow" else ()
     return sum(len(table) for table, _, _ in tables) or 1
 
 
 def _read_arrow(values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
-    """Yields messages of one schema together; see `JsonReader.read`."""
+    """Yields consecutive messages with the same schema as one table; see `JsonReader.read`."""
     tables: list[tuple[int, pa.Table]] = []
     wrong = []
     for number, value in enumerate(values):
@@ -197,7 +197,7 @@ def _read_arrow(values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, lis
             opened = pa.ipc.open_file if value.startswith(b"ARROW1") else pa.ipc.open_stream
             tables.append((number, opened(pa.py_buffer(value)).read_all()))
         except (pa.ArrowInvalid, OSError) as error:
-            wrong.append((number, f"is not an Arrow IPC stream that can be read: {error}"))
+            wrong.append((number, f"is not a valid Arrow IPC stream: {error}"))
     if wrong:
         yield pa.table({}), np.empty(0, np.int64), wrong
     for _, group in itertools.groupby(tables, key=lambda each: each[1].schema):
@@ -207,13 +207,13 @@ def _read_arrow(values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, lis
 
 
 def _places(numbers: np.ndarray) -> np.ndarray:
-    """Returns the place of each row among the rows of its message, whose numbers rise."""
+    """Returns the index of each row in its message; `numbers`, ascending, has the message of each row."""
     _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
     return np.arange(len(numbers)) - np.repeat(first, counts)
 
 
 def _format(value: bytes | None) -> str:
-    if value and value[0] == ord("{"):  # Nearly all short messages, whose number makes speed matter, are JSON.
+    if value and value[0] == ord("{"):  # Fast path for short messages, which are numerous and nearly always JSON.
         return "json"
     start = (value or b"").lstrip()[:6]
     if start.startswith(b"{"):

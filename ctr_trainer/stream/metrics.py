@@ -1,4 +1,4 @@
-"""A stream's figures for Prometheus, from rank 0 of a training."""
+"""Serves Prometheus metrics of a stream, on rank 0."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,13 +9,13 @@ from ctr_trainer.stream.figures import Figures
 
 
 class StreamMetrics:
-    """Makes metrics of `Figures` when Prometheus asks.
+    """Exports `Figures` as Prometheus metrics.
 
-    | metric | what |
+    | metric | meaning |
     |---|---|
-    | `ctr_stream_lag_records` | records that are there and not read |
-    | `ctr_stream_lag_seconds` | age of the newest event that is trained, while others wait; 0 if none do |
-    | `ctr_stream_event_seconds` | newest event time that is trained, in seconds since 1970 |
+    | `ctr_stream_lag_records` | available records that were not read yet |
+    | `ctr_stream_lag_seconds` | age of the newest trained event while records wait, otherwise 0 |
+    | `ctr_stream_event_seconds` | newest trained event time, in seconds since 1970 |
     | `ctr_stream_examples_total` | examples that were read |
     | `ctr_stream_bad_rows_total` | rows that could not be trained on |
     | `ctr_stream_waiting_seconds_total` | time in which the brokers did not answer |
@@ -39,11 +39,14 @@ class StreamMetrics:
 
 
 def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
-    """Answers Prometheus at http://host:port/metrics. Returns the port, and a function that ends it.
+    """Serves the metrics at http://host:port/metrics.
 
     Args:
       figures: `Figures` of the `Coordinator`.
-      port: where to listen; 0 for a free port.
+      port: port to listen on; 0 for a free port.
+
+    Returns:
+      (port, function that stops the server).
     """
     registry = CollectorRegistry()
     registry.register(StreamMetrics(figures))

@@ -1,4 +1,4 @@
-"""The `Coordinator` of rank 0, as the other workers ask it: JSON over a connection that knows a key of the job."""
+"""Connects the other workers to rank 0's `Coordinator`, by JSON over connections authenticated by a key of the job."""
 
 import contextlib
 import dataclasses
@@ -19,37 +19,37 @@ _END_SECONDS = 10.0
 
 
 class CoordinatorServer:
-    """Answers the other workers.
+    """Answers the requests of the other workers.
 
     Args:
       coordinator: `Coordinator` of rank 0.
-      host: name or address to listen at.
-      key: what a worker must know.
+      host: name or address to listen on.
+      key: secret key of the job.
       others: number of the other workers.
 
     Attributes:
-      port: where it listens.
+      port: port of the server.
     """
 
     def __init__(self, coordinator: Coordinator, host: str, key: bytes, others: int) -> None:
         self._coordinator, self._others = coordinator, others
         self._listener = multiprocessing.connection.Listener((host, 0), backlog=2 * others + 8, authkey=key)
-        self.port: int = self._listener.address[1]  # type: ignore[index]  # Of an internet address.
+        self.port: int = self._listener.address[1]  # type: ignore[index]  # (host, port) of a TCP listener.
         self._key, self._host = key, host
         self._is_closed = False
-        self._ended = threading.Semaphore(0)  # Released once for each worker that knows that the stream has ended.
+        self._ended = threading.Semaphore(0)  # Released for each worker that was told the end of the stream.
         threading.Thread(target=self._accept, name="stream server", daemon=True).start()
 
     def wait_for_ends(self) -> None:
-        """Returns when all workers know that the stream has ended."""
+        """Waits until all workers were told the end of the stream, or at most `_END_SECONDS` for each."""
         for _ in range(self._others):
             if not self._ended.acquire(timeout=_END_SECONDS):
                 return
 
     def close(self) -> None:
-        """Takes no further connections; the connections end with the coordinator."""
+        """Stops accepting connections. The open connections end with the coordinator."""
         self._is_closed = True
-        with contextlib.suppress(OSError, EOFError):  # Has `accept` return.
+        with contextlib.suppress(OSError, EOFError):  # A connection makes `accept` return.
             multiprocessing.connection.Client(("127.0.0.1", self.port), authkey=self._key).close()
         self._listener.close()
 
@@ -58,7 +58,7 @@ class CoordinatorServer:
             try:
                 connection = self._listener.accept()
             except (OSError, EOFError, multiprocessing.AuthenticationError):
-                continue  # Not a worker of this job, or the listener was closed.
+                continue  # The client is not a worker of this job, or the listener was closed.
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: multiprocessing.connection.Connection) -> None:
@@ -88,11 +88,11 @@ class CoordinatorServer:
 
 
 class RemoteCoordinator:
-    """The `Coordination` of a worker that is not rank 0. One thread waits for shares, and one for directives.
+    """The `Coordination` of a worker other than rank 0. Shares and directives may be requested by different threads.
 
     Args:
       address: (host, port) of rank 0's `CoordinatorServer`.
-      key: key of the job.
+      key: secret key of the job.
       rank: rank of this worker.
       timeout: seconds to wait for an answer.
     """
@@ -119,13 +119,13 @@ class RemoteCoordinator:
         return Directive("end") if found is None else Directive(**found)
 
     def fail(self, error: BaseException) -> None:
-        """Does nothing: this worker ends, and the job with it."""
+        """Does nothing, because this worker ends, and the job ends with it."""
 
     def close(self) -> None:
         self._is_closed = True
 
     def _ask(self, connection: multiprocessing.connection.Connection, **asked: Any) -> Any:
-        """Returns the answer; None once this is closed."""
+        """Sends a request and returns the answer; None after `close`."""
         try:
             connection.send_bytes(json.dumps({"rank": self._rank, **asked}).encode())
             waited = 0.0

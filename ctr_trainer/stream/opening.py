@@ -1,4 +1,4 @@
-"""Opens the stream of a URL, and the file or the stream that takes its bad records."""
+"""Opens the stream of a URL, and the file or stream for its bad records."""
 
 import json
 import os
@@ -12,7 +12,7 @@ FILE = "dead_letters.jsonl"
 
 
 class NoDeadLetters:
-    """Keeps nothing: the log names each record."""
+    """Drops the records, which are also in the log."""
 
     def __str__(self) -> str:
         return "the log"
@@ -55,7 +55,7 @@ class FileDeadLetters:
 def dead_letters(
     address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
 ) -> DeadLetters:
-    """Returns the target of bad records: the stream that the URL names, or a file if there is none or it fails.
+    """Returns the destination of bad records: the stream in the URL, or a file if there is none or if it fails.
 
     Args:
       address: the stream.
@@ -75,7 +75,7 @@ def dead_letters(
 
 
 def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
-    """Returns a function that opens a stream. Each call opens connections of its own, for one thread.
+    """Returns a function that opens a stream. Each call opens separate connections, for one thread.
 
     Args:
       address: the stream.
@@ -87,7 +87,9 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
       UserError: the client library is missing, or the file cannot be read.
     """
     if address.scheme == "kafka":
-        from ctr_trainer.stream.kafka_client import configuration  # It says how to install a missing package.
+        from ctr_trainer.stream.kafka_client import (
+            configuration,
+        )  # Its error explains how to install a missing package.
 
         settings = configuration(address, kafka_config, group)
         from ctr_trainer.stream.kafka import KafkaSource

@@ -1,4 +1,4 @@
-"""The plan of a stream: windows, the share of each worker in them, and the position after each batch."""
+"""Windows of a stream, the share of each worker in a window, and the position after each batch."""
 
 import dataclasses
 import itertools
@@ -8,17 +8,17 @@ from typing import Any, Protocol
 from ctr_trainer.stream.source import Range, StreamSource
 from ctr_trainer.system.messages.errors import UserError
 
-Cut = tuple[int, int, int, int]  # The number of a range, an offset, a row of its record, and how many rows were bad.
+Cut = tuple[int, int, int, int]  # (index of a range, offset, row of the record, number of bad rows before it).
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamPosition:
-    """How far a stream is trained: the records before `next` that are not in `left`.
+    """The position of a training in a stream: the records before `next` are trained, except those in `left`.
 
     Attributes:
       stream: name of the stream.
-      since: what `stream_from` was; another value starts there, the same value resumes.
-      next: for each partition, the offset after the last record that was planned.
+      since: value of `stream_from`; a run with the same value resumes, a run with another value begins there.
+      next: for each partition, the offset after the last planned record.
       left: parts of the planned records that are not trained yet.
       bad_rows: number of rows so far that could not be trained on.
       records: number of examples so far that were trained on.
@@ -32,7 +32,7 @@ class StreamPosition:
     records: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the position as JSON can hold it."""
+        """Returns the position as a dict for JSON."""
         return dict(
             stream=self.stream,
             since=self.since,
@@ -44,7 +44,7 @@ class StreamPosition:
 
     @classmethod
     def from_dict(cls, values: Any) -> "StreamPosition | None":
-        """Returns the StreamPosition of what `to_dict` returned; None for the position of another kind of input."""
+        """Makes a position from the result of `to_dict`; returns None for the position of another kind of input."""
         if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
             return None
         return cls(
@@ -57,7 +57,7 @@ class StreamPosition:
         )
 
     def trained(self) -> dict[int, int]:
-        """Returns, by partition, the offset before which every record is trained."""
+        """Returns, for each partition, the offset before which all records are trained."""
         offsets = dict(self.next)
         for each in self.left:
             offsets[each.partition] = min(offsets.get(each.partition, each.start), each.start)
@@ -66,14 +66,14 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a worker has read of its share of a window.
+    """The report of a worker after reading its share of a window.
 
     Attributes:
-      rows: number of its rows.
-      cuts: place of the next row for each number of batches taken, from 0 on.
+      rows: number of rows in the share.
+      cuts: the place of the next row after each number of batches, from 0 on.
       bad: descriptions of the rows that cannot be trained on.
       seconds: the newest event time; 0 without a record.
-      watermarks: offsets after the last record, by partition, as far as this worker has seen.
+      watermarks: for each partition, the offset after its last record, if this worker has seen it.
     """
 
     rows: int
@@ -99,7 +99,7 @@ class Window:
 
     @property
     def rows(self) -> int:
-        """Number of rows of all workers."""
+        """Number of rows over all workers."""
         return sum(report.rows for report in self.reports.values())
 
     @property
@@ -108,11 +108,11 @@ class Window:
         return sum(len(report.bad) for report in self.reports.values())
 
     def steps(self, batch_size: int) -> int:
-        """Returns the number of batches that every worker makes of it."""
+        """Returns the number of batches that every worker makes from the window."""
         return max(-(-report.rows // batch_size) for report in self.reports.values())
 
     def left_after(self, batches: int) -> list[Range]:
-        """Returns the ranges that are left when each worker has taken this number of batches."""
+        """Returns the ranges that are left after this number of batches per worker."""
         left = []
         for rank, share in enumerate(self.shares):
             cuts = self.reports[rank].cuts
@@ -123,7 +123,7 @@ class Window:
         return left
 
     def bad_before(self, batches: int) -> int:
-        """Returns the number of bad rows that are not left when each worker has taken this number of batches."""
+        """Returns the number of bad rows that are not in `left_after` after this number of batches per worker."""
         found = 0
         for report in self.reports.values():
             found += report.cuts[batches][3] if batches < len(report.cuts) else len(report.bad)
@@ -132,11 +132,11 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Directive:
-    """What all workers do next.
+    """The next action of all workers.
 
     Attributes:
-      kind: `window`: train a window; `rest`: make one batch without examples; `end`: stop.
-      window: its number.
+      kind: `window` to train on a window, `rest` to make one batch of padding, `end` to stop.
+      window: number of the window.
       steps: number of batches.
     """
 
@@ -146,19 +146,19 @@ class Directive:
 
 
 class Coordination(Protocol):
-    """What a worker asks of rank 0, which is itself or another process."""
+    """The requests of a worker to rank 0, which is the same or another process."""
 
     def share(self, window: int) -> list[Range] | None:
         """Waits for a window's plan, and returns this worker's share; None at the end."""
 
     def report(self, window: int, report: Report) -> None:
-        """Says what this worker has read of a window."""
+        """Reports that this worker has read its share of a window."""
 
     def directive(self, number: int) -> Directive:
-        """Waits for the directive of that number, from 0 on, and returns it."""
+        """Waits for the directive with this number, from 0 on, and returns it."""
 
     def fail(self, error: BaseException) -> None:
-        """Says that this worker cannot read."""
+        """Reports that this worker cannot read."""
 
     def close(self) -> None:
         """Ends all waiting."""
@@ -172,16 +172,16 @@ def next_window(
     total: int,
     workers: int,
 ) -> Window:
-    """Plans the next `total` records, evenly over partitions, and over workers in the partitions' order.
+    """Plans the next `total` records, evenly over the partitions, and divides them among workers in partition order.
 
-    If all partitions are equally busy, and their number is a multiple of the number of workers, each worker keeps its
-    partitions from window to window.
+    If all partitions are equally busy, and their number is a multiple of the number of workers, each worker reads the
+    same partitions in all windows.
 
     Args:
       source: the stream.
       next_: for each partition, the offset of the first record to plan.
       ends: for each partition, the offset to stop before.
-      counts: for each partition, the number of records between the two.
+      counts: for each partition, the number of records between these offsets.
       total: number of records, at most the sum of the counts.
       workers: number of shares.
     """
@@ -196,7 +196,7 @@ def next_window(
 
 
 def share_out(source: StreamSource, pieces: Sequence[tuple[Range, int]], workers: int) -> list[list[Range]]:
-    """Cuts ranges of records, in their order, into one share per worker. Shares differ by one record at most.
+    """Divides ranges of records, in order, into one share per worker. Shares differ by at most one record.
 
     Args:
       source: the stream.
@@ -225,7 +225,7 @@ def _place(source: StreamSource, piece: Range, records: int, count: int) -> int:
 
 
 def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
-    """Returns how many records to take of each partition, as even as they have some."""
+    """Returns the number of records to read from each partition, as evenly as the counts allow."""
     taken, left = dict.fromkeys(counts, 0), total
     while left:
         open_ = [p for p in counts if taken[p] < counts[p]]
@@ -242,7 +242,7 @@ def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
 def resumed(
     position: StreamPosition | None, source: StreamSource, since: str, has_other: bool
 ) -> StreamPosition | None:
-    """Returns the position to resume from; None to begin as `since` says.
+    """Returns the position to resume from; None to begin at `since`.
 
     Args:
       position: position in the checkpoint; None without one.
@@ -251,14 +251,14 @@ def resumed(
       has_other: whether the checkpoint has a position in an input of another kind.
 
     Raises:
-      UserError: the checkpoint has no position in this stream, and `since` says to resume from it.
+      UserError: `since` is `checkpoint`, but the checkpoint has no position in this stream.
     """
     if position is not None and position.stream == source.name and since in ("checkpoint", position.since):
         return position
     if since == "checkpoint" and (has_other or position is not None):
         found = f"a position in {position.stream}" if position else "a position in files"
         raise UserError(
-            f"the checkpoint has {found}, but the training data is {source.name}: say where to begin, with stream_from="
-            "earliest, latest or a time"
+            f"the checkpoint has {found}, but the training data is {source.name}: set stream_from to earliest, latest "
+            "or a time to begin there"
         )
     return None

@@ -1,4 +1,4 @@
-"""Plans which records of a stream come next: asks the brokers what there is, and cuts it into windows."""
+"""Plans the next records of a stream: gets the available offsets from the brokers, and divides them into windows."""
 
 import dataclasses
 import functools
@@ -29,17 +29,17 @@ class Plan:
 
 
 class Planner:
-    """Plans one window after another. One thread uses it.
+    """Plans one window after another. It is not thread-safe.
 
     Args:
       source: `StreamSource`.
       config: `StreamConfig`.
-      workers, batch_size: number of workers, and rows of a batch of each.
-      figures: `Figures`, which get the lag and the time without an answer of the brokers.
-      sleep: f(seconds); raises an error once the training has ended.
+      workers, batch_size: number of workers, and batch size of each worker.
+      figures: `Figures`, which receives the lag and the time of waiting for brokers.
+      sleep: f(seconds); raises an error after the training has ended.
 
     Attributes:
-      is_over: whether the stream was planned up to `config.until`.
+      is_over: whether the stream is planned up to `config.until`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Planner:
         self.is_over = False
 
     def begin(self, position: StreamPosition | None, has_other: bool) -> tuple[StreamPosition, Plan | None]:
-        """Finds where to begin. Returns the position, and a plan of what the checkpoint has left of its last window.
+        """Determines where to begin. Returns the position, and a plan of the untrained rest of the last window.
 
         Args:
           position: the position of the checkpoint; None without one.
@@ -82,8 +82,8 @@ class Planner:
             gone = sorted(set(position.next) - set(partitions))
             if gone:
                 raise UserError(
-                    f"{source.name} no longer has partition {gone[0]}, in which the checkpoint has a position; say "
-                    "where to begin, with another stream_from"
+                    f"{source.name} no longer has partition {gone[0]}, in which the checkpoint has a position; set "
+                    "stream_from to another value to begin there"
                 )
             self._next = {p: position.next.get(p, first[p]) for p in partitions}
             _log.info("resuming %s: %s", source.name, _places(source, self._next))
@@ -95,7 +95,7 @@ class Planner:
         return dataclasses.replace(position, since=start), self._plan_left(position)
 
     def next(self, hints: dict[int, int], rows_per_message: float) -> Plan | None:
-        """Returns the next window; None if its records are not there yet, or if all are planned (`is_over`).
+        """Returns the next window; None if too few records are available, or if all are planned (`is_over`).
 
         Args:
           hints: for each partition, an offset up to which a worker has seen records.
@@ -130,7 +130,7 @@ class Planner:
         return None
 
     def first(self, hints: dict[int, int]) -> Range | None:
-        """Returns the range of one record that comes next; None if none is there yet. `hints`: see `next`."""
+        """Returns the range of the next record; None if no record is available. For `hints`, see `next`."""
         ends = self._ends(hints)
         for partition, count in self._counts(ends, 1).items():
             if count:
@@ -139,7 +139,7 @@ class Planner:
         return None
 
     def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:
-        """Returns by partition the offset at which a new training begins; `first` are the earliest offsets."""
+        """Returns, for each partition, the offset at which a new training begins; `first` has the earliest offsets."""
         source, partitions = self._source, self._partitions
         if self._config.start == "latest":
             return self._patiently(lambda: source.latest(partitions, exact=True))
@@ -150,7 +150,7 @@ class Planner:
         return {p: max(found[p], first[p]) for p in partitions}
 
     def _plan_left(self, position: StreamPosition) -> Plan | None:
-        """Returns the plan of the records of the checkpoint's last window that were not trained; None if all were."""
+        """Returns the plan of the untrained records of the checkpoint's last window; None if there are none."""
         if not position.left:
             return None
         counts = [
@@ -162,18 +162,18 @@ class Planner:
         return Plan(Window(shares, dict(self._next)), sum(counts))
 
     def _ends(self, hints: dict[int, int]) -> dict[int, int]:
-        """Returns by partition the offset up to which there are records to read."""
+        """Returns, for each partition, the offset up to which records are available."""
         if self._stops is not None:  # Records exist up to these offsets, even if the brokers report lower ends.
             return {p: max(self._stops.get(p, 0), self._next[p]) for p in self._partitions}
         latest = self._patiently(functools.partial(self._source.latest, self._partitions))
         return {p: max(end, hints.get(p, 0), self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}
 
     def _counts(self, ends: dict[int, int], most: int) -> dict[int, int]:
-        """Returns by partition the number of records that are not planned, up to `most`."""
+        """Returns, for each partition, the number of records that are not planned yet, up to `most`."""
         return {p: self._source.count(p, self._next[p], end, most) for p, end in ends.items()}
 
     def _stop_offsets(self) -> dict[int, int] | None:
-        """Returns by partition the offset to stop before; None if there is none, or if it is not known yet."""
+        """Returns, for each partition, the offset to stop before; None if there is no end or it is not known yet."""
         until = self._config.until
         if until == "latest":
             return self._patiently(lambda: self._source.latest(self._partitions, exact=True))
@@ -183,7 +183,7 @@ class Planner:
         return self._patiently(lambda: self._source.at_time(self._partitions, seconds))
 
     def _look_for_partitions(self) -> None:
-        """Adds new partitions; raises UserError if records were removed that are not read yet."""
+        """Adds new partitions; raises UserError if records were removed before they were read."""
         self._refuse_lost(dict(self._next))
         new = [p for p in self._patiently(self._source.partitions) if p not in self._next]
         if new:
@@ -198,7 +198,7 @@ class Planner:
             raise UserError("\n".join(lost.values()))
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
-        """Asks the brokers until they answer."""
+        """Repeats a request until the brokers answer."""
         since, warned = time.monotonic(), 0.0
         while True:
             asked = time.monotonic()

@@ -1,4 +1,4 @@
-"""Batches of a stream: what `data.reader.BatchReader` is for files."""
+"""Batches of a stream, for which it takes the place of `data.reader.BatchReader`."""
 
 import contextlib
 import itertools
@@ -16,28 +16,28 @@ from ctr_trainer.stream.plan import Coordination, Cut, Report, StreamPosition
 from ctr_trainer.stream.source import Message, Range, StreamSource, uncollected
 from ctr_trainer.system.messages.errors import UserError
 
-_SHOWN = 2000  # Bytes of a message that a dead letter has.
-_READY = 2  # Windows that are decoded ahead of the training.
+_SHOWN = 2000  # Number of bytes of the message in a dead letter.
+_READY = 2  # Number of windows that are decoded ahead of the training.
 
 
 class StreamReader:
-    """One worker's batches of a stream. Each record is in a batch of exactly one worker.
+    """The batches of one worker from a stream. Each record is in a batch of exactly one worker.
 
-    Every worker makes the same number of batches, each of exactly `batch_size` rows; those that lack rows have padding
-    of weight 0. While no records come, batches of padding come every two seconds.
+    Every worker makes the same number of batches with exactly `batch_size` rows, some of which may be padding of weight
+    0. While there are no records, there is a batch of padding every two seconds.
 
     Args:
       open_source: f() -> `StreamSource`.
       spec: FeatureSpec of the raw values.
-      statistics: statistics of the training data of the model; {} if it was trained on streams only.
-      batch_size: rows of a batch.
-      coordination: rank 0's `Coordinator`, or another rank's `RemoteCoordinator`.
-      server: `CoordinatorServer` on rank 0 if there are other ranks; else None.
+      statistics: statistics of the model's training data; {} if it was trained on streams only.
+      batch_size: rows per batch.
+      coordination: `Coordinator` on rank 0, `RemoteCoordinator` on other ranks.
+      server: `CoordinatorServer` on rank 0 if there are other ranks; otherwise None.
 
     Attributes:
-      spec, statistics, batch_size: the same.
-      steps, epochs: None: there is no end that is known before.
-      is_live: True: records come one after another, so none of them should wait for many others.
+      spec, statistics, batch_size: see Args.
+      steps, epochs: None, because the end is not known in advance.
+      is_live: True, because a record should not wait for many later records.
     """
 
     steps: int | None = None
@@ -57,31 +57,31 @@ class StreamReader:
         self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
         self._open_source, self._coordination, self._server = open_source, coordination, server
         self._closing = threading.Event()
-        self._error: BaseException | None = None  # Of the thread that reads.
+        self._error: BaseException | None = None  # The error of the reading thread.
 
     @property
     def coordinator(self) -> Coordinator | None:
-        """The `Coordinator`, on rank 0; None on others."""
+        """The `Coordinator` on rank 0; None on other ranks."""
         return self._coordination if isinstance(self._coordination, Coordinator) else None
 
     def position_after(self, steps: int) -> dict[str, Any] | None:
-        """Returns the position when every worker has taken `steps` batches, as JSON can hold it; None but on rank 0."""
+        """Returns the position after `steps` batches per worker, as a dict for JSON, on rank 0; None on other ranks."""
         position = self.coordinator.position_after(steps) if self.coordinator else None
         return None if position is None else position.to_dict()
 
     def committed(self, position: dict[str, Any]) -> None:
-        """Tells the brokers the position of a checkpoint that is complete."""
+        """Commits the position of a complete checkpoint to the brokers."""
         found = StreamPosition.from_dict(position)
         if self.coordinator and found:
             self.coordinator.commit(found)
 
     def status_lines(self) -> list[Callable[[], str]]:
-        """Returns functions f() -> a line for the log; none but on rank 0."""
+        """Returns functions f() -> log line, on rank 0; [] on other ranks."""
         return [self.coordinator.figures.status_line] if self.coordinator else []
 
     @property
     def stream_state(self) -> Callable[[], dict[str, float]] | None:
-        """A function f() -> what `Figures.state` returns; None but on rank 0."""
+        """The function `Figures.state` on rank 0; None on other ranks."""
         return self.coordinator.figures.state if self.coordinator else None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -111,7 +111,7 @@ class StreamReader:
                 self._server.close()
 
     def _windows(self, source: StreamSource, decoder: MessageDecoder) -> Iterator[Rows]:
-        """Yields this worker's rows of each window, once it has reported them."""
+        """Yields this worker's rows of each window, after reporting them."""
         try:
             with contextlib.closing(source):
                 for number in itertools.count():
@@ -123,12 +123,12 @@ class StreamReader:
                         rows, report = self._decoded(source, decoder, share, messages)
                     self._coordination.report(number, report)
                     yield rows
-        except Exception as error:  # The window will not be released, so no step waits for it here.
+        except Exception as error:  # The window will not be released, so no step waits for its rows.
             self._error = error
             self._coordination.fail(error)
 
     def _read(self, source: StreamSource, share: list[Range]) -> list[tuple[int, Message]] | None:
-        """Returns (number of its range, message) of all messages of a share, in order; None if the reader is closed."""
+        """Returns (index of the range, message) for all messages of a share, in order; None if the reader is closed."""
         found: list[list[Message]] = [[] for _ in share]
         several = {each.partition for each in share}
         groups = [share] if len(several) == len(share) else [[each] for each in share]
@@ -156,7 +156,7 @@ class StreamReader:
             number, message = read[at]
             before = sum((each.message, each.row) < (at, row) for each in bad) if bad else 0
             cuts.append((number, message.offset, row, before))
-        if cuts:  # Before the first batch nothing is taken, not even the bad rows before it.
+        if cuts:  # After 0 batches everything is left, including bad rows before the first row.
             cuts[0] = (0, share[0].start, share[0].row, 0)
         letters = [
             {
@@ -181,5 +181,5 @@ def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
     if missing:
         raise UserError(
             f"feature {missing[0]!r} needs statistics of the whole data (standardize, minmax, quantiles), which a "
-            "stream does not have: train the model on files first, or use log1p, or give `buckets`"
+            "stream does not have: train the model on files first, or use log1p or `buckets`"
         )

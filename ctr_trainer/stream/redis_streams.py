@@ -1,8 +1,8 @@
-"""Redis or Valkey Streams as a stream, through the package `redis`.
+"""Reads streams of Redis or Valkey, by the package `redis`.
 
-A key that holds a stream is a partition. `redis://host:port/clicks` is the key `clicks`, or if there is no such key,
-the keys `clicks:0`, `clicks:1` and so on. An entry of one field has its value as the message; the fields of an entry
-of several fields are the columns of one example.
+Each key with a stream is a partition. `redis://host:port/clicks` is the key `clicks`, or, if there is no such key, the
+keys `clicks:0`, `clicks:1` and so on. If an entry has one field, its value is the message; if it has several fields,
+they are the columns of one example.
 """
 
 import functools
@@ -24,7 +24,7 @@ except ImportError as missing:
     raise UserError("redis:// needs the package redis: pip install 'ctr_trainer[publish]'") from missing
 
 _log = logging.getLogger(__name__)
-_SEQUENCES = 64  # Bits of an ID's second number: `milliseconds-sequence` is one integer here.
+_SEQUENCES = 64  # Bits of the sequence in an offset, which represents an ID `milliseconds-sequence` as one integer.
 _ENTRIES, _SECONDS, _RETRY_SECONDS, _WARN_SECONDS = 5_000, 10.0, 0.5, 15.0
 
 
@@ -34,7 +34,7 @@ class RedisSource:
     Args:
       address: the server, and the key.
       files: files of the password and the certificates.
-      group: the consumer group that is told how far the model is trained.
+      group: the consumer group to which positions are committed.
     """
 
     def __init__(self, address: StreamAddress, files: RedisFiles, group: str) -> None:
@@ -55,8 +55,8 @@ class RedisSource:
         self._keys = self._asked(ask, "the keys")
         if not self._keys:
             raise UserError(
-                f"there is no stream {self._key!r}, nor {self._key + ':0'!r}, at {self.address}; create "
-                "it, or correct the URL"
+                f"there is neither a stream {self._key!r} nor {self._key + ':0'!r} at {self.address}; create it, or "
+                "correct the URL"
             )
         return list(self._keys)
 
@@ -75,7 +75,7 @@ class RedisSource:
         for partition, at in places.items():
             if at > max(last[partition], 0) and last[partition]:
                 texts[partition] = cut_text(self, partition, at, last[partition])
-            # The previous entry was read last: while it exists, no entry after it was removed.
+            # If the last read entry still exists, no later entry was removed.
             elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
                 key = self._key_of(partition)
                 known = self._asked(functools.partial(self._open().xinfo_stream, key), "the removed entries")
@@ -126,7 +126,7 @@ class RedisSource:
                 name = self.text(max(offset - 1, 0))
                 try:
                     self._open().xgroup_setid(self._key_of(partition), self._group, name)
-                except redis.ResponseError:  # There is no such group yet.
+                except redis.ResponseError:  # The group does not exist yet.
                     self._open().xgroup_create(self._key_of(partition), self._group, name)
 
         self._asked(ask, "a commit of positions")
@@ -157,7 +157,7 @@ class RedisSource:
         try:
             answer = ask()
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            text = f"{self.name} at {self.address}, asked for {what}: {error}"
+            text = f"{self.name} at {self.address}, request for {what}: {error}"
             if not self._has_answered and isinstance(error, redis.AuthenticationError):
                 raise UserError(
                     f"{text}. Correct the user and the password in the file that redis_auth_file names"
@@ -166,7 +166,7 @@ class RedisSource:
                 raise UserError(f"{text}. Correct the files that redis_ca, redis_cert and redis_key name") from error
             raise Unavailable(text) from error
         except redis.ResponseError as error:
-            raise UserError(f"{self.name} at {self.address}, asked for {what}: {error}") from error
+            raise UserError(f"{self.name} at {self.address}, request for {what}: {error}") from error
         self._has_answered = True
         return answer
 
@@ -177,13 +177,13 @@ class RedisSource:
 
 
 class RedisDeadLetters:
-    """A stream of records that cannot be trained on, as JSON in the field `value`; see `DeadLetters`.
+    """Appends records that cannot be trained on to a stream, as JSON in the field `value`; see `DeadLetters`.
 
     Args:
       address: the server.
       key: key of the stream.
       files: files of the password and the certificates.
-      otherwise: takes the records that do not reach the stream.
+      otherwise: destination of the records that do not reach the stream.
     """
 
     def __init__(self, address: StreamAddress, key: str, files: RedisFiles, otherwise: DeadLetters) -> None:
@@ -210,7 +210,7 @@ class RedisDeadLetters:
 
 
 def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
-    """Returns a client of the first of the hosts; it connects at its first use."""
+    """Returns a client of the first host, which connects when it is first used."""
     host, _, port = hosts.split(",")[0].rpartition(":")
     user, password = "", ""
     if files.redis_auth_file:

@@ -1,4 +1,4 @@
-"""What a reader needs of a stream: partitions of records with rising offsets. Kafka and Redis implement it."""
+"""The interface of streams, partitions of records with ascending offsets, which Kafka and Redis implement."""
 
 import contextlib
 import dataclasses
@@ -13,9 +13,9 @@ SCHEMES = ("kafka", "redis", "rediss")
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Turns Python's collector of reference cycles off: it would look at thousands of messages, which are in no cycle.
+    """Disables Python's garbage collection, which would scan thousands of messages that have no reference cycles.
 
-    Caveat: it is off for all threads of the process, so the block should last less than a second.
+    Caveat: it is disabled for all threads of the process, so the block should take less than a second.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -27,16 +27,16 @@ def uncollected() -> Iterator[None]:
 
 
 class Unavailable(Exception):
-    """The brokers do not answer now; the message says which request to which brokers failed."""
+    """The brokers do not answer at present; the message names the failed request and the brokers."""
 
 
 class Message(NamedTuple):
     """One record of a stream.
 
     Attributes:
-      partition, offset: its place.
-      seconds: its event time, in seconds since 1970, as the stream has it.
-      value: its content; None for a record without any.
+      partition, offset: place of the record.
+      seconds: event time in the stream, in seconds since 1970.
+      value: content; None for a record without content.
     """
 
     partition: int
@@ -46,11 +46,12 @@ class Message(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The records of a partition from `start` up to but not including `stop`.
+    """The records of a partition with offsets in [start, stop).
 
     Attributes:
-      partition, start, stop: numbers.
-      row: number of rows of the first record to leave out, since they were trained already.
+      partition: number of the partition.
+      start, stop: offsets.
+      row: number of rows of the first record to leave out because they were trained already.
     """
 
     partition: int
@@ -60,14 +61,13 @@ class Range(NamedTuple):
 
 
 class StreamSource(Protocol):
-    """A stream. Offsets are integers that rise within a partition; there may be gaps between them.
+    """A stream. Offsets are ascending integers within a partition, with possible gaps.
 
-    Each method may be called by one thread at a time. Methods that ask the brokers raise `Unavailable` if they do not
-    answer.
+    It is not thread-safe. Methods that send requests to the brokers raise `Unavailable` if the brokers do not answer.
 
     Attributes:
-      name: name of the stream in messages and in checkpoints, without hosts, as `kafka topic clicks`.
-      address: the hosts that were given, for messages.
+      name: name of the stream in messages and in checkpoints, without hosts, such as `kafka topic clicks`.
+      address: the hosts in the URL, for messages.
     """
 
     name: str
@@ -81,94 +81,94 @@ class StreamSource(Protocol):
         """
 
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Returns the offset of the first record that is still kept, by partition."""
+        """Returns, for each partition, the offset of the first record that still exists."""
 
     def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
-        """Returns the offset after the last record, by partition.
+        """Returns, for each partition, the offset after the last record.
 
         Args:
-          partitions: their numbers.
-          exact: whether to look at the end of each partition, if its brokers' answer may be too low.
+          partitions: numbers of the partitions.
+          exact: whether to check the end of each partition if the brokers' answer may be too low.
         """
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
-        """Returns what is lost, by partition, if the records from an offset on are not all kept.
+        """Returns, for each partition that lost records from an offset on, a description of the loss.
 
         Args:
           places: for each partition, the offset after the last record that was read, or the partition's first offset.
         """
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
-        """Returns the offset of the first record at or after a time; the latest offset if there is none."""
+        """Returns, for each partition, the offset of the first record at or after a time, or the latest offset."""
 
     def count(self, partition: int, start: int, stop: int, most: int) -> int:
         """Returns the number of records in [start, stop), or `most` if there are more."""
 
     def after(self, partition: int, start: int, stop: int, count: int) -> int:
-        """Returns the offset after the first `count` records from `start` on; `stop` if there are fewer before it."""
+        """Returns the offset after the first `count` records in [start, stop); `stop` if there are fewer."""
 
     def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
-        """Yields the records of the ranges as they come, in order within a partition; [] while none come.
+        """Yields the records of the ranges as they arrive, in order within a partition; [] while none arrive.
 
-        It ends when all records have come. If the brokers do not answer, it waits for them.
+        It ends after all records. If the brokers do not answer, it waits for them.
 
         Raises:
-          UserError: a record is no longer kept.
+          UserError: a record no longer exists.
         """
 
     def watermarks(self) -> dict[int, int]:
-        """Returns offsets after the last record, by partition, that `read` has seen; without asking the brokers."""
+        """Returns, for each partition, the end that `read` has seen, without a request to the brokers."""
 
     def commit(self, offsets: dict[int, int]) -> None:
-        """Tells the brokers' tools how far the model is trained; training does not depend on it."""
+        """Commits offsets to the brokers for their tools; the training does not depend on them."""
 
     def text(self, offset: int) -> str:
-        """Returns an offset as the stream's own tools write it."""
+        """Returns an offset in the notation of the stream's own tools."""
 
     def close(self) -> None:
         """Closes the connections."""
 
 
 def lost_text(source: StreamSource, partition: int, wanted: int, first: int, lost: int | str) -> str:
-    """Returns the message for records that were removed before they were trained."""
+    """Returns the error message for records that were removed before they were trained."""
     return (
-        f"{source.name}, partition {partition}: the next record to train has offset {source.text(wanted)}, and the "
-        f"first one that {source.address} still keeps has offset {source.text(first)}, so {lost} records are lost. "
-        "To continue without them, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
+        f"{source.name}, partition {partition}: the next record to train has offset {source.text(wanted)}, but the "
+        f"first one that {source.address} still has is at offset {source.text(first)}, so {lost} records are lost. To "
+        "continue without them, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
     )
 
 
 def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> str:
-    """Returns the message for a partition that ends before what was trained."""
+    """Returns the error message for a partition that ends before the position of the checkpoint."""
     return (
-        f"{source.name}, partition {partition}: the checkpoint has read up to offset {source.text(wanted)}, and "
-        f"{source.address} has records up to {source.text(last)} only: the stream was created again, or it has lost "
-        "records. To train on the records that exist, set stream_from to the time to begin at"
+        f"{source.name}, partition {partition}: the checkpoint has read up to offset {source.text(wanted)}, but "
+        f"{source.address} has records only up to {source.text(last)}: the stream was created again, or has lost "
+        "records. To train on the existing records, set stream_from to the time to begin at"
     )
 
 
 class DeadLetters(Protocol):
-    """Takes the records that cannot be trained on."""
+    """Stores the records that cannot be trained on."""
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
-        """Takes descriptions of records: topic, partition, offset, row, reason, value. Does not wait."""
+        """Stores descriptions of records (stream, partition, offset, row, reason, value), without waiting."""
 
     def flush(self) -> None:
-        """Returns once all of them are kept: a checkpoint whose position is after a record needs its description."""
+        """Waits until all descriptions are stored, which must precede a checkpoint with a later position."""
 
     def close(self) -> None:
-        """Ends, once all are kept."""
+        """Waits until all descriptions are stored, and closes the connection."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamAddress:
-    """What a stream's URL says: `kafka://host:port,host:port/topic?dead_letters=other`.
+    """The parts of a stream's URL, `kafka://host:port,host:port/topic?dead_letters=other`.
 
     Attributes:
       scheme: one of `SCHEMES`.
       hosts: `host:port,...`.
       name: the topic, or the key of a Redis stream.
-      dead_letters: the topic, or key, to which records go that cannot be trained on; "" for a file.
+      dead_letters: the topic or key for records that cannot be trained on; "" for a file.
     """
 
     scheme: str
@@ -181,7 +181,7 @@ class StreamAddress:
         """Parses a URL.
 
         Raises:
-          UserError: it does not name hosts and a stream.
+          UserError: the URL does not name hosts and a stream.
         """
         scheme, _, rest = url.partition("://")
         place, _, query = rest.partition("?")
@@ -196,5 +196,5 @@ class StreamAddress:
 
 
 def is_stream(path: str) -> bool:
-    """Whether training data are a stream's URL, and no files."""
+    """Whether the training data is the URL of a stream."""
     return path.partition("://")[0] in SCHEMES

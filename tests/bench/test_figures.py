@@ -34,6 +34,6 @@ def test_the_title_of_a_table_says_that_the_machine_was_busy_before_it(tmp_path,
     machine = {**describe(), "load": load, "cores": 2}
     report.write_report(str(tmp_path), "methods", machine, ["deepfm on W1"], {}, {})
     title, *_ = (tmp_path / "methods.txt").read_text().splitlines()
-    assert title == ("Measured at a load of 2.5 on 2 cores, so the times say little:" if said else "deepfm on W1")
+    assert title == ("Measured at a load of 2.5 on 2 cores, so the times are unreliable:" if said else "deepfm on W1")
     assert capsys.readouterr().out.startswith(title)
     assert json.loads((tmp_path / "methods.json").read_text())["overloaded"] is said

@@ -119,9 +119,9 @@ def test_the_session_of_a_process_with_towers_sees_every_card_that_its_graph_ask
 
 
 def test_what_towers_cannot_do_is_refused(data, tmp_path):
-    with pytest.raises(UserError, match="a batch of 32 examples does not divide by 3 towers"):
+    with pytest.raises(UserError, match="a batch of 32 examples is not divisible by 3 towers"):
         _train(data, tmp_path, in_towers(deepfm.model_fn, 3))
-    with pytest.raises(UserError, match="leave out --batch_norm"):
+    with pytest.raises(UserError, match="--batch_norm would normalize each tower"):
         _train(data, tmp_path, in_towers(deepfm.model_fn, 2), batch_norm=True)
 
 

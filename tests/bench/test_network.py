@@ -137,13 +137,13 @@ def test_a_tower_has_about_the_parameters_asked_for(params):
     [
         ({"gbit": ("fast",)}, "--gbit=fast: expected Gbit/s"),
         ({"gbit": ("-1",)}, "--gbit=-1: expected Gbit/s"),
-        ({"ways": ("plain", "slow")}, "there is no slow, only plain, fp16, accumulation, sync, autotune"),
+        ({"ways": ("plain", "slow")}, "--ways=plain,slow: unknown slow, expected plain, fp16, accumulation"),
         ({"dense_params": ("alexnet",)}, "--dense_params=alexnet: expected resnet50, vgg16, conv or a number"),
-        ({"dense_params": ("100/1000",)}, "too few for a tower; lower the divisor"),
-        ({"dense_params": ("conv/1e6",)}, "too few for convolutions; lower the divisor"),
+        ({"dense_params": ("100/1000",)}, "too few for hidden layers; reduce the divisor"),
+        ({"dense_params": ("conv/1e6",)}, "too few for convolutions; reduce the divisor"),
         ({"dense_params": ("conv/0.5",)}, "--dense_params=conv/0.5: expected the same number of at least 1"),
         ({"dense_params": ("resnet50/9", "conv")}, "=resnet50/9,conv: expected the same number of at least 1"),
-        ({"dense_params": ("conv/all",)}, "=conv/all: expected the same number of at least 1 behind each slash"),
+        ({"dense_params": ("conv/all",)}, "=conv/all: expected the same number of at least 1 after each slash"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_made(flags, message):
@@ -178,7 +178,7 @@ def test_who_is_not_root_is_refused():
         "except UserError as error: print(error)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert "`bench network` makes network namespaces, which only root may" in ran.stdout
+    assert "`bench network` creates network namespaces, for which it must run as root" in ran.stdout
 
 
 def test_hosts_run_one_worker_each_by_horovodrun_on_the_first(tmp_path):

@@ -43,7 +43,7 @@ def wrong_calls(source, modules):
 
 
 def _imported(tree, modules):
-    """-> dict of name -> object, of the imports anywhere in the tree whose names are bound once."""
+    """Returns a dict of name -> object for all imports in the tree whose names are bound only once."""
     found, bound = {}, collections.Counter()
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
@@ -65,7 +65,7 @@ def _imported(tree, modules):
 
 
 def _resolve(function, names):
-    """-> what `a.b.c` is, of these names; None if that is not known without running it.
+    """Returns the object of an expression `a.b.c`, given the names; None if it is unknown without running the code.
 
     Raises:
       AttributeError: a module has no such name.

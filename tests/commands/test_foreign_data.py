@@ -117,7 +117,7 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
     assert cli.main(["evaluate", flagfile]) == 1
     error = capsys.readouterr().err
-    assert "a.tfrecord: is not a TFRecord file" in error and "If it is text, name it .csv or .tsv" in error
+    assert "a.tfrecord: is not a TFRecord file" in error and "If it is text, rename it to end in .csv or .tsv" in error
     assert len(list((tmp_path / "model" / "data_cache").iterdir())) == 2
 
 
@@ -151,7 +151,7 @@ def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsy
 
 def test_data_that_is_not_converted_needs_a_spec(directory, tmp_path, capsys):
     assert cli.main(["train", flags(directory, tmp_path / "model")]) == 1
-    assert "give feature_spec to read Parquet" in capsys.readouterr().err
+    assert "set feature_spec to read Parquet" in capsys.readouterr().err
 
 
 def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, capsys):
@@ -186,7 +186,7 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
 
     convert = ["convert", "--format=parquet", f"--input={unlabelled}", spec]
     assert cli.main([*convert, f"--output={tmp_path / 'converted'}"]) == 1
-    assert "`convert` makes data for it without any if unlabelled is set" in capsys.readouterr().err
+    assert "for `predict`, which needs no labels, convert the data with unlabelled set" in capsys.readouterr().err
     assert cli.main([*convert, f"--output={tmp_path / 'converted'}", "--unlabelled"]) == 0
     assert "label mean" not in capsys.readouterr().out
     np.testing.assert_allclose(predicted(tmp_path / "converted"), expected, rtol=1e-5)
@@ -196,7 +196,7 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
 
 
 def _days():
-    """-> the column that `foreign.write_spark` makes of its directories."""
+    """Returns the column that corresponds to the directories of `foreign.write_spark`."""
     return pa.array([f"2024-01-0{1 + i // 40 % 3}" for i in range(ROWS)])
 
 

@@ -53,7 +53,7 @@ def test_steps_wait_for_horovod_where_their_rows_do(flag, expected):
 def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
     monkeypatch.setattr(distributed, "size", lambda: 4)
     monkeypatch.setattr(distributed, "local_size", lambda: 2)
-    with pytest.raises(UserError, match="2 of 4 are on this one: leave it out"):
+    with pytest.raises(UserError, match="2 of 4 are on this host: leave it out"):
         dense_exchange.choose("shared_memory")
     assert not dense_exchange.is_in_memory()
 

@@ -77,10 +77,10 @@ def test_of_several_labels_one_is_to_be_named(tmp_path):
     data = _converted(tmp_path, SPEC, CLICKED)
     assert balanced_weight(data, "bought") == pytest.approx(11.0)
     with pytest.raises(
-        SettingError, match="has clicked, bought: name one of them with label, or give a number as"
+        SettingError, match="has clicked, bought: select one with label, or set positive_weight to a number"
     ) as error:
         balanced_weight(data)
-    assert error.value.by_flags.endswith("name one of them with --label, or give a number as --positive_weight")
+    assert error.value.by_flags.endswith("select one with --label, or set --positive_weight to a number")
 
 
 def test_parquet_made_elsewhere_takes_one_pass_over_its_labels(tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_parquet_made_elsewhere_takes_one_pass_over_its_labels(tmp_path, monkeyp
 
 @pytest.mark.parametrize(("clicked", "lacking"), [([0, 0], "positive"), ([1, 1], "negative")])
 def test_data_of_one_class_are_refused(tmp_path, clicked, lacking):
-    with pytest.raises(UserError, match=f"has no {lacking} example of the label clicked"):
+    with pytest.raises(UserError, match=f"has no {lacking} example for the label clicked"):
         balanced_weight(_converted(tmp_path, ONE_LABEL, clicked))
 
 

@@ -114,12 +114,12 @@ def test_any_line_end_and_none_at_the_end_will_do(tmp_path, monkeypatch, end, la
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"1,2\n3,\x004\n", "line 2, column 'b': .* is not text: it has a zero byte"),
-        (b"1,2\n3,4\r5\n", "line 2, column 'b': .* is not a row without a carriage return in it"),
+        (b"1,2\n3,\x004\n", "line 2, column 'b': .* is not text: it contains a zero byte"),
+        (b"1,2\n3,4\r5\n", "line 2, column 'b': .* is not a row without carriage returns inside"),
         (b"1,2\n" + b"x" * 100, "line 2: it is longer than 50 bytes"),
         (b"", "it is empty"),
         ("1,2\n".encode("utf-16"), "UTF-16: convert it"),
-        (gzip.compress(b"1,2\n", mtime=0), "compressed by gzip: name it with the ending .gz"),
+        (gzip.compress(b"1,2\n", mtime=0), "compressed by gzip: rename it to end in .gz"),
         (b"PAR1abc", "it is not text, but Parquet"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_compressed_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp
             dict(header=False, columns=["y", "x", "c"]),
             "line 1, .*if line 1 is a header, set `header =",
         ),
-        ("1,2,a\n0,3,b\n", dict(columns=["y", "x", "c"]), "line 1: is a row.*Set `header = false`"),
+        ("1,2,a\n0,3,b\n", dict(columns=["y", "x", "c"]), "line 1: this line is a row.*Set `header = false`"),
         ("1,2,a\n0,3,b\n", {}, "no column 'y'.*if its first line is a row, set `header = false` and `columns`"),
         ("y\tx\tc\n1\t2\ta\n", {}, r"no column 'y'.*`delimiter` in \[csv\] is ','; '\\t' would make 3 columns"),
         ("1;2;a\n", dict(header=False, columns=["y", "x", "c"]), r"a row of 3 fields \(it has 1\).*';' would make 3"),
@@ -176,9 +176,9 @@ def test_columns_without_names_and_unwanted_double_ones_are_no_rows(tmp_path):
         (dict(delimiter="ü"), "delimiter 'ü' is not one character of ASCII"),
         (dict(quote="''"), "quote \"''\" is not one character"),
         (dict(quote=","), "delimiter and quote are both ','"),
-        (dict(lines_per_row=0), "lines_per_row 0: it is at least 1"),
-        (dict(quote="", lines_per_row=2), "lines_per_row 2: .* above 1 only with a quote character"),
-        (dict(columns=["a", "a"]), "'columns' has 'a' 2 times"),
+        (dict(lines_per_row=0), "lines_per_row 0: expected at least 1"),
+        (dict(quote="", lines_per_row=2), "lines_per_row 2: .* 1 without a quote character"),
+        (dict(columns=["a", "a"]), "'columns' contains 'a' 2 times"),
     ],
 )
 def test_a_form_that_makes_no_sense_is_refused(form, message):

@@ -67,17 +67,17 @@ def test_each_column_becomes_what_it_looks_like_and_a_comment_says_why(tmp_path)
     for column, why in {
         "clicked": "0 and 1; 25.00% are 1",
         "price": "skewed",
-        "age": "missing in 10.0%: the median stands for them",
+        "age": "missing in 10.0% and replaced by the median",
         "weight": "not skewed",
-        "user_id": "97 different ones, the name of an id",
-        "hour": "24 different ones",
-        "city": "text, 2 different values",
-        "tags": "'|' separates",
-        "request": "100% of the values are there once only",
+        "user_id": "whole numbers with the name of an id, 97 distinct values",
+        "hour": "24 distinct values",
+        "city": "text, 2 distinct values",
+        "tags": "separated by '|'",
+        "request": "100% distinct values",
         "at": "a time",
     }.items():
         assert why in comment_of(text, column), column
-    assert "# left out: country: one value" in text
+    assert "# left out: country: only one value" in text
 
 
 def test_what_is_written_converts_as_it_is(tmp_path, capsys):
@@ -129,7 +129,7 @@ def test_parquet_types_decide(tmp_path):
         "history": "mean",
     }
     text = (tmp_path / "s.toml").read_text()
-    for what in ("vector: of a type", "info: of a type", "empty: no value"):
+    for what in ("vector: of an unsupported type", "info: of an unsupported type", "empty: no value"):
         assert f"# left out: {what}" in text
     info = convert("parquet", tmp_path / "data" / "b.parquet", tmp_path / "out", spec, progress=False)["parts"]["all"]
     assert (info.rows, info.label_mean) == (ROWS, 0.5)
@@ -177,7 +177,7 @@ def test_a_mistake_is_named_and_nothing_is_written(tmp_path, capsys, columns, fl
 
 def test_an_existing_spec_is_not_overwritten(tmp_path):
     (tmp_path / "s.toml").write_text("mine")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml", progress=False)
 
 
@@ -233,7 +233,7 @@ def test_two_numbers_are_two_categories_whatever_their_name(tmp_path, name, valu
     source = write_csv(tmp_path / "a.csv", columns)
     spec = infer(source, tmp_path / "s.toml", label="clicked", progress=False)
     assert [f.name for f in spec.sparse] == [name] and [f.name for f in spec.dense] == ["price"]
-    why = f"the two numbers {values[0]:g} and {values[1]:g}, a category each"
+    why = f"only the numbers {values[0]:g} and {values[1]:g}, as two categories"
     assert why in comment_of((tmp_path / "s.toml").read_text(), name)
     assert convert("csv", source, tmp_path / "out", spec, progress=False)["parts"]["all"].distinct[name] == 2
 
@@ -252,7 +252,7 @@ def test_ids_of_neighbours_that_are_about_as_frequent_are_categories(tmp_path, n
     columns = {"clicked": [i % 4 // 3 for i in range(20_000)], name: _banners(20_000)}
     spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="clicked", progress=False)
     assert [f.name for f in spec.sparse] == [name] and not spec.dense
-    assert "whole numbers, " in comment_of((tmp_path / "s.toml").read_text(), name)
+    assert "whole numbers distributed unlike amounts" in comment_of((tmp_path / "s.toml").read_text(), name)
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])
@@ -260,10 +260,7 @@ def test_pandas_row_numbers_are_left_out(tmp_path, name):
     columns = {name: [i % 300 for i in range(ROWS)], "clicked": COLUMNS["clicked"], "hour": COLUMNS["hour"]}
     spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
     assert spec.csv.header and spec.ids == () and [f.name for f in spec.sparse] == ["hour"]
-    assert (
-        f"# left out: {name or 'the first column, without a name'}: the numbers of the rows"
-        in (tmp_path / "s.toml").read_text()
-    )
+    assert f"# left out: {name or 'the first column, without a name'}: row numbers" in (tmp_path / "s.toml").read_text()
     assert convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["parts"]["all"].rows == ROWS
 
 
@@ -333,7 +330,7 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
     assert (sequence.name, sequence.slot, sequence.max_length) == ("watched", "item", 8)
     assert (bag.name, bag.column, bag.slot, bag.combiner) == ("watched_bag", "watched", "item", "mean")
     assert {key: getattr(sequence, key) for key in form} == form
-    assert "models of histories" in comment_of((tmp_path / "s.toml").read_text(), "watched")
+    assert "models that read histories" in comment_of((tmp_path / "s.toml").read_text(), "watched")
     lists = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["lists"]
     assert lists["watched"] == pytest.approx({"mean": 4, "largest": 8, "empty": 1 / 9, "cut": 0}, abs=0.5)
 

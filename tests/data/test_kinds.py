@@ -78,7 +78,8 @@ def test_a_bad_weight_is_a_bad_row_that_is_named(value):
     feature = {"combiner": "sum", "weight_separator": ":"}
     with pytest.raises(UserError) as error:
         encode(feature, ["a:1", value])
-    for part in ("a.csv, line 2, column 'f'", repr(value), "values with finite weights, as 'a:0.5', for feature 'f'"):
+    expected = "values with finite weights, such as 'a:0.5', for feature 'f'"
+    for part in ("a.csv, line 2, column 'f'", repr(value), expected):
         assert part in str(error.value)
     assert len(encode(feature, ["a:1", value, value], bad_rows=2)) == 1
 
@@ -238,15 +239,17 @@ def labelled(tmp_path, labels, positive, **csv):
 
 def test_a_positive_that_never_occurs_is_an_error_with_what_occurs(tmp_path, caplog):
     spec, run = labelled(tmp_path, ["Yes", "no", "Yes"], "yes")
-    with pytest.raises(UserError, match=r"column 'y': `positive = 'yes'` never occurs.*what occurs is 'Yes', 'no'\."):
+    with pytest.raises(
+        UserError, match=r"column 'y': `positive = 'yes'` never occurs.*the column has the values 'Yes', 'no'\."
+    ):
         run()
     pq.write_table(pa.table({"y": ["Yes", "no"], "c": ["a", "b"]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="`positive = 'yes'` never occurs.*what occurs is 'Yes', 'no'"):
+    with pytest.raises(UserError, match="`positive = 'yes'` never occurs.*the column has the values 'Yes', 'no'"):
         scan(tmp_path / "a.parquet", spec)
     scan(tmp_path / "a.parquet", spec.without_labels())
     _, run = labelled(tmp_path, ["no", "no"], "yes")
     assert run().label_mean == 0  # an hour without a click is no mistake
-    assert "if all rows are negative, that is right" in caplog.text
+    assert "ignore this if all rows are negative" in caplog.text
 
 
 def test_a_label_of_text_names_positive(tmp_path):
@@ -337,7 +340,7 @@ def test_lists_that_all_have_one_value_are_warned_of(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         _convert(tmp_path, ["a;b"] * 25 + [""])
     (record,) = caplog.records
-    assert "each of its 25 lists has one value, so '|' may not be the values' separator" in record.getMessage()
+    assert "each of its 25 lists has one value, so '|' may not be the separator of the values" in record.getMessage()
 
 
 @pytest.mark.parametrize("value", ["Sci-Fi", "Film Noir", "Toy (1995)", "New York", "a-1"])

@@ -1,4 +1,4 @@
-"""Columns that give the label away are named."""
+"""Columns that leak the label are named."""
 
 import logging
 
@@ -82,7 +82,7 @@ def test_an_inferred_spec_leaves_such_a_column_out_and_says_so(tmp_path, caplog,
         spec = infer(source, tmp_path / "s.toml", label="click", progress=False)
     assert {feature.column for feature in (*spec.dense, *spec.sparse)} == {"price", "good", "city", "user"}
     assert f"# left out: {name}: " in (tmp_path / "s.toml").read_text()
-    assert f"column {name!r}" in caplog.text and "gives the label away" in caplog.text
+    assert f"column {name!r}" in caplog.text and "leaks the label" in caplog.text
 
 
 def test_rare_positives_make_no_column_suspicious(tmp_path, caplog):
@@ -117,14 +117,14 @@ def test_movielens_makes_no_column_suspicious(tmp_path, caplog, movielens):
 
 
 @pytest.mark.parametrize(("name", "warns"), [("dwell", True), ("good", False)])
-def test_an_evaluation_of_a_perfect_model_says_that_a_feature_gives_the_label_away(tmp_path, caplog, name, warns):
+def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tmp_path, caplog, name, warns):
     columns = {"click": COLUMNS["click"], "dwell": LEAKS["dwell"][0], "good": COLUMNS["good"]}
     spec = FeatureSpec.from_dict({"name": "one", "label": {"column": "click"}, "dense": [{"name": name}]})
     convert("csv", write(tmp_path / "a.csv", columns), tmp_path / "data", spec, progress=False)
     flags = [f"--model_dir={tmp_path / 'model'}", "--model=lr", "--batch_size=200", "--threads=1"]
     assert cli.main(["train", f"--train_data={tmp_path / 'data'}", *flags, "--epochs=2", "--learning_rate=0.1"]) == 0
     assert cli.main(["evaluate", f"--eval_data={tmp_path / 'data'}", *flags]) == 0
-    said = [record.getMessage() for record in caplog.records if "a feature gives the label away" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "a feature leaks the label" in record.getMessage()]
     assert len(said) == warns and all(message.startswith("auc = ") for message in said)
 
 

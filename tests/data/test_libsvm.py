@@ -55,13 +55,13 @@ def test_a_query_may_be_an_id(tmp_path):
 @pytest.mark.parametrize(
     ("format", "line", "message"),
     [
-        ("libsvm", "1 3:1 5:x", "line 3, column 'features': '5:x' is not index:value, as 17:0.5"),
+        ("libsvm", "1 3:1 5:x", "line 3, column 'features': '5:x' is not index:value, such as 17:0.5"),
         ("libsvm", "1 3", "line 3, column 'features': '3' is not index:value"),
         ("libsvm", "1 3:nan", "'3:nan' is not index:value"),
         ("libsvm", "yes 3:1", "line 3, column 'label': 'yes' is not a number"),
         ("libsvm", "3:1 4:1", "line 3, column 'label': '3:1' is not a number: a line begins with its label"),
         ("libsvm", "1 é:1", "is not index:value"),
-        ("libffm", "1 3:1", "line 3, column 'features': '3:1' is not field:index:value, as 3:17:0.5"),
+        ("libffm", "1 3:1", "line 3, column 'features': '3:1' is not field:index:value, such as 3:17:0.5"),
     ],
 )
 def test_a_malformed_line_is_a_bad_row_that_is_named(tmp_path, format, line, message):

@@ -125,9 +125,9 @@ def test_what_cannot_be_used_is_named(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "_SUCCESS").touch()
     for name, message in {
-        "text.parquet": "text.parquet: not a Parquet file",
+        "text.parquet": "text.parquet: not a readable Parquet file",
         "struct.parquet": "struct.parquet: column 'c' has type struct.*cannot be read as feature 'c'",
-        "empty": "empty: it has no file",
+        "empty": "empty: the directory has no file",
         "none*": "no such file or directory",
     }.items():
         with pytest.raises(UserError, match=message):

@@ -122,7 +122,7 @@ def test_close_ends_all_threads_each_of_which_closes_its_worker(number):
 def test_a_map_that_waits_too_long_names_what_it_waits_for():
     release = threading.Event()
     with OrderedMap(workers(lambda item: release.wait(30), 2), range(2), NAME, timeout=0.01) as results:
-        with pytest.raises(UserError, match="mapping the moon: nothing was read for 0.01 s"):
+        with pytest.raises(UserError, match="mapping the moon: no progress for 0.01 s"):
             next(results)
         release.set()
         for thread in threads():
@@ -191,6 +191,6 @@ def test_a_wait_that_is_too_long_names_what_it_waits_for():
         yield 1
 
     with read_ahead(stuck(), 1, name="reading the moon", timeout=0.2) as prefetch:
-        with pytest.raises(UserError, match="reading the moon: nothing was read for 0.2 s"):
+        with pytest.raises(UserError, match="reading the moon: no progress for 0.2 s"):
             next(prefetch)
         release.set()

@@ -263,7 +263,7 @@ def test_a_reader_without_threads_is_refused(path):
 def test_an_unfinished_data_set_is_refused(path, tmp_path):
     with pytest.raises(UserError, match="no such directory.*convert"):
         open_dataset(tmp_path / "nothing")
-    with pytest.raises(UserError, match="no conversion finished there.*convert"):
+    with pytest.raises(UserError, match="it has no finished conversion.*convert"):
         BatchReader(tmp_path, 8)
 
 

@@ -76,7 +76,7 @@ def test_timestamps_of_parquet_are_split_by_and_derived_from(tmp_path):
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
-        (None, "line 3, column 'at': 'noon' is not a time, as 2024-01-31 08:30:00"),
+        (None, "line 3, column 'at': 'noon' is not a time, such as 2024-01-31 08:30:00"),
         ("time:0.5,0.5:at", "line 3, column 'at': 'noon' is not a"),
     ],
 )

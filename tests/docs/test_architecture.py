@@ -12,7 +12,7 @@ ARCHITECTURE = page.DOCS / "architecture.md"
 
 @pytest.fixture(scope="module")
 def drawn():
-    """-> scripts/draw_rooms.py, as a module."""
+    """The module scripts/draw_rooms.py."""
     spec = importlib.util.spec_from_file_location("draw_rooms", page.ROOT / "scripts" / "draw_rooms.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -80,7 +80,7 @@ def _of_kind(kind):
 
 
 def _mpi_pods():
-    """-> by role, the template of its pods."""
+    """Returns the pod template of each role."""
     (job,) = _documents("mpijob.yaml")
     return {role: replicas["template"] for role, replicas in job["spec"]["mpiReplicaSpecs"].items()}
 
@@ -95,7 +95,7 @@ def _line(container):
 
 
 def _train_flags():
-    """-> by manifest, the flags of `train` in it."""
+    """Returns the flags of `train` in each manifest."""
     alone = _line(_container(_of_kind("Job")["spec"]["template"]))
     launcher = _line(_container(_mpi_pods()["Launcher"]))
     return {"jobs.yaml": alone[alone.index("--") + 1 :], "mpijob.yaml": launcher[launcher.index("./run.sh") + 1 :]}
@@ -299,7 +299,7 @@ def test_a_pod_that_goes_has_longer_than_its_workers_have_to_save():
 
 
 def _instructions():
-    """-> list of (instruction, its text) of the Dockerfile."""
+    """Returns a list of (instruction, text) for the Dockerfile."""
     lines = [line for line in DOCKERFILE.read_text().splitlines() if line and not line.startswith("#")]
     return [tuple(line.split(None, 1)) for line in "\n".join(lines).replace("\\\n", " ").splitlines()]
 

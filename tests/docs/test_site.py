@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """-> the directory of the site, as `make docs` builds it: strictly, so that a link that leads nowhere fails."""
+    """The directory of the site, built like `make docs` in strict mode, in which broken links are errors."""
     for package in ("material", "mkdocstrings_handlers.python"):
         pytest.importorskip(package, reason=f"the site needs {package}: pip install -e '.[docs]'")
     site = tmp_path_factory.mktemp("site")

@@ -51,8 +51,8 @@ def test_a_word_that_has_a_plainer_one_is_rare(words):
     assert len(found) <= _MOST, found
 
 
-# What speaks of the command line: its own rooms, what runs other programs, and what makes flags and help texts of
-# settings.
+# Packages whose messages may contain flags: the command line, packages that run other programs, and packages that make
+# flags and help texts from settings.
 _SAYS_FLAGS = ("cli.py", "bench", "commands", "experiment", "installation", "launch", "models", "search", "settings")
 _EXCEPT = {
     "estimator/advice.py",  # Its advice is a flag.

@@ -21,7 +21,7 @@ def _gradients():
 
 
 def _ours(optimizer):
-    """-> (kernel, bias) after STEPS updates."""
+    """Returns (kernel, bias) after STEPS updates."""
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
         variables = [tf1.get_variable(name, initializer=v) for name, v in (("kernel", KERNEL), ("bias", BIAS))]
@@ -118,7 +118,7 @@ def test_ftrl_keeps_its_weights_when_the_rate_falls():
 
 
 def _by_hand(name, decay):
-    """-> a kernel after STEPS updates, each of which first takes off RATE * decay of it."""
+    """Returns a kernel after STEPS updates, each of which first subtracts RATE * decay of the kernel."""
     w, v = KERNEL.astype(np.float64), 0.1 if name == "adagrad" else 0.0
     m = 0.0
     for count, gradients in enumerate(_gradients(), start=1):
@@ -196,7 +196,7 @@ def test_nothing_decays_before_the_gradient_is_there(name):
 
 
 def _before(operation):
-    """-> all operations that run before one."""
+    """Returns all operations that run before an operation."""
     found, left = set(), [operation]
     while left:
         each = left.pop()

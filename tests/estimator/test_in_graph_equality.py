@@ -61,7 +61,7 @@ class InGraphFeatures(Features):
         self.placeholders = []
 
     def feed(self, batch, place):
-        """-> feed_dict of a Batch; `place` is the row of each key."""
+        """Returns the feed_dict of a Batch; `place` has the row of each key."""
         feed = {
             self.positions: np.vectorize(place.get)(batch.keys[self.table.name]),
             self.dense_values: batch.dense,
@@ -170,7 +170,7 @@ def _in_graph(data, dense_variables):
 
 
 def _padded(bag, place):
-    """-> int32[B, longest], the positions of each row's keys, padded with 0, and float32[B, longest], their weights."""
+    """Returns the padded positions of each row's keys, int32[B, longest], and their weights, float32[B, longest]."""
     places, weights = np.zeros((2, BATCH_SIZE, max(1, np.diff(bag.splits).max())))
     for b, (start, stop) in enumerate(zip(bag.splits, bag.splits[1:], strict=False)):
         places[b, : stop - start] = [place[key] for key in bag.values[start:stop].tolist()]

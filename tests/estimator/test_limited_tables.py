@@ -30,7 +30,7 @@ class _Limited(BatchReader):
 
 
 def _keys_after(data, model_dir, max_steps, **limits):
-    """-> the keys that have rows in the checkpoint of `max_steps` training steps."""
+    """Returns the keys that have rows in the checkpoint after `max_steps` training steps."""
 
     def input_fn(position):
         reader = _Limited(data, 16, 0, 1, position=position, seed=5)

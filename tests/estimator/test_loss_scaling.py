@@ -20,7 +20,7 @@ class _Features(dict):
 
 
 def _train(feeds, scaled, optimizer="adagrad"):
-    """-> (w after each step, the gradient of the row in each step, the loss's scale at the end)."""
+    """Returns (w after each step, the gradient of the row in each step, the final loss scale)."""
     with tf.Graph().as_default():
         if scaled:
             notes().scales_loss = True

@@ -39,7 +39,7 @@ class _Witness(tf1.train.SessionRunHook):
 def _train(
     data, model_dir, batch_size, micro_batches, max_steps=None, optimizer="adagrad", rates=(0.05, 0.1), **settings
 ):
-    """-> (result, dense variables, rows by key, the checkpoint)."""
+    """Trains, and returns (result, dense variables, rows by key, checkpoint)."""
     train_op = TrainOp(optimizer, *rates, accumulation_steps=micro_batches, **{**CONSTANT, **settings})
     embedding = EmbeddingConfig(optimizer=row_optimizer(optimizer, initial_accumulator=0.01), learning_rate=rates[1])
     config = dict(prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
@@ -128,7 +128,7 @@ class _Features(dict):
 
 
 def _one_step(**settings):
-    """-> a kernel [[2, 0]] and a bias [1] after a step along the gradients [[3, 4]] and [1], at the rate 0.1."""
+    """Returns kernel and bias, initially [[2, 0]] and [1], after a step with gradients [[3, 4]] and [1], rate 0.1."""
     with tf.Graph().as_default():
         kernel = tf1.get_variable("deep/kernel", initializer=[[2.0, 0.0]])
         bias = tf1.get_variable("wide/bias", initializer=[1.0])

@@ -17,7 +17,7 @@ def data(tmp_path_factory):
 
 
 def _train(data, model_dir, max_steps, overlap=True, save_every=0, accumulation_steps=1):
-    """-> what the last checkpoint holds: dense variables, keys and rows."""
+    """Trains, and returns the dense variables, keys and rows of the last checkpoint."""
     # Steps so small that a row's gradients hardly depend on the steps before.
     embedding = EmbeddingConfig(overlap_lookup=overlap, optimizer="sgd", stddev=0.1)
     train_op = TrainOp("sgd", 1e-3, 1e-3, accumulation_steps=accumulation_steps, **CONSTANT)

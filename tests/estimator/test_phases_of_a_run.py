@@ -20,7 +20,7 @@ STEPS, SKIPPED = 24, 4
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """-> (result, the log's messages, the events of its trace)."""
+    """The (result, log messages, trace events) of a run."""
     directory, said = tmp_path_factory.mktemp("run"), []
     data = small.make(directory / "data", rows=320)
     config = dict(log_steps=8, phase_steps=SKIPPED, profile_steps=(6, 9), save_checkpoints_steps=12)

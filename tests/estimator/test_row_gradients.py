@@ -18,7 +18,7 @@ def _table(**limits):
 
 
 def _batch(table, keys, values):
-    """-> gradients [v, v] and [v] of each key's two segments."""
+    """Returns the gradients [v, v] and [v] for the two segments of each key."""
     keys, values = np.array(keys, np.int64), np.array(values, np.float32)[:, None]
     return [TableGradients(TableRows(table), keys, table.find_or_create(keys), [np.repeat(values, 2, 1), values])]
 

@@ -27,7 +27,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def other(data, tmp_path_factory):
-    """-> the directory of a trained model."""
+    """The directory of a trained model."""
     path = tmp_path_factory.mktemp("other") / "model"
     _train(path, data, steps=12)
     return path
@@ -44,7 +44,7 @@ def _train(path, data, steps=1, dim=None, **settings):
 
 
 def _rows(checkpoint):
-    """-> (TableConfig, key -> row) of the one table of a checkpoint."""
+    """Returns (TableConfig, dict of key -> row) for the only table of a checkpoint."""
     blocks = list(snapshot.iterate(checkpoint.path, checkpoint.tables))
     assert {config.name for config, *_ in blocks} == {TABLE}
     return blocks[0][0], {int(key): row for _, keys, rows in blocks for key, row in zip(keys, rows.copy(), strict=True)}

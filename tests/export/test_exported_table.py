@@ -12,7 +12,7 @@ CONFIG = TableConfig("t", (2, 1), (0.0, 0.0))
 
 
 def _look_up(keys, asked):
-    """-> the rows of `asked`; the row of `keys[i]` is [i + 1, i + 1, i + 1]."""
+    """Returns the rows of `asked`, if the row of `keys[i]` is [i + 1, i + 1, i + 1]."""
     table = ExportedTable(CONFIG, KeyIndex.of(keys))
     rows = np.repeat(np.arange(len(keys) + 1, dtype=np.float32)[:, None], 3, 1)
     with tf.Graph().as_default(), tf1.Session() as session:

@@ -42,7 +42,7 @@ def estimator(tmp_path_factory):
 
 
 def _with_rows(checkpoint, path, rows):
-    """-> the checkpoint with that many random keys in place of its own."""
+    """Returns a copy of the checkpoint that has this number of random keys instead of its own."""
     (config,) = checkpoint.table_configs().values()
     table = Table(config, tracked=True)
     for keys in np.array_split(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, rows), 20):
@@ -57,7 +57,7 @@ def _with_rows(checkpoint, path, rows):
 
 
 def _elements(path):
-    """-> dict of operation -> how many elements its outputs have, of all operations that a request runs."""
+    """Returns a dict of operation -> number of elements of its outputs, for all operations that a request runs."""
     with tf.Graph().as_default(), tf1.Session() as session:
         signature = tf1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
         traced = tf1.RunMetadata()

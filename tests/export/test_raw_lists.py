@@ -9,7 +9,7 @@ from ctr_trainer.serving.export.raw_keys import RawLists
 
 
 def evaluate(make, feature, rows, **options):
-    """-> what `make(RawLists)` is, of lists padded with ""."""
+    """Evaluates `make(RawLists)` on lists that are padded with ""."""
     longest = max(map(len, rows))
     padded = [row + [""] * (longest - len(row)) for row in rows]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

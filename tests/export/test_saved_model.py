@@ -59,7 +59,7 @@ def _estimator(model_fn, model_dir, data):
 
 
 def _raw(path):
-    """-> the raw values of a csv file of tests/small.py, by column."""
+    """Returns the raw values of a CSV file of tests/small.py, by column."""
     found = small_served.examples(path, missing=float("nan"))
     return {name: [example[name] for example in found] for name in found[0]}
 

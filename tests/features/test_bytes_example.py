@@ -7,7 +7,7 @@ from ctr_trainer.features import hashing
 
 
 def values(messages):
-    """-> the values of each message, as protobuf's own parser reads them."""
+    """Returns the values of each message, parsed by protobuf."""
     return [
         list(tf.train.Example.FromString(message).features.feature[hashing.EXAMPLE_FEATURE].bytes_list.value)
         for message in messages

@@ -127,7 +127,7 @@ def test_a_spec_is_frozen(tmp_path):
         ('name = "shop"', "", ["shop.toml", "'name'"]),
         ('combiner = "mean"', 'combiner = "none"\nkeep = "newest"', ["history", "'newest'", "first, last"]),
         ("max_length = 5", 'missing = "nan"', ["history", "'nan'", "zero, own"]),
-        ("max_length = 5", 'weight_separator = " "', ["history", "' '", "the separator between the values"]),
+        ("max_length = 5", 'weight_separator = " "', ["history", "' '", "the same as 'separator'"]),
         ("max_length = 5", "buckets = [1]", ["history", "'buckets'", "'combiner'", "exclude"]),
         ("dim = 2", "buckets = [1, 1]", ["country", "[1.0, 1.0]", "ascending"]),
         ("dim = 2", "buckets = []", ["country", "ascending"]),

@@ -41,12 +41,12 @@ class Losses(tf.compat.v1.train.SessionRunHook):
 
 
 def make_data(directory):
-    """-> by number of labels, the path of the data set that the losses are of."""
+    """Makes the data sets of the losses; returns their paths by number of labels."""
     return {labels: small.make(directory / f"labels{labels}", ROWS, labels=labels) for labels in (1, 2)}
 
 
 def make_estimator(name, model_dir):
-    """-> (Estimator, Losses) of a model's variant: one worker, one thread, N = 1, a fixed seed."""
+    """Returns (Estimator, Losses) for a model's variant, with one worker, one thread, N = 1 and a fixed seed."""
     ctr.init()
     made = every.estimator(name, model_dir, seed=SEED)
     losses = Losses(made.model_fn)
@@ -54,7 +54,7 @@ def make_estimator(name, model_dir):
 
 
 def reader(name, data, position=None):
-    """-> the batches that the losses of a variant are of."""
+    """Returns a reader of the batches for the losses of a variant."""
     return every.reader(name, data[every.labels(name)], seed=SEED, position=position)
 
 
@@ -63,7 +63,7 @@ def path(model):
 
 
 def load(name):
-    """-> the losses recorded of a model's variant."""
+    """Returns the recorded losses of a model's variant."""
     return json.loads(path(name.partition("-")[0]).read_text())[name]
 
 

@@ -8,7 +8,7 @@ from tests.models import every
 
 
 def record(name, data, model_dir):
-    """-> the losses of a model's variant."""
+    """Trains a model's variant and returns the losses."""
     estimator, losses = golden.make_estimator(name, model_dir)
     estimator.train(lambda: golden.reader(name, data), hooks=[losses], max_steps=golden.STEPS)
     return losses.values

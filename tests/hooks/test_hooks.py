@@ -40,7 +40,7 @@ def _run(make_hooks, steps):
 
 
 def _running():
-    """-> a Clock whose training has begun."""
+    """Returns a Clock whose training has begun."""
     clock = Clock()
     clock.enter("hooks")
     return clock
@@ -225,7 +225,7 @@ class Flips(tf1.train.SessionRunHook):
 
 
 def _flipping(steps, **arguments):
-    """-> the lines of so many steps with `Flips`."""
+    """Returns the log lines of this number of steps with `Flips`."""
     kept = Lines()
 
     def hooks():

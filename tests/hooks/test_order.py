@@ -28,7 +28,7 @@ HOOKS = {each.__name__: each for each in _hook_classes()}
 
 
 def _sorted_names(*names):
-    """-> the names of the classes in the order of their hooks, which are given the other way round."""
+    """Returns the class names in the order of their hooks, which are passed in reverse order."""
     hooks = [HOOKS[name].__new__(HOOKS[name]) for name in reversed(names)]
     return [type(hook).__name__ for hook in in_order(hooks)]
 

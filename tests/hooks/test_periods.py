@@ -88,7 +88,7 @@ def test_a_sync_by_steps_or_seconds_counts_the_seconds_from_the_previous_sync():
 
 
 def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30, longest_step_secs=0.0):
-    """-> by rank, after which steps it saves, and after which it is told; the clocks of ranks 1 and 2 stand still.
+    """Returns the steps after which each rank saves, and after which it is told; clocks of ranks 1 and 2 stand still.
 
     Args:
       seconds_of_step: f(step) -> how long it takes.

@@ -25,7 +25,7 @@ BEGAN = 1_700_000_000.0
 
 
 def _stats(*nodes, device="/job:localhost/replica:0/task:0/device:CPU:0"):
-    """-> StepStats of (name, operation, start, end), in microseconds after BEGAN."""
+    """Returns StepStats of nodes (name, operation, start, end), in microseconds after BEGAN."""
     stats = step_stats_pb2.StepStats()
     found = stats.dev_stats.add(device=device)
     for name, operation, start, end in nodes:
@@ -155,7 +155,7 @@ class _Logs(tf1.train.SessionRunHook):
 
 
 def _run(clock, steps, every, hooks=()):
-    """-> the StepTraceHook of a run whose session takes RUN, and in traced steps ten times as long."""
+    """Returns the StepTraceHook of a run whose session takes RUN, and ten times as long in traced steps."""
     done = []
 
     def work():

@@ -21,7 +21,7 @@ from tests.parallel import launch
 
 
 def _screen(text):
-    """-> the lines that a terminal of endless height shows, of text, carriage returns, line feeds and cursor ups."""
+    """Returns the lines that an infinitely high terminal shows for text, carriage returns, line feeds, cursor ups."""
     rows, row, column = [[]], 0, 0
     for part in re.findall(r"\x1b\[A|\r|\n|[^\x1b\r\n]+", text):
         if part == "\x1b[A":

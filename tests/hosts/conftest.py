@@ -26,7 +26,7 @@ class Hosts:
         self.environment = {**launch.environment(), "PATH": path}
 
     def start(self, command, host=0, **variables):
-        """-> the process of a shell command on a host, its output as text in one pipe."""
+        """Starts a shell command on a host; returns the process, whose output is text in one pipe."""
         return subprocess.Popen(
             self.machines[host].command(["sh", "-c", command]),
             cwd=launch.ROOT,
@@ -47,7 +47,7 @@ class Hosts:
         return process.returncode, output
 
     def processes(self, host):
-        """-> the numbers of the processes on a host."""
+        """Returns the process ids of the processes on a host."""
         return [int(pid) for pid in namespaces._run(["ip", "netns", "pids", self.machines[host].namespace]).split()]
 
 

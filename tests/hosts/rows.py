@@ -6,7 +6,7 @@ import pathlib
 
 
 def names(batch):
-    """-> a text for each example of a `Batch`, another one for each row of the demo's data."""
+    """Returns a text for each example of a `Batch`, which is different for each row of the demo's data."""
     columns = [*batch.keys.values(), batch.dense]
     return [_name([column[row] for column in columns]) for row in range(batch.size)]
 
@@ -16,7 +16,7 @@ def _name(values):
 
 
 def trained(seen, restarts, last_step):
-    """-> Counter of the names of the rows that a job under `launch` has trained by the steps that count.
+    """Returns a Counter of the names of the rows in the steps of a job under `launch` that were not lost.
 
     Of each start these are the steps up to the checkpoint that the next one went on from.
 

@@ -38,7 +38,7 @@ def port(hosts):
 
 
 def _said_last(hosts, command, **variables):
-    """-> what the job says last: one error, of one of its ranks."""
+    """Returns the rank and the last message of a job, which must be its only error."""
     status, output = hosts.run(command, **variables)
     assert status != 0, output
     rank, line = launch.last_line(output)
@@ -97,7 +97,7 @@ def test_a_host_of_horovodrun_whose_name_leads_to_loopback(hosts, train):
     with _found_by(hosts, 0, "host-2", "127.0.1.1"):
         _, said = _said_last(hosts, f"{RUN} ./run.sh {train}")
     assert said.startswith("horovodrun has started the workers of host-1 and of host-2 all on host-1")
-    assert "Put the right address of host-2 into /etc/hosts of host-1" in said
+    assert "Correct the address of host-2 in /etc/hosts of host-1" in said
 
 
 def test_different_flags_on_two_hosts(hosts, train):
@@ -132,7 +132,7 @@ def test_clocks_that_are_apart(hosts, train):
     assert re.match(
         r"the clocks of the hosts are (59|60|61) s apart, and 2 s is the most: host-1 20\d\d-.*, host-2 20", said
     )
-    assert "set them by NTP" in said
+    assert "synchronize them by NTP" in said
 
 
 def test_a_host_that_does_not_reach_horovodrun(hosts, train):

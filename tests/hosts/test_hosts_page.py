@@ -64,7 +64,7 @@ def job(hosts, told):
 
 
 def _workers(hosts, host):
-    """-> by rank, the process of each worker on a host."""
+    """Returns the processes of the workers on a host, by rank."""
     found = {}
     for pid in hosts.processes(host):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -75,7 +75,7 @@ def _workers(hosts, host):
 
 
 def _shared_memory(process="[0-9]*"):
-    """-> the names of the shared memory that a process has open, or that any has."""
+    """Returns the names of the shared memory that a process, or any process, has open."""
     found = set()
     for link in pathlib.Path("/proc").glob(f"{process}/fd/*"):
         with contextlib.suppress(OSError):
@@ -84,13 +84,13 @@ def _shared_memory(process="[0-9]*"):
 
 
 def _seen(directory, steps):
-    """-> the names of the rows of each rank's first batches, how often each was read."""
+    """Returns the number of times that each row was read in the first batches of each rank, by the row's name."""
     lines = [(directory / str(rank)).read_text().splitlines()[:steps] for rank in range(4)]
     return collections.Counter(name for of_rank in lines for line in of_rank for name in line.split())
 
 
 def _syncers(hosts):
-    """-> the names of those that sent rows to the shard on the first host."""
+    """Returns the names of the workers that sent rows to the shard on the first host."""
     ask = "from urllib.request import urlopen; print(urlopen('http://host-1:9100/metrics').read().decode())"
     status, output = hosts.run(f'python -c "{ask}"', 1)
     assert status == 0, output

@@ -170,7 +170,7 @@ def test_an_installed_horovod_without_what_is_needed_is_refused(monkeypatch, out
     if missing is None:
         build_horovod.check_installed(gpu_operations)
     else:
-        with pytest.raises(UserError, match=f"lacks {missing}; .*horovodrun --check-build says"):
+        with pytest.raises(UserError, match=f"lacks {missing}; .*horovodrun --check-build prints"):
             build_horovod.check_installed(gpu_operations)
 
 

@@ -64,7 +64,7 @@ class Demo:
         horovodrun.chmod(0o755)
 
     def run(self, **variables):
-        """-> (the finished process, how the commands were called)."""
+        """Returns (the finished process, the calls of the commands)."""
         calls = self.directory / "calls"
         calls.write_text("")
         code = "import sys, sysconfig, runpy; get = sysconfig.get_path\n"

@@ -84,7 +84,7 @@ class Machine:
         path.chmod(0o755)
 
     def install(self, **variables):
-        """-> (status, stderr, what the fake Python did: `venv`, `pip`, `ctr_trainer.installation.build_horovod`)."""
+        """Returns (status, stderr, calls of the fake Python: `venv`, `pip`, `...build_horovod`)."""
         self.log.write_text("")
         done = subprocess.run(
             [self.checkout / "scripts" / "install.sh"],
@@ -280,14 +280,14 @@ if "--check_tools" not in sys.argv:
         return wheel.rename(self.wheels.parent / wheel.name)
 
     def install(self, **variables):
-        """-> (status, stderr)."""
+        """Runs install.sh without network; returns (status, stderr)."""
         for mark in (self.built, self.compiled):
             mark.unlink(missing_ok=True)
         offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_CONFIG_FILE": "/dev/null"}
         return super().install(**offline, **variables)[:2]
 
     def installed(self):
-        """-> by name, the version of each distribution in .venv, and where the package lies."""
+        """Returns the version of each distribution in .venv, by name, and the location of the package."""
         code = (
             "import ctr_trainer, importlib.metadata as m, json, pathlib; "
             "print(json.dumps({d.name.replace('_', '-'): d.version for d in m.distributions()} "

@@ -24,7 +24,7 @@ def write_program(path, text):
 
 
 def fake_python(name):
-    """-> a script that prints its name, each argument, its directory and the variables above, a line each."""
+    """Returns a script that prints its name, arguments, directory and the variables above, each on its own line."""
     variables = "\n".join(f'echo "{variable}=${variable}"' for variable in SHOWN)
     return f'echo "python={name}"\nfor a in "$@"; do echo "argument=$a"; done\necho "directory=$PWD"\n{variables}'
 
@@ -45,7 +45,7 @@ def checkout(tmp_path):
 
 
 def run(checkout, *arguments, cwd=None, **variables):
-    """-> (list of arguments, dict of the other lines)."""
+    """Runs run.sh; returns (list of arguments, dict of the other lines)."""
     path = f"{checkout.parent / 'bin'}:{os.environ['PATH']}"
     env = {"PATH": path, "HOME": str(checkout), **variables}
     done = subprocess.run(

@@ -10,7 +10,7 @@ TRAIN = ["--train_data=d", "--model_dir=m"]
 
 @pytest.fixture
 def supervised(monkeypatch):
-    """-> list of what `launch` has got: (arguments of `train`, `LaunchFlags`)."""
+    """The list of arguments of each `launch`: (arguments of `train`, `LaunchFlags`)."""
     found = []
     monkeypatch.setattr(launch, "run", lambda *given: found.append(given))
     return found

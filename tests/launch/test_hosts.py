@@ -28,7 +28,7 @@ def test_hosts_are_those_of_a_list_or_a_file_or_this_one(tmp_path):
     assert open_hosts(LaunchFlags(np=8, hostfile=str(tmp_path / "hosts"))).now() == (A, B)
     assert open_hosts(LaunchFlags(np=2, max_np=3)).now() == (Host("localhost", 3),)
     for flags, problem in (
-        (LaunchFlags(np=9, hosts="a:4,b:4"), "-np 9 workers need as many slots, and a:4,b:4 has fewer"),
+        (LaunchFlags(np=9, hosts="a:4,b:4"), "-np 9 workers need as many slots, but a:4,b:4 has fewer"),
         (LaunchFlags(hosts="a:4,a:4"), "a:4,a:4: a host is named twice"),
         (LaunchFlags(hosts="a"), "-H a: 'a' is not a host"),
         (LaunchFlags(hostfile=str(tmp_path / "wrong")), "wrong, line 2: 'b': expected NAME slots=NUMBER"),

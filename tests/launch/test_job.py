@@ -66,7 +66,7 @@ class _Launched:
         return latest_checkpoint(self.model_dir).step
 
     def processes(self):
-        """-> the processes that the launcher has started, by the name that each has in its environment."""
+        """Returns the processes that the launcher has started, which have its name in their environment."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -87,7 +87,7 @@ class _Launched:
             time.sleep(0.05)
 
     def semaphores(self):
-        """-> paths of those that horovodrun has made."""
+        """Returns the paths of the semaphores of horovodrun."""
         used = set()
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -95,7 +95,7 @@ class _Launched:
         return {path for path in used if path.startswith("/dev/shm/")}
 
     def worker(self, rank, start):
-        """-> the process of a rank of a start; None if there is none yet."""
+        """Returns the process of a rank in a start; None if it does not exist yet."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 name, environment = process.cmdline()[2:3], process.environ()
@@ -105,7 +105,7 @@ class _Launched:
         return None
 
     def finish(self):
-        """-> (status, output)."""
+        """Waits for the end; returns (status, output)."""
         output, _ = self.process.communicate(timeout=launch.TIMEOUT_SECONDS)
         return self.process.returncode, output
 

@@ -12,7 +12,7 @@ from tests.parallel import launch
 
 @pytest.fixture
 def silent(monkeypatch):
-    """-> set of the names of hosts that do not answer; no name is this host's."""
+    """The set of the names of hosts that do not answer; no name is this host."""
     names = {"c"}
     monkeypatch.setattr(reach, "is_here", lambda name: False)
     monkeypatch.setattr(reach, "is_silent", lambda address: address.partition(":")[0] in names)

@@ -9,7 +9,7 @@ tf1 = tf.compat.v1
 
 
 def run(make, *arrays):
-    """-> (outputs of `make(*placeholders)`, {variable name: value}).
+    """Returns (outputs of `make(*placeholders)`, dict of variable name -> value).
 
     Each trainable variable has random values by its name; one with more rows begins with the same ones.
     """

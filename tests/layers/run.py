@@ -36,5 +36,5 @@ def assert_equal(layer, plain, *inputs, rtol=1e-5):
 
 
 def vectors(*shape, seed=1):
-    """-> float32 random numbers of a shape."""
+    """Returns float32 random numbers of a shape."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)

@@ -29,14 +29,14 @@ def _dense(x, values, name):
 
 
 def _bias(i, j, bias):
-    """-> r_ij, None where i does not attend to j."""
+    """Returns r_ij; None if i does not attend to j."""
     if j < CONTEXT:
         return bias[j]
     return bias[CONTEXT + j - i] if i >= CONTEXT and j >= i else None
 
 
 def _by_hand(tokens, values):
-    """-> y of the tokens of one example that are there."""
+    """Returns y of the valid tokens of one example."""
     normed = [_norm(x, values, "input_norm") for x in tokens]
     gates, queries = zip(*(np.split(_silu(_dense(x, values, "gates_and_queries")), 2) for x in normed), strict=True)
     contents, keys = zip(*(np.split(_silu(_dense(x, values, "values_and_keys")), 2) for x in normed), strict=True)
@@ -72,7 +72,7 @@ def test_the_target_alone_has_its_output_of_the_whole_block():
 
 
 def _plain(tokens, mask):
-    """-> y of all tokens by stock operations, from the variables that the block made."""
+    """Returns y of all tokens, computed by stock operations from the variables of the block."""
 
     def variable(name):
         return {v.op.name: v for v in tf1.trainable_variables()}[f"hstu/{name}"]

@@ -31,7 +31,7 @@ def _softmax(x):
 
 
 def _padded(steps):
-    """-> HISTORY and MASK with so many more steps of padding, which holds rubbish."""
+    """Returns HISTORY and MASK with this number of additional padding steps, which contain arbitrary values."""
     rubbish = np.full((3, steps, 4), 7, np.float32)
     return np.concatenate([HISTORY, rubbish], 1), np.concatenate([MASK, np.zeros((3, steps), np.float32)], 1)
 

@@ -14,7 +14,7 @@ PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - (\w+) \[(\w+\.py):(\
 
 
 def _lines(tmp_path, install, then):
-    """-> what a program that installs the log and then does something writes to standard error."""
+    """Returns the lines that a program writes to standard error after installing the log."""
     program = tmp_path / "program.py"
     program.write_text(
         f"import logging, warnings\nfrom ctr_trainer.system.messages import log_lines\n"

@@ -17,12 +17,12 @@ class Ranks:
         self._given = [None] * size
 
     def run(self, work):
-        """-> what `work` returns, by rank."""
+        """Runs `work` on all ranks, and returns the results by rank."""
         with concurrent.futures.ThreadPoolExecutor(self.size) as threads:
             return list(threads.map(lambda rank: work(rank, *self.collectives(rank)), range(self.size)))
 
     def collectives(self, rank):
-        """-> (all_sum, all_gather) of a rank."""
+        """Returns (all_sum, all_gather) for a rank."""
 
         def exchange(array, name):
             self._given[rank] = (name, array)

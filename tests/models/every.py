@@ -48,7 +48,7 @@ _OWN = {
 
 
 def variants(model):
-    """-> dict of name -> settings: the variants of a model that are tested, one of its own name by default."""
+    """Returns a dict of name -> settings for the tested variants of a model; by default one with the model's name."""
     others = {name: settings for name, (_, of, settings) in tasks.CASES.items() if of == model}
     return _OWN.get(model) or others or {model: {}}
 
@@ -57,12 +57,12 @@ VARIANTS = [name for model in MODELS for name in variants(model)]
 
 
 def labels(name):
-    """-> how many labels a variant's data has."""
+    """Returns the number of labels in the data of a variant."""
     return tasks.CASES[name][0] if name in tasks.CASES else 1
 
 
 def reader(name, data, **settings):
-    """-> a BatchReader of the data as a variant takes it, 32 examples a batch."""
+    """Returns a BatchReader of the data for a variant, with 32 examples per batch."""
     batches = BatchReader(data, 32, **settings)
     if name != "ffm":
         return batches
@@ -71,12 +71,12 @@ def reader(name, data, **settings):
 
 
 def once(name, data, **settings):
-    """-> the batches of one pass in order."""
+    """Returns the batches of one pass, in order."""
     return reader(name, data, shuffle=False, epochs=1, **settings)
 
 
 def estimator(name, model_dir, embedding=None, **config):
-    """-> an Estimator of a variant, repeatable: one thread, nothing read ahead, a sync each step unless told otherwise.
+    """Returns a repeatable Estimator of a variant: one thread, no prefetching, and by default a sync after each step.
 
     Args:
       embedding: dict of what replaces settings of its EmbeddingConfig.
@@ -95,7 +95,7 @@ def estimator(name, model_dir, embedding=None, **config):
 
 
 def probabilities(values):
-    """-> dict of name -> float32[n]: those of what `predict` yields, or of what an exported graph returns."""
+    """Returns a dict of name -> float32[n], the probabilities in results of `predict` or of an exported graph."""
     if isinstance(values, list):
         values = {name: np.array([example[name] for example in values]) for name in values[0]}
     return {name: np.asarray(value) for name, value in values.items() if name.startswith("probabilities")}

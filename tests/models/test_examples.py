@@ -25,7 +25,7 @@ SPEC = {
 
 
 def layer_functions():
-    """-> list of the layers: the public functions and classes of the modules of `ctr_trainer.layers`."""
+    """Returns the public functions and classes of the modules of `ctr_trainer.layers`."""
     found = []
     for each in pkgutil.iter_modules(layers.__path__, f"{layers.__name__}."):
         module = importlib.import_module(each.name)

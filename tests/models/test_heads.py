@@ -117,7 +117,7 @@ LOGITS, LABELS, WEIGHTS = [[0.0], [1.0], [-2.0]], [1.0, 0.0, 1.0], [1.0, 2.0, 0.
 
 
 def _of_one_label(mode, **params):
-    """-> (loss or None, probabilities)."""
+    """Returns (loss or None, probabilities)."""
     with tf.Graph().as_default():
         train_op = lambda loss, features: tf.no_op()  # noqa: E731
         labels = None if mode == ModeKeys.PREDICT else tf.constant(LABELS)

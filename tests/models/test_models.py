@@ -33,13 +33,13 @@ def _rows(data):
 
 
 def _labels(data):
-    """-> the labels of the rows, by what stands behind a prediction's name: nothing where there is one label."""
+    """Returns the labels of the rows, by the suffix of a prediction's name, which is "" for one label."""
     clicked, bought = ([row[name] in ("1", "yes") for row in _rows(data)] for name in ("clicked", "order"))
     return {"": clicked, "/clicked": clicked, "/bought": bought}
 
 
 def _raw_values(data):
-    """-> the data set's raw values as the inputs of an exported graph, by feature."""
+    """Returns the data set's raw values as inputs of an exported graph, by feature."""
     spec, rows, values = open_dataset(data).spec, _rows(data), {}
     for feature in (*spec.dense, *spec.bucketised):
         values[feature.name] = np.float32([row[feature.column] or "nan" for row in rows])

@@ -36,13 +36,13 @@ def _run(session, signature, values):
 
 
 def _rows(table, keys):
-    """-> the rows of a table, each a function of its key."""
+    """Returns the rows of a table; each row is a function of its key."""
     width = int(table.removeprefix("dim")) + 1
     return np.sin(keys[:, None] % 1000 * np.arange(1.0, width + 1)).astype(np.float32) / 3
 
 
 def _instances(raw):
-    """-> the examples in the row form."""
+    """Returns the examples in row format."""
     texts = {
         name: [[text for text in each if text] for each in values.tolist()]
         for name, values in raw.items()

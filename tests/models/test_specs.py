@@ -22,7 +22,7 @@ ONE_DIM = [name for name in MINE if name.partition("-")[0] not in _ANY_DIM]
 
 
 def _logits(name, sparse=(), dense=(), **settings):
-    """-> the logits of a model, float32[3], on a batch of random rows of a spec's features."""
+    """Returns the logits of a model, float32[3], for a batch of random rows with the features of a spec."""
     values = {"name": "made", "label": [{"column": "clicked"}], "sparse": list(sparse), "dense": list(dense)}
     spec = FeatureSpec.from_dict(values)
     model = name.partition("-")[0]

@@ -17,7 +17,7 @@ from tests.models import every
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """-> by number of labels, a data set."""
+    """A data set for each number of labels."""
     distributed.init()
     return {labels: small.make(tmp_path_factory.mktemp(f"labels{labels}"), 300, labels=labels) for labels in (1, 2)}
 

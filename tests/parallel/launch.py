@@ -116,14 +116,14 @@ def warm_python() -> str:
 
 
 def last_line(output):
-    """-> the last line that a worker of a job wrote: (rank, line)."""
+    """Returns the last line of a worker of a job, as (rank, line)."""
     lines = [line for line in output.splitlines() if line.startswith("[") and "<stderr>:" in line]
     prefix, _, line = lines[-1].partition("<stderr>:")
     return int(prefix[1:-1]), line
 
 
 def services(model_dir):
-    """-> the lookup services that run on this model directory, as `psutil.Process`."""
+    """Returns the `psutil.Process` of each lookup service that uses this model directory."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []

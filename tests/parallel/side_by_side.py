@@ -39,7 +39,7 @@ def _join_bags(a, b):
 
 
 def train(data, out, steps):
-    """-> by name, the dense variables after so many steps, and `keys` and `rows`, what the service holds."""
+    """Returns the dense variables after this number of steps, by name, and the service's `keys` and `rows`."""
     # What --scale_lr=linear makes of two workers' rates.
     params = ModelParams(TrainOp("sgd", 2 * DENSE_RATE, 2 * LEARNING_RATE, **CONSTANT), hidden_units=(8,))
     embedding = EmbeddingConfig(optimizer="sgd", sync_steps=1)

@@ -23,18 +23,18 @@ def job(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=("auto", "horovod"))
 def trained(request, job):
-    """-> by rank, by way of training: float32[steps, 2], w after each step."""
+    """For each rank, a dict of way of training -> w after each step, float32[steps, 2]."""
     return [dict(np.load(job / f"{request.param}-{rank}.npz")) for rank in (0, 1)]
 
 
 def _gradient(w, step, rows=(0, 1, 2)):
-    """-> of the mean of (x . w - y)^2 over some of a step's examples."""
+    """Returns the gradient of the mean of (x . w - y)^2 over some of a step's examples."""
     x, y = (values[list(rows)].astype(np.float64) for values in ALL[step])
     return 2 * (x @ w - y) @ x / len(rows)
 
 
 def _sgd(gradient, rate=RATE):
-    """-> w after each step of w -= rate * gradient(w, step)."""
+    """Returns w after each step of w -= rate * gradient(w, step)."""
     w, found = np.array(START), []
     for step in range(STEPS):
         w = w - rate * gradient(w, step)
@@ -116,7 +116,7 @@ def test_two_micro_batches_of_two_workers_make_one_step_of_six_examples(trained)
 
 
 def _overlapped(settled_after=()):
-    """-> w after each step: a gradient is applied at the next step's end, or where the steps settle."""
+    """Returns w after each step, if a gradient is applied at the end of the next step, or when the steps settle."""
     w, found, kept = np.array(START), [], None
     for step in range(STEPS):
         gradient = _gradient(w, step)

@@ -14,7 +14,7 @@ WAYS = ("rows_of_host", "averaged", "micro_batches", "own_rows", "shared", "dens
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """-> f(name, rank) -> the models that two jobs ended with; a worker of the second one was slow."""
+    """A function f(name, rank) -> the final models of two jobs, in the second of which one worker was slow."""
     data = small.make(tmp_path_factory.mktemp("deterministic"), rows=1591)
     outs = [tmp_path_factory.mktemp(f"run{slow_rank}") for slow_rank in (-1, 1)]
     for slow_rank, out in zip((-1, 1), outs, strict=True):

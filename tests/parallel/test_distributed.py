@@ -28,7 +28,7 @@ def test_a_collective_that_a_rank_does_not_reach_is_named_and_ends_the_job():
 
 @pytest.fixture(scope="module")
 def uneven_job(tmp_path_factory):
-    """-> (directory, standard error) of a job that trains with inputs of two lengths, and ends with an error.
+    """The (directory, standard error) of a job that trains with inputs of two lengths and fails at the end.
 
     With status 1: the same command would end the same way, so a launcher does not start it again.
     """

@@ -19,7 +19,7 @@ ROWS = 203  # no share is divisible by the batch size of 16
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """-> (directory, what each rank wrote, paths of the data)."""
+    """The (directory, output of each rank, paths of the data) of a job."""
     directory = tmp_path_factory.mktemp("evaluations")
     data = {
         "train": small.make(directory / "train", rows=640),

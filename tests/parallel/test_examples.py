@@ -93,7 +93,7 @@ def test_a_loop_of_ones_own_costs_thirty_lines_at_most():
 
 @pytest.fixture(scope="module")
 def loops(clicks, tmp_path_factory):
-    """-> (directory of a loop that was killed and started again, of one without a kill, what each printed)."""
+    """(directory of a loop that was killed and restarted, directory of an undisturbed loop, output of each)."""
     killed, whole = (tmp_path_factory.mktemp("loop") / name for name in ("killed", "whole"))
     arguments = [f"--data={clicks}", "--epochs=30", "--save_checkpoints_steps=20", "--deterministic"]
     command = launch.command(2, EXAMPLES / "horovod_loop.py", *arguments, f"--model_dir={killed}")
@@ -124,7 +124,7 @@ def _is_worker(process):
 
 
 def _model(directory):
-    """-> by name, the dense variables and the rows of the newest checkpoint."""
+    """Returns the dense variables and the rows of the newest checkpoint, by name."""
     checkpoint = checkpoints.newest_whole(str(directory))
     assert checkpoint.step == LOOP_STEPS
     blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]

@@ -27,7 +27,7 @@ def data(tmp_path_factory):
 
 
 def _arguments(data, *directories, more=()):
-    """-> those of a job that trains in each directory, one after another."""
+    """Returns the arguments of a job that trains in each directory, one after another."""
     arguments = [launch.WORKERS / "job.py"]
     for directory in directories:
         flags = [f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={directory / 'out'}"]
@@ -51,7 +51,7 @@ class _Job:
         )
 
     def service_at(self, step, other_than=None):
-        """-> the process of a service that is another one, once a checkpoint of `step` or more is written."""
+        """Returns the process of a service, not `other_than`, after a checkpoint of at least `step` is written."""
         found = []
 
         def reached():
@@ -68,7 +68,7 @@ class _Job:
         os.killpg(self._process.pid, signal.SIGINT)
 
     def finish(self):
-        """-> (status, output)."""
+        """Waits for the end of the job; returns (status, output)."""
         output, _ = self._process.communicate(timeout=launch.TIMEOUT_SECONDS)
         return self._process.returncode, output
 
@@ -82,7 +82,7 @@ class _Job:
 
 
 def _stopped_after(output, how, model_dir):
-    """-> the step after which a job says that it was stopped, in its last line; its checkpoint is there."""
+    """Returns the step after which a job was stopped, according to its last line; checks that the checkpoint exists."""
     latest = latest_checkpoint(model_dir)
     said = f"stopped by {how} after step {latest.step}; the checkpoint {latest.path} is saved: the same command "
     assert launch.last_line(output) == (0, f"{said}resumes from there")
@@ -96,7 +96,7 @@ def _stopped_after(output, how, model_dir):
 
 @pytest.fixture(scope="module")
 def lost(data, tmp_path_factory):
-    """-> (status, output, the job, its last checkpoint): its service is killed each time that it is there."""
+    """The (status, output, job, last checkpoint) of a job whose service is killed each time that it runs."""
     directory = tmp_path_factory.mktemp("lost")
     # Who waited for this timeout would not come back in time.
     with _Job(data, directory, "--service_restarts=2", "--service_timeout=3600") as job:
@@ -111,7 +111,7 @@ def lost(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def full(data, tmp_path_factory):
-    """-> (status, output, the job, steps): its service stands still for a while, and then finds the disk full.
+    """The (status, output, job, steps) of a job whose service is suspended for a while, and then finds the disk full.
 
     The steps are those of the newest checkpoint where the service was stopped, and where it was let go on.
     """
@@ -132,7 +132,7 @@ def full(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped(data, tmp_path_factory):
-    """-> the directory of a training that is stopped twice: by SIGTERM to one worker, and by Ctrl-C."""
+    """The directory of a training that is stopped twice: by SIGTERM to one worker, and by Ctrl-C."""
     directory = tmp_path_factory.mktemp("stopped")
     with _Job(data, directory) as job:
         job.service_at(10).send_signal(signal.SIGTERM)  # As a machine that shuts down: the service is left to its job.
@@ -153,7 +153,7 @@ def stopped(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gone_on(data, lost, full, stopped, tmp_path_factory):
-    """-> by name, the directory of a training that has gone on to its end; to `undisturbed` nothing happens before."""
+    """The directories, by name, of trainings that were resumed to their end; `undisturbed` was not interrupted."""
     found = {name: tmp_path_factory.mktemp(name) for name in ("lost_again", "full_again", "undisturbed")}
     for (_, _, job, _), directory in zip((lost, full), found.values(), strict=False):
         shutil.copytree(job.model_dir, directory / "model")

@@ -42,14 +42,14 @@ def _flags(data, tmp_path, *more, name="out"):
 
 
 def _arguments(*trainings):
-    """-> those of a job that runs trainings of such flags, one after another."""
+    """Returns the arguments of a job that runs trainings with these flags, one after another."""
     _, *arguments = [argument for flags in trainings for argument in (NEXT, *flags)]
     return [launch.WORKERS / "job.py", *arguments]
 
 
 @pytest.fixture(scope="module")
 def trained(source, tmp_path_factory):
-    """-> a directory with what jobs of one, two and three workers leave, each below its own name."""
+    """A directory with the files of jobs with one, two and three workers, each in its own subdirectory."""
     data, directory = source[1], tmp_path_factory.mktemp("trained")
 
     def training(path, *more, **name):
@@ -70,7 +70,7 @@ def trained(source, tmp_path_factory):
 
 
 def _seen(out, workers):
-    """-> list of the examples that each rank saw."""
+    """Returns the list of examples that each rank read."""
     return [json.loads((out / f"seen-{rank}.json").read_text()) for rank in range(workers)]
 
 
@@ -188,7 +188,7 @@ def _kill(flags, directory):
 
 @pytest.fixture(scope="module")
 def killed(source, tmp_path_factory):
-    """-> by name, `Killed`."""
+    """A dict of name -> `Killed`."""
     found = {}
     for name, settings in KILLED.items():
         directory = tmp_path_factory.mktemp("killed")
@@ -211,7 +211,7 @@ def killed(source, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def after(source, killed, tmp_path_factory):
-    """-> (directory, standard error) of one job: what was killed goes on, one trains undisturbed, and one fails."""
+    """The (directory, standard error) of a job that resumes killed trainings, trains undisturbed, and fails once."""
     data, directory = source[1], tmp_path_factory.mktemp("after")
     again = [
         _flags(data, killed[name].directory, "--epochs=0", *settings, name="again") for name, settings in KILLED.items()

@@ -29,7 +29,7 @@ sys.exit(words.run(main))
 
 
 def _said(output):
-    """-> what the ranks wrote, in their order."""
+    """Returns the output lines of the ranks, in order."""
     return [line.partition(">:")[2] for line in output.splitlines() if line.startswith("[")]
 
 
@@ -50,7 +50,7 @@ def test_a_wrong_path_is_said_by_one_rank_and_ends_the_job(tmp_path):
 
 
 def _training(directory, *more):
-    """-> the command of a training of `directory / "model"` that saves each step."""
+    """Returns the command of a training of `directory / "model"` that saves after each step."""
     flags = [f"--train_data={small.make(directory, rows=200)}", f"--model_dir={directory / 'model'}"]
     return [
         "-m",

@@ -20,7 +20,7 @@ WHOLE = ("ffm", "din", "esmm")
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """-> (directory, metrics of each rank by model, the data of one label and of two)."""
+    """The (directory, metrics of each rank by model, data with one and with two labels) of a job."""
     out = tmp_path_factory.mktemp("models")
     data = [small.make(out / f"labels{labels}", ROWS, labels=labels) for labels in (1, 2)]
     names = [f"+{name}" if name in WHOLE else name for name in NAMES]

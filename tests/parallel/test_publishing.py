@@ -30,7 +30,7 @@ def _flags(directory, data, service, steps):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """-> the directory of trainings, by service, of which rank 0 got its signal while it published, and their data."""
+    """The directory of trainings, by service, whose rank 0 received a signal while it published; and their data."""
     root = tmp_path_factory.mktemp("published")
     data = small.make(root, rows=1003)
     for service in SERVICES:
@@ -53,7 +53,7 @@ def stopped(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ended(stopped):
-    """-> (directory, what each had published, rows and step of the one stopped in order), after each went on."""
+    """(directory, publications of each, rows and step of the training stopped in order), after all were resumed."""
     root, data = stopped
     states = {service: published.state(root / service / "to") for service in SERVICES}
     of_stopped = _trained(root / "shared"), latest_checkpoint(root / "shared" / "model").step
@@ -66,7 +66,7 @@ def ended(stopped):
 
 
 def _trained(directory):
-    """-> by table a dict of key -> weights, of the last checkpoint."""
+    """Returns a dict of key -> weights, by table, for the last checkpoint."""
     checkpoint = latest_checkpoint(directory / "model")
     return published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))
 

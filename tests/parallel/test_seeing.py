@@ -104,12 +104,12 @@ def test_the_samples_of_the_log_in_the_docs_are_lines_of_a_real_log(data, tmp_pa
 
 
 def _without_numbers(line):
-    """-> a line of the log with N in place of each number."""
+    """Returns a log line with N in place of each number."""
     return re.sub(r"\d[\d,]*(\.\d+)?", "N", line)
 
 
 def _counts(lines):
-    """-> by name, the operations in all lines of percentiles; a name without an operation has the count 0."""
+    """Returns the number of operations in all percentile lines, by name; names without operations have the count 0."""
     counts = {}
     for line in lines:
         if match := re.match(r"\[RunStatus\]: (\w+) statistics => count: (\d+)", line["message"]):
@@ -118,7 +118,7 @@ def _counts(lines):
 
 
 def _said(output, rank):
-    """-> the objects that a rank has logged."""
+    """Returns the JSON objects that a rank has logged."""
     prefix = f"[{rank}]<stderr>:{{"
     return [json.loads("{" + line.removeprefix(prefix)) for line in output.splitlines() if line.startswith(prefix)]
 

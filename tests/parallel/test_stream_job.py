@@ -57,13 +57,13 @@ def run(*arguments):
 
 
 def trained(directory, model):
-    """-> number of records that the newest checkpoint says are trained; 0 without one."""
+    """Returns the number of trained records according to the newest checkpoint; 0 without a checkpoint."""
     found = latest_checkpoint(directory / model)
     return found.position["records"] if found and found.position else 0
 
 
 def rows(directory, model):
-    """-> the rows of the newest checkpoint, with their accumulators, in the order of their keys."""
+    """Returns the rows of the newest checkpoint with their accumulators, sorted by key."""
     checkpoint = latest_checkpoint(directory / model)
     blocks = [(keys.copy(), values.copy()) for _, keys, values in snapshot.iterate(checkpoint.path, checkpoint.tables)]
     keys, values = (np.concatenate(parts) for parts in zip(*blocks, strict=True))

@@ -18,7 +18,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(data, tmp_path_factory):
-    """-> f(name, rank=0) -> dict of what two workers ended with in that way of training."""
+    """A function f(name, rank=0) -> dict of the final state of two workers for a way of training."""
     out = tmp_path_factory.mktemp("two")
     launch.run(2, launch.WORKERS / "strict_sgd.py", data, out, STEPS)
     return lambda name, rank=0: dict(np.load(out / f"{name}-{rank}.npz"))

@@ -18,7 +18,7 @@ print(hardware.pin_cores(int(sys.argv[1]), int(sys.argv[2])), os.sched_getaffini
 
 
 def _pinned(rank, size):
-    """-> what `pin_cores` returned and the affinity after it, in a process of its own."""
+    """Returns the result of `pin_cores` and the affinity after it, in a separate process."""
     done = subprocess.run([sys.executable, "-c", PIN, str(rank), str(size)], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

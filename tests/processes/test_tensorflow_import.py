@@ -17,7 +17,7 @@ compiler flags.
 
 
 def _import(directory, module):
-    """-> (status, stderr) of a process that imports a package named tensorflow."""
+    """Returns (status, stderr) of a process that imports a package with the name tensorflow."""
     (directory / "tensorflow.py").write_text(f"import os\nNOISE = {NOISE!r}.encode()\n{module}")
     program = (
         "import os, sys\nfrom ctr_trainer.system.processes import tensorflow_import\ntensorflow_import.install()\n"

@@ -123,7 +123,7 @@ with dog.waiting("step 8"):
 
 
 def _wait_for_rank_1(*arguments):
-    """-> (exit status, stderr) of a process that waits for a rank and is ended by its watchdog."""
+    """Returns (exit status, stderr) of a process that waits for a rank until its watchdog ends it."""
     command = [sys.executable, "-c", _WAITING, *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

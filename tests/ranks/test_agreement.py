@@ -15,7 +15,7 @@ RANKS = [
 
 
 def _changed(ranks, **values):
-    """-> `RANKS`, some of them with other values."""
+    """Returns `RANKS` with other values for some ranks."""
     return [dataclasses.replace(each, **values) if each.rank in ranks else each for each in RANKS]
 
 
@@ -42,7 +42,7 @@ def test_what_keeps_ranks_from_being_one_job_names_the_hosts(ranks, values, told
 def test_flags_that_differ_are_named_with_both_values():
     ranks = [dataclasses.replace(each, flags={"seed": "1", "sync_steps": "30"}) for each in RANKS]
     ranks[3] = dataclasses.replace(ranks[3], flags={"seed": "1", "sync_steps": "10"})
-    told = "sync_steps is 30 on host-1 (ranks 0, 1), 30 on host-2 (rank 2), 10 on host-2 (rank 3). Give"
+    told = "sync_steps is 30 on host-1 (ranks 0, 1), 30 on host-2 (rank 2), 10 on host-2 (rank 3). Use"
     assert told in agreement.fault(ranks)
 
 

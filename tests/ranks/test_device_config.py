@@ -36,7 +36,7 @@ def test_without_gpus_a_worker_has_its_threads_and_no_device_list():
 
 def test_float16_is_of_gpus_and_bfloat16_of_processors_that_have_it(monkeypatch):
     assert config_proto(2, 1, precision="float16").graph_options.rewrite_options.auto_mixed_precision == ON
-    with pytest.raises(UserError, match="float16 is for GPUs, and this process sees none"):
+    with pytest.raises(UserError, match="float16 is for GPUs, but this process sees none"):
         config_proto(0, 0, precision="float16")
     with pytest.raises(UserError, match="bfloat16 is for CPUs"):
         config_proto(1, 0, precision="bfloat16")

@@ -13,7 +13,7 @@ from ctr_trainer.ranks.host_sum import HostSum
 
 
 def on_each(size, call, length=7, dtype=np.float32):
-    """-> [call(rank, its HostSum)], all ranks at once."""
+    """Returns [call(rank, HostSum of the rank)], called on all ranks concurrently."""
     barrier, name = threading.Barrier(size), []
 
     def agree(value):

@@ -107,7 +107,7 @@ class _Rank:
         assert self.process.stdout.readline() == "ready\n"
 
     def end(self, how=None):
-        """-> (status, lines of its standard error)."""
+        """Ends the process; returns (status, lines of its standard error)."""
         if how is not None:
             self.process.send_signal(how)
         _, said = self.process.communicate("go\n", timeout=60)

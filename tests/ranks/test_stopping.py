@@ -47,7 +47,7 @@ class _Training(threading.Thread):
 
 
 def _train(seconds, exchange=None, last=LAST):
-    """-> the started trainings of so many ranks, by the seconds of their steps."""
+    """Starts a training per rank, with these seconds per step, and returns the trainings."""
     ranks, notices = Ranks(len(seconds)), Board()
     trainings = [_Training(ranks, notices, rank, each, exchange, last) for rank, each in enumerate(seconds)]
     for training in trainings:

@@ -22,7 +22,7 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
 
     def ask(self, path, body=None, headers=()):
-        """-> (status, JSON or text, headers) of a GET, or of a POST of a body: bytes, or what becomes JSON."""
+        """Sends a GET, or a POST of bytes or JSON; returns (status, JSON or text, headers)."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         self._connection.request("GET" if body is None else "POST", path, data, {**self._headers, **dict(headers)})
         response = self._connection.getresponse()
@@ -34,7 +34,7 @@ class Client:
         )
 
     def predict(self, **body):
-        """-> as `ask`, of a prediction."""
+        """Requests predictions; returns the same as `ask`."""
         return self.ask(f"/v1/models/{trained.NAME}:predict", body)
 
     def close(self):
@@ -49,7 +49,7 @@ def small_model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def publication(small_model, tmp_path_factory):
-    """-> the path of a publication of the first checkpoint; no test changes it."""
+    """The path of a publication of the first checkpoint, which tests must not change."""
     url = tmp_path_factory.mktemp("publication")
     trained.publish(url, small_model.estimator, small_model.checkpoints[0])
     return url
@@ -57,7 +57,7 @@ def publication(small_model, tmp_path_factory):
 
 @contextlib.contextmanager
 def running(url, wait=True, reader=open_reader, **flags):
-    """-> a `ScoreServer` that serves in a thread of this process, and ends with the block."""
+    """Runs a `ScoreServer` in a thread of this process until the end of the block."""
     settings = dict(model=str(url), port=0, refresh_secs=0.05, start_timeout=_SECONDS) | flags
     server = ScoreServer(ScoreFlags(**settings), lambda: reader(str(url)))
     thread = threading.Thread(target=server.run, name="server")

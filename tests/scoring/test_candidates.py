@@ -19,7 +19,7 @@ _CONTEXT = ("user", "place", "device", "age", "age_group", "tags", "words", "top
 
 @pytest.fixture
 def request_body(small_model):
-    """-> (context, candidates): the user of the first example, with what is shown of twenty."""
+    """The (context, candidates) of a request: the user of the first example, and the candidates of twenty examples."""
     first, *_ = small_model.instances
     context = {name: first[name] for name in _CONTEXT}
     return context, [

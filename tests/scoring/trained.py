@@ -45,7 +45,7 @@ class Trained:
 
 
 def train(directory, hidden_units=(8,)):
-    """-> `Trained`, below a directory."""
+    """Trains below a directory, and returns `Trained`."""
     data = small.make(directory, rows=600)
     small_served.write(directory)
     params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=hidden_units, batch_norm=True)

@@ -116,7 +116,7 @@ def test_the_flagfile_has_all_that_was_given_and_no_other_directory():
         ("[dropout]\nlow = 0.0\nhigh = 0.1\nlog = true", "low must be above 0, below high"),
         ("[dropout]\nlow = 0.0\nhigh = 0.1\nstart = 2", "start=2 is not one of the values"),
         ("[dropout]\nlow = 0.0\nhi = 0.1", "unknown key 'hi'"),
-        ('[model]\nchoices = ["lr"]', "choices are lr: give two different ones or more"),
+        ('[model]\nchoices = ["lr"]', "choices are lr: give at least two different ones"),
         ("[model]\nchoices = [[1], [2]]", "[1] is neither a text nor a number"),
         ('[model]\nchoices = ["lr", "fm"]\nlog = true', "choices exclude log"),
         ("[dropout", "not TOML"),

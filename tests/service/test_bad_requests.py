@@ -63,7 +63,7 @@ def _request(**changes):
 
 
 def _body(request, columns=None):
-    """-> the bytes of a row request; `count` in the request replaces that of the columns."""
+    """Returns the bytes of a row request; `count` in the request replaces the number of columns' rows."""
     columns = columns or _columns()
     header = json.dumps({"count": len(columns[0]), **request}).encode()
     body = wire.pack(request, columns)

@@ -56,7 +56,7 @@ def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(sta
 
 
 def _newer(store, keys, deltas):
-    """-> the positions and rows of syncs and pulls that know a part, of both codecs."""
+    """Returns the positions and rows of syncs and pulls that know some of the rows, for both codecs."""
     fp16 = CODECS["fp16"]
     known = store.pull_newer("t", keys, np.zeros(3000, np.uint32)).versions
     store.push("t", keys[::7], deltas[::7], "other", 1)

@@ -37,7 +37,7 @@ class Publisher:
         self.epoch, self.rows = None, {}
 
     def publish(self):
-        """-> {kind: number of rows} of the next epoch."""
+        """Publishes the next epoch; returns a dict of kind -> number of rows."""
         epoch = 0 if self.epoch is None else self.epoch + 1
         path = self.directory / f"{epoch}"
         files = self.store.publish(path, epoch, self.dtype, self.epoch)

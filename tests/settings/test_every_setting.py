@@ -34,7 +34,7 @@ def _kinds(kind):
 
 
 def _other(kind, setting, default):
-    """-> a value that the setting accepts, and that is not its default."""
+    """Returns a valid value of the setting that is not its default."""
     if setting.example:
         return setting.example if setting.example != default else setting.example[:1]
     number = next((each for each in _kinds(kind) if each in (int, float)), None)
@@ -74,7 +74,7 @@ def _leaves(settings, path=(), before=()):
 
 
 def _context(owner, field):
-    """-> the flags of an accepted set of settings of which the field's other value is one."""
+    """Returns the flags with which another value of the field is valid."""
     of = declared(field).of
     if not of:
         return NEEDED.get(flag_of(field), [])
@@ -111,7 +111,7 @@ def test_a_setting_given_by_its_flag_arrives(group, path, owner, field, before):
 
 
 def _wrong(kind, setting):
-    """-> values that a setting refuses."""
+    """Returns invalid values of a setting."""
     number = next((each for each in _kinds(kind) if each in (int, float)), None)
     if setting.choices:
         return ["no such choice"]

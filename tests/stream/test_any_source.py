@@ -113,7 +113,7 @@ def test_records_that_retention_removed_end_the_training_at_its_start_and_later(
     source = MemorySource(20)
     source.first[0] = 7
     reading = Reading(source, StreamConfig(), StreamPosition("memory", "checkpoint", {0: 3}))
-    with pytest.raises(UserError, match="offset 3, and the first one that here still keeps has offset 7, so 4 records"):
+    with pytest.raises(UserError, match="offset 3, but the first one that here still has is at offset 7, so 4 records"):
         list(reading.directives())
     source.first[0] = 0
     reading = Reading(source, StreamConfig(wait_secs=0.05), StreamPosition("memory", "checkpoint", {0: 3}))

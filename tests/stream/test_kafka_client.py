@@ -134,7 +134,7 @@ def test_a_broker_that_leaves_while_it_is_asked_for_its_ends_is_waited_for_and_h
                 return dict.fromkeys(partitions, 0)  # As tansu reports it at times.
 
             monkeypatch.setattr(source, "latest", latest_and_gone)
-            with pytest.raises(Unavailable, match="asked for offsets"):
+            with pytest.raises(Unavailable, match="request for offsets"):
                 source.lost({0: 3})
 
 

@@ -12,7 +12,7 @@ _BITS = 2**64 - 1
 
 
 def _key_of(hashed):
-    """-> the key, an int64, whose `mix` is this."""
+    """Returns the key, an int64, for which `mix` returns `hashed`."""
     value = hashed
     for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
         mixed = value
@@ -23,7 +23,7 @@ def _key_of(hashed):
 
 
 def _index_that_grows():
-    """-> (Index of which some entries have moved to the larger buckets and some have not, its keys)"""
+    """Returns (Index of which only some entries have been moved to the larger buckets, its keys)."""
     rng, index, keys = np.random.default_rng(0), Index(), np.empty(0, np.int64)
     while not 0 < index._moved < len(index._old):
         keys = np.append(keys, rng.integers(1, 2**63, 300))

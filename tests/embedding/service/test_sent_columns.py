@@ -22,7 +22,7 @@ def columns(count):
 
 
 def arrived(body, received):
-    """-> the columns, as a service reads them."""
+    """Returns the columns as the service reads them."""
     header, start = wire.unpack_header(body)
     if "memory" in header:
         body, start = received.read(header["memory"], header["bytes"]), 0
@@ -104,6 +104,6 @@ def test_memory_is_let_go(shared):
 
 
 def open_files(address):
-    """-> how many of this process's open files are of that memory."""
+    """Returns the number of open files of this process that belong to this memory."""
     links = [link for link in pathlib.Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return sum(address.split("/")[1] in os.path.realpath(link) for link in links)

@@ -30,7 +30,7 @@ _CHANGES = st.one_of(
 
 
 def _rows(store):
-    """-> {(table, key): row}."""
+    """Returns a dict of (table, key) -> row."""
     return {
         (name, key): row.tolist()
         for name, table in store.tables.items()

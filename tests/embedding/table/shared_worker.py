@@ -16,13 +16,13 @@ LIMITED = dataclasses.replace(CONFIG, max_rows=700)
 
 
 def open_table(address=None, member=0, config=CONFIG):
-    """-> (memory, table); without an address this process is the owner."""
+    """Returns (memory, table); without an address, this process is the owner."""
     memory = SharedMemory(address)
     return memory, SharedTable(config, True, memory.under(config.name), member, 2)
 
 
 def gradient_of(keys):
-    """-> float32[U, 2]: for each key another gradient, a step of which no step of another key makes up."""
+    """Returns a different gradient for each key, float32[U, 2], so that steps of different keys cannot compensate."""
     return np.repeat((keys % 97 + 100).astype(np.float32)[:, None], 2, axis=1)
 
 
@@ -40,7 +40,7 @@ def step(table, keys):
 
 
 def fresh_keys(rank, number):
-    """-> int64[300]: keys that come in this step; every third one is both workers'."""
+    """Returns the new keys of this step, int64[300]; both workers have every third key."""
     keys = np.arange(300, dtype=np.int64) + 1000 + 300 * number
     return np.where(keys % 3 == 0, keys, keys + (rank + 1) * 10_000_000)
 

@@ -114,7 +114,7 @@ def test_the_counting_filter_never_counts_too_little():
 
 
 def _counted(directory, times, shards=1):
-    """-> the stores and files of a table whose keys 1 to 9 came `times` times, where the third time gives a row."""
+    """Returns stores and files of a table whose keys 1 to 9 were seen `times` times; a key seen 3 times has a row."""
     stores = [LocalStore() for _ in range(shards)]
     for shard, store in enumerate(stores):
         store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=3))
@@ -233,7 +233,7 @@ def test_a_sample_of_the_index_is_the_keys_of_a_part_of_the_hashes(count):
 
 
 def _filled(keys):
-    """-> a table whose 100,000 rows were last trained at the steps 1 to 100, by their keys."""
+    """Returns a table whose 100,000 rows were last trained at the steps 1 to 100, depending on their keys."""
     table = _table(max_rows=100_000, eviction="lru")
     table.find_or_create(keys)
     for step in range(1, 101):

@@ -21,7 +21,7 @@ def _config(**limits):
 
 
 def _two(**limits):
-    """-> the tables of two workers that share them."""
+    """Returns the tables of two workers that share them."""
     memory = SharedMemory()
     other = SharedMemory(memory.address)
     return [SharedTable(_config(**limits), True, each.under("t"), k, 2) for k, each in enumerate((memory, other))]

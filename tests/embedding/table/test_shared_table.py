@@ -124,7 +124,7 @@ def test_a_shared_table_trains_to_the_bit_like_a_table():
 
 
 def _open_memory():
-    """-> how many files of shared memory this process has open; other files may come and go."""
+    """Returns the number of open shared-memory files of this process; other files may be opened and closed."""
     links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     return sum(os.path.islink(link) and os.readlink(link).startswith("/memfd:ctr_trainer") for link in links)
 

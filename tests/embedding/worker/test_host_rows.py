@@ -45,7 +45,7 @@ def store():
 
 
 def _host(store, workers=2, has_others=False, config=CONFIG, **settings):
-    """-> the HostRows of each worker of a host, the first of which syncs."""
+    """Returns the HostRows of each worker of a host, of which the first syncs."""
     own = SharedMemory()
     memories = [own, *(SharedMemory(own.address) for _ in range(workers - 1))]
     return [

@@ -30,7 +30,7 @@ def _row(cache):
 
 
 def _bounds(optimizer, merge, workers):
-    """-> the least and the most share, and whether it is a slow average, of each float of a row of two weights."""
+    """Returns (least share, largest share, whether it is a slow average) for each float of a row of two weights."""
     found = merging.shares(TableConfig("t", (2,), (0.0,), optimizer), merge, workers)
     return found if found is None else list(zip(*found.bounds.tolist(), strict=True))
 

@@ -11,7 +11,7 @@ ALL = [
 
 
 def _batch(x, y, rows):
-    """-> (x float32[2, 2], y float32[2], weight float32[2]) of these rows, padded with what must not count."""
+    """Returns these rows as (x float32[2, 2], y float32[2], weight float32[2]), padded with irrelevant values."""
     missing = 2 - len(rows)
     x = np.concatenate([x[rows], np.full((missing, 2), 9, np.float32)])
     return x, np.concatenate([y[rows], np.full(missing, -9, np.float32)]), np.float32([1] * len(rows) + [0] * missing)

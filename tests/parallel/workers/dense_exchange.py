@@ -30,7 +30,7 @@ class Features(dict):
 
 
 def train(train_op, batches, settled_after=()):
-    """-> float32[steps, 2]: w after each step; `settle` comes after the steps named, and at the end."""
+    """Returns w after each step, float32[steps, 2]; `settle` runs after the steps `settled_after`, and at the end."""
     with tf.Graph().as_default():
         x, y, weight = (tf1.placeholder(tf.float32, shape) for shape in ([2, 2], [2], [2]))
         w = tf1.get_variable("w", initializer=np.array(START, np.float32))
@@ -57,7 +57,7 @@ def train(train_op, batches, settled_after=()):
 
 
 def train_in_all_ways(rank):
-    """-> dict of way of training -> `train` of it."""
+    """Returns a dict of way of training -> result of `train`."""
     sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
     mine, padded = SPLIT[rank], PADDED[rank]
     return {
@@ -77,7 +77,7 @@ def train_in_all_ways(rank):
 
 
 def train_on_hosts(rank):
-    """-> dict of optimizer -> `train` by it, on four ranks."""
+    """Returns a dict of optimizer -> result of `train`, on four ranks."""
     optimizers = {name: TrainOp(optimizer=name, learning_rate=RATE, scale_lr="none") for name in ("sgd", "adagrad")}
     return {name: train(optimizer, SPLIT_OF_HOSTS[rank]) for name, optimizer in optimizers.items()}
 

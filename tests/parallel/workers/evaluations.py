@@ -50,7 +50,7 @@ def reader(path, **more):
 
 
 def evaluations(estimator, test, one_row):
-    """-> dict of name -> the metrics of an evaluation; a collective."""
+    """Returns the metrics of several evaluations, by name. A collective."""
     once = dict(shuffle=False, epochs=1)
     return {
         "exact": estimator.evaluate(lambda: reader(test, **once), metrics=METRICS),

@@ -56,7 +56,7 @@ def model_fn(features, labels, mode, params):
 
 
 def wide_and_deep(make, loss, step, wide, deep, wrap):
-    """-> the train_op of two optimizers, the first of which exchanges its gradients."""
+    """Returns the train_op of two optimizers, of which the first exchanges its gradients."""
     first = hvd.DistributedOptimizer(make()).minimize(loss, step, var_list=wide)
     return tf.group(first, wrap(make()).minimize(loss, var_list=deep))
 
@@ -72,7 +72,7 @@ class Beside(tf1.train.SessionRunHook):
 
 
 def lone_shapes():
-    """-> by the shape of a training step, the names of the variables that `lone_updates` finds in it."""
+    """Returns the names of the variables that `lone_updates` finds in each form of a training step."""
     shapes = {
         "clipped together": lambda opt, pairs: opt.apply_gradients(
             zip(tf.clip_by_global_norm([g for g, _ in pairs], 1.0)[0], [v for _, v in pairs], strict=True)
@@ -135,7 +135,7 @@ def lone_shapes():
 
 
 def train(directory, make, how="given"):
-    """-> the variable w that training ends with; the text of the error that it ends with."""
+    """Trains, and returns the final variable w, or the text of the error."""
     estimator = Estimator(model_fn, directory, {"make": make, "how": how}, RunConfig(threads=1))
     try:
         estimator.train(input_fn)

@@ -37,7 +37,7 @@ def service(model_dir):
 
 
 def run(name, own, is_whole):
-    """-> the metrics"""
+    """Trains a model, and returns the metrics."""
     with service(out / name) if is_whole else contextlib.nullcontext(dict(service="shared")) as rows:
         estimator = every.estimator(name, out / name, dict(rows, sync_steps=5))
         for last in (steps // 2, steps) if is_whole else (steps,):

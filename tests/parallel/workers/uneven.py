@@ -22,7 +22,7 @@ BATCH = 8
 
 
 def batches_of(rank, number):
-    """-> list of (features, labels), `number` of them; the last one is short of 3 rows."""
+    """Returns a list of `number` batches (features, labels), the last of which lacks 3 rows."""
     rows, draw = number * BATCH - 3, np.random.default_rng(rank)
     ids, x = draw.integers(0, 40, rows), draw.normal(size=(rows, 4)).astype(np.float32)
     labels = (x[:, 0] + ids % 3 > 1).astype(np.float32)
