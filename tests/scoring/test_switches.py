@@ -1,4 +1,5 @@
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -70,3 +71,17 @@ def test_another_graph_closes_the_sessions_of_the_former(small_model, published,
     for tower in former:
         with pytest.raises(RuntimeError, match="closed"):
             tower._session.run([])
+
+
+def test_a_refresh_pauses_between_its_parts_so_that_requests_are_answered(published, model, monkeypatch):
+    for epoch in (1, 2):  # From then on, towers take the session of an earlier one.
+        published(epoch)
+        assert model.refresh()
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    published(3)
+    slept.clear()
+    assert model.refresh()
+    record = model._reader.record
+    parts = len(record.files) + len(record.dense_files)
+    assert len(slept) >= parts and max(slept) <= 0.01

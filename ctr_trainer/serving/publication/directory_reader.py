@@ -13,7 +13,7 @@ import numpy as np
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.mapped_rows import MappedRows, NewerRows
-from ctr_trainer.serving.publication.reading import DenseFiles, Unreadable
+from ctr_trainer.serving.publication.reading import DenseFiles, Unreadable, pause
 from ctr_trainer.serving.publication.records import Publication, Record
 from ctr_trainer.system.messages.errors import UserError
 
@@ -80,6 +80,7 @@ class DirectoryReader:
         self._settle()
         publication = self._publication()
         names = records.list_records(self._url, publication.generation)
+        pause()
         with self._unreadable.reading((publication, names)):
             last = self._newest or self._state
             newest = self._after(last, publication, names)
@@ -130,6 +131,7 @@ class DirectoryReader:
         state = self._state
         for table, changes in state.changes.items():
             changes.settle(state.tables[table])
+            pause()
         self._state = dataclasses.replace(state, changes={})
 
     def _after(self, state: _State, publication: Publication, names: list[tuple[str, int]]) -> _State:
@@ -190,6 +192,7 @@ class DirectoryReader:
                 except (OSError, UserError) as error:
                     return state, error
                 for entry, local in zip(record.files, files, strict=True):
+                    pause()
                     _put(record, entry, local, tables)
             state = dataclasses.replace(state, record=record)
         return state, None

@@ -13,6 +13,15 @@ from ctr_trainer.system.messages.errors import UserError
 
 _KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
+_PAUSE_SECONDS = 0.005
+
+
+def pause() -> None:
+    """Sleeps for 5 ms; a refresh calls it between its parts, so that the threads that answer requests can run.
+
+    Without pauses, all requests that arrive within the 15 ms of a refresh compete with it.
+    """
+    time.sleep(_PAUSE_SECONDS)
 
 
 class DenseFiles:
@@ -43,6 +52,7 @@ class DenseFiles:
         target = self._directory / name
         target.remove_all()
         for entry in record.dense_files:
+            pause()
             _copy(target / entry["file"], entry, blocks_of(entry["file"]))
         self._kept.append(name)
         while len(self._kept) > _KEPT:

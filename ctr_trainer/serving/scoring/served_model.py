@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctr_trainer.serving.publication.places import RowReader
-from ctr_trainer.serving.publication.reading import RowsAhead
+from ctr_trainer.serving.publication.reading import RowsAhead, pause
 from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.serving.scoring import ranking
 from ctr_trainer.serving.scoring.examples import Examples
@@ -247,7 +247,9 @@ def _warmed(tower: Tower, record: Record) -> Tower:
         for count, has_context in [(1, False), *plans]:
             examples = Examples.missing(tower.inputs, count, has_context)
             is_ranked, arrays = bool(examples.context), examples.arrays()
+            pause()
             rows, _ = _look_up(tower, examples, tower.keys(arrays, is_ranked), no_rows)
+            pause()
             for name, values in tower.predict(arrays, rows, is_ranked).items():
                 _check_output(name, values, count, record)
     except BaseException:
