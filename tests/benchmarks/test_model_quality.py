@@ -167,6 +167,26 @@ def test_the_zoos_table_of_sizes_has_a_row_for_each_size_of_a_model_with_a_resul
     ]
 
 
+def test_the_zoos_tables_keep_the_rows_of_models_that_are_not_measured_again(quality_zoo):
+    def rows(text):
+        return [line for line in text.splitlines() if line.startswith("|")]
+
+    page = quality_zoo.PAGE.read_text().partition(quality_zoo.BEGIN)[2].partition(quality_zoo.END)[0]
+    assert rows(quality_zoo.table([], page) + quality_zoo.sizes_table([], page)) == rows(page)
+    line = dict(logloss=0.6, copc=1.0, examples_per_sec=10**6, parameters=50, flops=9_000)
+    lines = [line | dict(model="lr", auc=0.779, valid=0.775), line | dict(model="lr", auc=0.777, valid=0.775)]
+    found = rows(quality_zoo.table(lines, page))
+    assert len(found) == len(rows(quality_zoo.table([], page)))
+    assert "| `lr` | 0.7780 | 0.6000 | 1.000 | 0.7750 | 1,000,000 | 50 | 2 | yes |" in found
+    # `lr` is the fastest now, so that only `bst`, whose AUC is above 0.775, has no better one among the faster ones.
+    assert [text.split("`")[1] for text in found if text.endswith("| yes |")] == ["bst", "lr"]
+    size = line | dict(model="wukong", auc=0.7, valid=0.7, flags=list(quality_zoo.sized("wukong", 2)))
+    found, before = rows(quality_zoo.sizes_table([size], page)), rows(quality_zoo.sizes_table([], page))
+    assert [new for new, old in zip(found, before, strict=True) if new != old] == [
+        "| 2 | `wukong` | 9 | 0.7000 | 0.6000 | 1.000 | 0.7000 | 50 | 1 |"
+    ]
+
+
 def test_the_page_has_the_marks_of_the_zoos_table(quality_zoo):
     assert quality_zoo.PAGE.read_text().count(quality_zoo.BEGIN) == 1
     assert quality_zoo.PAGE.read_text().count(quality_zoo.END) == 1
