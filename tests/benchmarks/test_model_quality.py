@@ -119,6 +119,14 @@ def test_one_flagfile_is_chosen_of_those_of_both_specs_with_histories(monkeypatc
     assert quality_best.run(asked) == {"movielens_history_best_auc": 0.79}
 
 
+def test_a_flagfile_of_one_data_set_is_not_one_of_another_whose_name_is_longer(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import quality_best
+
+    assert quality_best.models_of("adult") == ["dcn_v2", "deepfm", "lr", "tabm", "wide_deep"]
+    assert quality_best.models_of("adult-pieces") == ["tabm"]
+
+
 def test_operations_are_counted_by_hand(quality_zoo):
     with tf.Graph().as_default() as graph:
         x, w = tf.ones([1, 3]), tf.ones([3, 5])
