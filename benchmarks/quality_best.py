@@ -2,8 +2,8 @@
 
 Each flagfile in configs/ of a data set trains with each seed. The validation AUC chooses one of them, and its mean test
 AUC is the figure. The rows of MovieLens come with two feature specs, and so do those of Adult, whose second one has the
-numbers in pieces: one flagfile is chosen of those of both. `--models` takes some of the models. Results stay in
-best.jsonl below --work.
+numbers in pieces: one flagfile is chosen of those of both. `--data=adult` takes both specs, and `--models` some of the
+models. Results stay in best.jsonl below --work.
 """
 
 import argparse
@@ -25,9 +25,12 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns the figures by key; prints a line for each flagfile."""
     results = accuracy_data.Results(flags.work / "best.jsonl")
     chosen: dict[str, dict[str, float]] = {}
-    for data in flags.data or DATA:
+    for data in DATA:
+        models = [model for model in models_of(data) if not flags.models or model in flags.models]
+        if not models or (flags.data and not {data, data.partition("-")[0]} & {*flags.data}):
+            continue
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
-        means = {model: _means(results, data, parts, model, flags.seeds) for model in flags.models or models_of(data)}
+        means = {model: _means(results, data, parts, model, flags.seeds) for model in models}
         best = max(means, key=lambda model: means[model]["valid"])
         chosen[DATA[data]] = max(chosen.get(DATA[data], means[best]), means[best], key=lambda of: of["valid"])
         print(json.dumps({"data": data, "best": best, "means": means}), flush=True)
