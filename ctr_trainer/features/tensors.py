@@ -263,7 +263,8 @@ def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics 
         x = tf.gather(x, of_feature, axis=1)
     x = (x - shift) * scale if shift.any() or (scale != 1).any() else x
     if is_piece.any():
-        x = tf.clip_by_value(x, *np.float32([np.where(is_piece, 0, -np.inf), np.where(is_piece, 1, np.inf)]))
+        low, high = np.array([np.where(is_piece, 0, -np.inf), np.where(is_piece, 1, np.inf)], np.float32)
+        x = tf.clip_by_value(x, low, high)
     return x
 
 
