@@ -6,7 +6,8 @@ by its AUC, and the test part is read once. The speed is in examples per second 
 on the machine change little, of one worker with one thread. Results stay in zoo.jsonl below --work; a run whose result
 is there is not repeated. The table has the mean of the seeds that are there, and says of which models no faster one has
 a higher validation AUC. With --sizes a second table has the AUC of the models in SIZES against the floating-point
-operations of one prediction.
+operations of one prediction. A row of the page stays if the results have none for its model, so that `--models=tabm`
+adds one row.
 """
 
 import argparse
@@ -86,7 +87,7 @@ def models() -> list[str]:
 
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
-    """Trains the models, writes the table, and returns the best test AUC with histories and without."""
+    """Trains the models, writes the table, and returns the best test AUC with histories and without, if measured."""
     results = accuracy_data.Results(flags.work / "zoo.jsonl")
     wanted = [(model, chosen(model)) for model in flags.models or models()]
     wanted += [(model, sized(model, size)) for size in flags.sizes for model in SIZES if model in dict(wanted)]
@@ -97,15 +98,16 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
                 results.add(**key, **_measured(model, seed, flags, of))
                 print(json.dumps(results.lines[-1]), flush=True)
     known = [line for line in results.lines if line["flags"] == list(chosen(line["model"]))]
-    rows = table(known) + sizes_table(results.lines)
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(before + BEGIN + rows + END + rest.partition(END)[2])
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    page, _, after = rest.partition(END)
+    rows = table(known, page) + sizes_table(results.lines, page)
+    PAGE.write_text(before + BEGIN + rows + END + after)
     print(rows)
-    aucs: dict[bool, float] = collections.defaultdict(float)
+    aucs: dict[str, float] = {}
     for line in known:
-        aucs[reads_histories(line["model"])] = max(aucs[reads_histories(line["model"])], line["auc"])
-    return {"zoo_best_auc": aucs[False], "zoo_best_history_auc": aucs[True]}
+        key = "zoo_best_history_auc" if reads_histories(line["model"]) else "zoo_best_auc"
+        aucs[key] = max(aucs.get(key, 0.0), line["auc"])
+    return aucs
 
 
 def reads_histories(model: str) -> bool:
@@ -187,26 +189,39 @@ class _Row:
     seeds: int
 
 
-def table(lines: list[dict[str, Any]]) -> str:
-    """Returns the table in Markdown, the highest AUC first, and a line that names the models without a result."""
+def table(lines: list[dict[str, Any]], page: str = "") -> str:
+    """Returns the table in Markdown, the highest AUC first, and a line that names the models without a result.
+
+    Args:
+      lines: the results.
+      page: the tables that this one replaces; the rows of models without a line in `lines` are taken from there.
+    """
     of_models = collections.defaultdict(list)
     for line in lines:
         of_models[line["model"]].append(line)
-    rows = sorted((_row(model, of) for model, of in of_models.items()), key=lambda row: -row.auc)
+    found = {row.model: row for row in _rows_of(page)} | {model: _row(model, of) for model, of in of_models.items()}
+    rows = sorted(found.values(), key=lambda row: -row.auc)
     texts = [f"| {' | '.join(COLUMNS)} |", f"|---|{'---:|' * (len(COLUMNS) - 1)}"]
     for row in rows:
         history = " (histories)" if reads_histories(row.model) else ""
         numbers = f"{row.auc:.4f} | {row.logloss:.4f} | {row.copc:.3f} | {row.valid:.4f}"
         costs = f"{round(row.examples_per_sec, -2):,.0f} | {row.parameters:,.0f} | {row.seeds}"
-        ahead = all(row.valid > other.valid for other in rows if other.examples_per_sec > row.examples_per_sec)
+        faster = [other for other in rows if other.examples_per_sec > row.examples_per_sec]
+        ahead = all(round(row.valid, 4) >= round(other.valid, 4) for other in faster)
         texts.append(f"| `{row.model}`{history} | {numbers} | {costs} | {'yes' if ahead else ''} |")
-    if missing := [f"`{model}`" for model in models() if model not in of_models]:
+    if missing := [f"`{model}`" for model in models() if model not in found]:
         texts += ["", *textwrap.wrap(f"Without a result so far: {', '.join(missing)}.", 120)]
     return "\n".join(texts) + "\n"
 
 
-def sizes_table(lines: list[dict[str, Any]]) -> str:
-    """Returns the table of the models in SIZES, in Markdown, and a line above it; nothing without a result."""
+def sizes_table(lines: list[dict[str, Any]], page: str = "") -> str:
+    """Returns the table of the models in SIZES, in Markdown, and a line above it; nothing without a result.
+
+    Args:
+      lines: the results.
+      page: see `table`.
+    """
+    kept = {text[: text.rindex("`")]: text for text in page.splitlines() if text[:3] in {f"| {n}" for n in range(1, 6)}}
     texts = ["", "Models of several sizes, by the thousand operations of one prediction:", ""]
     texts.append("| size | model | kFLOPs | AUC | log loss | COPC | valid AUC | dense parameters | seeds |")
     texts.append(f"|---|---|{'---:|' * 7}")
@@ -216,6 +231,8 @@ def sizes_table(lines: list[dict[str, Any]]) -> str:
             numbers = f"{row.auc:.4f} | {row.logloss:.4f} | {row.copc:.3f} | {row.valid:.4f}"
             costs = f"{of[0]['flops'] / 1000:,.0f} | {numbers} | {row.parameters:,.0f} | {row.seeds}"
             texts.append(f"| {size} | `{model}` | {costs} |")
+        elif text := kept.get(f"| {size} | `{model}"):
+            texts.append(text)
     return "\n".join(texts) + "\n" if len(texts) > 5 else ""
 
 
@@ -223,3 +240,14 @@ def _row(model: str, lines: list[dict[str, Any]]) -> _Row:
     names = ("auc", "logloss", "copc", "valid", "examples_per_sec", "parameters")
     means = {name: statistics.mean(line[name] for line in lines) for name in names}
     return _Row(model, **means, seeds=len(lines))
+
+
+def _rows_of(page: str) -> list[_Row]:
+    """Returns the rows of the models in a text that `table` returned, rounded as they are shown there."""
+    rows = []
+    for text in page.splitlines():
+        if text.startswith("| `"):
+            name, *cells = (cell.strip().replace(",", "") for cell in text.strip("|").split("|"))
+            auc, logloss, copc, valid, speed, parameters, seeds = map(float, cells[:7])
+            rows.append(_Row(name.split("`")[1], auc, logloss, copc, valid, speed, parameters, int(seeds)))
+    return rows

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import sys
 import time
@@ -279,7 +280,8 @@ def format_summary(summary: dict[str, Any]) -> str:
             lines.append(f"{name:<{width}}{share:>14.1%}{figures}")
     for name, fitted in info.statistics.items():
         if BOUNDARIES in fitted:
-            shown = ", ".join(f"{boundary:.5g}" for boundary in fitted[BOUNDARIES])
-            lines.append(f"{name:<{width}}{len(fitted[BOUNDARIES]) + 1} buckets, cut at {shown}")
+            cuts = [cut for cut in fitted[BOUNDARIES] if cut < fitted.get("max", math.inf)]
+            shown, what = ", ".join(f"{cut:.5g}" for cut in cuts), "pieces" if name in moments else "buckets"
+            lines.append(f"{name:<{width}}{len(cuts) + 1} {what}, cut at {shown}")
     lines += [f"{name}: {value}" for name, value in info.extra.items()]
     return "\n".join(lines)

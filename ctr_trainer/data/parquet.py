@@ -20,7 +20,7 @@ from ctr_trainer.data.observations import Observations, Positives
 from ctr_trainer.data.source import ParquetGroups, Source, description
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
-from ctr_trainer.features.columns import Label
+from ctr_trainer.features.columns import FITTED, Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -28,7 +28,6 @@ from ctr_trainer.system.messages.errors import UserError
 _MAGIC = b"PAR1"
 _ROWS = 50_000  # Rows in memory at a time.
 T = TypeVar("T")
-FITTED = ("standardize", "minmax")  # Transforms that need the training data's statistics.
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:

@@ -201,8 +201,8 @@ class Moments:
 class Statistics:
     """The statistics of one data set: rows, label means, distinct keys, moments of the dense features, quantiles.
 
-    The moments of a dense feature are computed from its clipped values. Distinct keys of bucketised features are not
-    counted, because each bucket has one key.
+    The moments and boundaries of a dense feature are computed from its clipped values. Distinct keys of bucketised
+    features are not counted, because each bucket has one key.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -211,6 +211,7 @@ class Statistics:
         self.distinct: dict[str, Any] = {f.name: DistinctCount() for f in spec.sparse if not f.is_bucketised}
         self.moments = {f.name: Moments() for f in spec.dense}
         self.quantiles = {f.name: Quantiles(f.quantiles) for f in spec.sparse if f.quantiles}
+        self.quantiles |= {f.name: Quantiles(f.pieces) for f in spec.dense if f.pieces}
         self._names = {column: label.name for column, label in label_columns(spec).items()}
         self._clips = {f.name: f.clip for f in spec.dense if f.clip}
 
@@ -220,16 +221,17 @@ class Statistics:
         for column in self.positive:
             self.positive[column] += float(table[column].to_numpy().sum(dtype=np.float64))
         for name, moments in self.moments.items():
-            values = table[name].to_numpy()
-            if name in self._clips:
-                low, high = self._clips[name]
-                values = np.clip(values, np.float32(low), np.float32(high))
-            moments.add(values)
+            moments.add(self._values(table, name))
         for name, quantiles in self.quantiles.items():
-            quantiles.add(table[name].to_numpy())
+            quantiles.add(self._values(table, name))
         for name, distinct in self.distinct.items():
             keys = table[name]
             distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
+
+    def _values(self, table: pa.Table, name: str) -> np.ndarray:
+        """Returns the numbers of a feature, clipped; NaN where missing."""
+        low, high = self._clips.get(name, (-math.inf, math.inf))
+        return np.clip(table[name].to_numpy(), np.float32(low), np.float32(high))
 
     def merge(self, other: "Statistics") -> None:
         """Adds the rows of other Statistics of the same spec, which follow the current rows.
@@ -249,8 +251,9 @@ class Statistics:
     def to_dict(self) -> dict[str, Any]:
         """Returns a dict for JSON, in which `fitted` has the statistics for each feature's transform or buckets."""
         means = {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
-        fitted = {name: moments.to_dict() for name, moments in self.moments.items()}
-        fitted |= {name: {BOUNDARIES: each.boundaries().tolist()} for name, each in self.quantiles.items()}
+        fitted: dict[str, dict[str, Any]] = {name: moments.to_dict() for name, moments in self.moments.items()}
+        for name, each in self.quantiles.items():
+            fitted[name] = {**fitted.get(name, {}), BOUNDARIES: each.boundaries().tolist()}
         return dict(
             rows=self.rows,
             label_mean=next(iter(means.values()), None),

@@ -11,7 +11,9 @@ from ctr_trainer.features.derived import DERIVED
 from ctr_trainer.system.messages.errors import UserError
 
 Statistics = Mapping[str, Mapping[str, Any]]  # Statistics that conversion computed, by feature name.
-TRANSFORMS = ("none", "log1p", "standardize", "minmax")
+PIECEWISE = "piecewise_linear"
+FITTED = ("standardize", "minmax", PIECEWISE)  # Transforms that need the training data's statistics.
+TRANSFORMS = ("none", "log1p", *FITTED)
 COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # The combiner of a feature whose values are not combined.
 ZERO, OWN = "zero", "own"
@@ -59,13 +61,16 @@ class DenseFeature:
     Attributes:
       name: name of the feature, unique in the spec.
       column: column of the source data.
-      transform: `none`, `log1p` (sign(x) * log1p(|x|)), `standardize` or `minmax` (by the training data's statistics).
+      transform: `none`, `log1p` (sign(x) * log1p(|x|)), `standardize` or `minmax` (by the training data's statistics),
+        or `piecewise_linear`, which makes several columns; see `tensors.dense_transform`.
       default: number that replaces a missing value, before the transform.
       clip: (lowest, highest), or None. Numbers are clipped to this interval before the transform and before the
         transform's statistics are computed.
+      pieces: largest number of columns of `piecewise_linear`, each with the same share of the training data, as with
+        `SparseFeature.quantiles`; 0 for any other transform.
 
     Raises:
-      UserError: the transform is unknown, or `clip` is not an interval.
+      UserError: the transform is unknown, `clip` is not an interval, or `pieces` does not fit the transform.
     """
 
     name: str
@@ -73,12 +78,17 @@ class DenseFeature:
     transform: str = "none"
     default: float = 0.0
     clip: tuple[float, float] | None = None
+    pieces: int = 0
 
     def __post_init__(self) -> None:
         if self.transform not in TRANSFORMS:
             raise UserError(f"transform {self.transform!r} is not one of {', '.join(TRANSFORMS)}")
         if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] < self.clip[1]):
             raise UserError(f"clip {list(self.clip)} is not an interval [lowest, highest], such as [0, 100]")
+        if self.transform == PIECEWISE and self.pieces < 2:
+            raise UserError(f"pieces {self.pieces} is not at least 2, the fewest for transform {PIECEWISE!r}")
+        if self.transform != PIECEWISE and self.pieces:
+            raise UserError(f"pieces {self.pieces}: only transform {PIECEWISE!r} has pieces, not {self.transform!r}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -9,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.features.columns import DenseFeature, SparseFeature, Statistics
+from ctr_trainer.features.columns import FITTED, PIECEWISE, DenseFeature, SparseFeature, Statistics
+from ctr_trainer.features.hashing import BOUNDARIES
 from ctr_trainer.features.ranked import RankedColumns
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.system.messages.errors import UserError
@@ -24,7 +26,7 @@ class Features(Mapping, abc.ABC):
 
     | name | tensor |
     |---|---|
-    | `dense` | float32[B, n], the dense features after their transforms |
+    | `dense` | float32[B, n], the dense features after their transforms; `dense_widths` has each one's columns |
     | `embedding` | float32[B, F, dim], one vector per feature; all features must have the same dim |
     | `embedding/dim16` | float32[B, F16, 16], the vectors of table `dim16`: single-valued features, then bags |
     | `feature/<name>` | float32[B, dim], the vector of one single-valued feature or bag |
@@ -70,6 +72,11 @@ class Features(Mapping, abc.ABC):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    @property
+    def dense_widths(self) -> list[int]:
+        """The number of columns of each dense feature: 1, but for `piecewise_linear`."""
+        return [len(_columns_of(f, self.statistics)) for f in self.spec.dense]
 
     def ranked(self, name: str) -> RankedColumns | None:
         """Returns `dense`, `linear` or `embedding/<table>`, flat, for a ranking request; None for other batches."""
@@ -215,6 +222,10 @@ def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics 
     """Converts raw dense values to model inputs: fills missing values, clips, then applies each feature's transform.
 
         none: x    log1p: sign(x) * log1p(|x|)    standardize: (x - mean) / std    minmax: (x - min) / (max - min)
+        piecewise_linear: [..., min(max((x - b_t) / (b_t+1 - b_t), 0), 1), ...],   b_0 = min < b_1 < ... < b_T = max
+
+    The b_t between are the boundaries of quantiles. A layer on these T columns is any continuous function of x that is
+    linear between the b_t; outside [min, max] it is constant.
 
     A constant feature (std 0, or max = min) becomes 0. With `minmax`, values outside the training data's range are
     mapped outside [0, 1] unless they are clipped.
@@ -222,14 +233,17 @@ def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics 
     Args:
       dense: float32[B, n], the columns in the order of `spec.dense`, NaN for a missing value.
       spec: FeatureSpec.
-      statistics: dict of feature name -> dict of `mean`, `std`, `min`, `max` of the training data's present, clipped
-        values.
+      statistics: dict of feature name -> dict of `mean`, `std`, `min`, `max` and, for `piecewise_linear`, `boundaries`
+        of the training data's present, clipped values.
 
     Returns:
-      float32[B, n].
+      float32[B, n]; more columns with `piecewise_linear`.
 
     Raises:
       UserError: a feature that needs statistics has none.
+
+    Source: Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, NeurIPS 2022, equation 1
+    and section 3.2.1, with the outer pieces clipped too.
     """
     if not spec.dense:
         return dense
@@ -241,19 +255,33 @@ def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics 
     logs = np.array([f.transform == "log1p" for f in spec.dense])
     if logs.any():
         x = tf.where(tf.zeros_like(x, tf.bool) | logs, tf.sign(x) * tf.math.log1p(tf.abs(x)), x)
-    shift, scale = np.transpose([_affine(f, statistics) for f in spec.dense]).astype(np.float32)
-    return (x - shift) * scale if shift.any() or (scale != 1).any() else x
+    columns = [_columns_of(f, statistics) for f in spec.dense]
+    shift, scale = np.concatenate(columns).T.astype(np.float32)
+    of_feature = np.repeat(np.arange(len(columns)), [len(each) for each in columns])
+    is_piece = np.array([f.transform == PIECEWISE for f in spec.dense])[of_feature]
+    if is_piece.any():
+        x = tf.gather(x, of_feature, axis=1)
+    x = (x - shift) * scale if shift.any() or (scale != 1).any() else x
+    if is_piece.any():
+        low, high = np.array([np.where(is_piece, 0, -np.inf), np.where(is_piece, 1, np.inf)], np.float32)
+        x = tf.clip_by_value(x, low, high)
+    return x
 
 
-def _affine(feature: DenseFeature, statistics: Statistics | None) -> tuple[float, float]:
-    """Returns (shift, scale) of a feature, for `(x - shift) * scale`."""
-    if feature.transform not in ("standardize", "minmax"):
-        return 0.0, 1.0
-    if statistics is None or feature.name not in statistics:
+def _columns_of(feature: DenseFeature, statistics: Statistics | None) -> list[tuple[float, float]]:
+    """Returns (shift, scale) of each column of a feature, for `(x - shift) * scale`."""
+    if feature.transform not in FITTED:
+        return [(0.0, 1.0)]
+    s = (statistics or {}).get(feature.name, {})
+    if not s or (feature.transform == PIECEWISE and BOUNDARIES not in s):
         raise UserError(
             f"dense feature {feature.name!r}: transform {feature.transform!r} needs the training data's statistics, "
             "and this data set has none; convert the data set again with this spec"
         )
-    s = statistics[feature.name]
-    low, width = (s["mean"], s["std"]) if feature.transform == "standardize" else (s["min"], s["max"] - s["min"])
-    return low, 1 / width if width > 0 else 0.0
+    if feature.transform == "standardize":
+        pieces = [(s["mean"], s["std"])]
+    else:
+        inner = s[BOUNDARIES] if feature.transform == PIECEWISE else []
+        edges = sorted({s["min"], *inner, s["max"]}) if s["min"] < s["max"] else [s["min"]] * 2
+        pieces = [(low, high - low) for low, high in itertools.pairwise(edges)]
+    return [(low, 1 / width if width > 0 else 0.0) for low, width in pieces]

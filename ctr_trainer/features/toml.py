@@ -117,7 +117,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_DENSE = {"transform": str, "default": float, "clip": list}
+_DENSE = {"transform": str, "default": float, "clip": list, "pieces": int}
 _SPARSE = {
     "dim": int,
     "slot": str,

@@ -110,6 +110,8 @@ def field_columns(features: Mapping[str, tf.Tensor], model: str) -> Columns:
 def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Tensor:
     """Reads one vector per sparse feature, then one per dense feature: x_m v_m, its value times a learned vector.
 
+    The vector of a `piecewise_linear` feature is the sum over its columns, each times a learned vector.
+
     Args:
       features, model: see `field_embeddings`.
 
@@ -133,7 +135,11 @@ def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Te
         return embeddings
     dense, dim = features["dense"], embeddings.shape.as_list()[2]
     vectors = glorot("dense_fields", [dense.shape.as_list()[1], dim], dense.shape.as_list()[1], dim)
-    return tf.concat([embeddings, dense[:, :, None] * vectors], 1)
+    widths = features.dense_widths if isinstance(features, Features) else [1]
+    if max(widths) == 1:
+        return tf.concat([embeddings, dense[:, :, None] * vectors], 1)
+    parts = zip(tf.split(dense, widths, 1), tf.split(vectors, widths), strict=True)
+    return tf.concat([embeddings, tf.stack([tf.matmul(x, part) for x, part in parts], 1)], 1)
 
 
 def named_embeddings(features: Mapping[str, tf.Tensor], names: Sequence[str], model: str) -> list[tf.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ctr_trainer.data.batch import Batch, Rows, batches
 from ctr_trainer.data.read_ahead import read_ahead
+from ctr_trainer.features.columns import FITTED
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.messages import MessageDecoder
@@ -175,11 +176,11 @@ class StreamReader:
 
 def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
     """Raises UserError if a feature needs statistics of the data, which a stream does not have."""
-    fitted = [f.name for f in spec.dense if f.transform in ("standardize", "minmax")]
+    fitted = [f.name for f in spec.dense if f.transform in FITTED]
     fitted += [f.name for f in spec.bucketised if f.quantiles]
     missing = [name for name in fitted if name not in statistics]
     if missing:
         raise UserError(
-            f"feature {missing[0]!r} needs statistics of the whole data (standardize, minmax, quantiles), which a "
+            f"feature {missing[0]!r} needs statistics of the whole data ({', '.join(FITTED)}, quantiles), which a "
             "stream does not have: train the model on files first, or use log1p or `buckets`"
         )

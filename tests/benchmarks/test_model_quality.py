@@ -119,6 +119,14 @@ def test_one_flagfile_is_chosen_of_those_of_both_specs_with_histories(monkeypatc
     assert quality_best.run(asked) == {"movielens_history_best_auc": 0.79}
 
 
+def test_a_flagfile_of_one_data_set_is_not_one_of_another_whose_name_is_longer(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import quality_best
+
+    assert quality_best.models_of("adult") == ["dcn_v2", "deepfm", "lr", "tabm", "wide_deep"]
+    assert quality_best.models_of("adult-pieces") == ["tabm"]
+
+
 def test_operations_are_counted_by_hand(quality_zoo):
     with tf.Graph().as_default() as graph:
         x, w = tf.ones([1, 3]), tf.ones([3, 5])
@@ -164,6 +172,26 @@ def test_the_zoos_table_of_sizes_has_a_row_for_each_size_of_a_model_with_a_resul
     assert quality_zoo.sizes_table(lines).splitlines()[5:] == [
         "| 2 | `dcn_v2` | 61 | 0.7000 | 0.6000 | 1.000 | 0.7200 | 5,000 | 1 |",
         "| 2 | `wukong` | 61 | 0.7000 | 0.6000 | 1.000 | 0.7200 | 5,000 | 1 |",
+    ]
+
+
+def test_the_zoos_tables_keep_the_rows_of_models_that_are_not_measured_again(quality_zoo):
+    def rows(text):
+        return [line for line in text.splitlines() if line.startswith("|")]
+
+    page = quality_zoo.PAGE.read_text().partition(quality_zoo.BEGIN)[2].partition(quality_zoo.END)[0]
+    assert rows(quality_zoo.table([], page) + quality_zoo.sizes_table([], page)) == rows(page)
+    line = dict(logloss=0.6, copc=1.0, examples_per_sec=10**6, parameters=50, flops=9_000)
+    lines = [line | dict(model="lr", auc=0.779, valid=0.775), line | dict(model="lr", auc=0.777, valid=0.775)]
+    found = rows(quality_zoo.table(lines, page))
+    assert len(found) == len(rows(quality_zoo.table([], page)))
+    assert "| `lr` | 0.7780 | 0.6000 | 1.000 | 0.7750 | 1,000,000 | 50 | 2 | yes |" in found
+    # `lr` is the fastest now, so that only `bst`, whose AUC is above 0.775, has no better one among the faster ones.
+    assert [text.split("`")[1] for text in found if text.endswith("| yes |")] == ["bst", "lr"]
+    size = line | dict(model="wukong", auc=0.7, valid=0.7, flags=list(quality_zoo.sized("wukong", 2)))
+    found, before = rows(quality_zoo.sizes_table([size], page)), rows(quality_zoo.sizes_table([], page))
+    assert [new for new, old in zip(found, before, strict=True) if new != old] == [
+        "| 2 | `wukong` | 9 | 0.7000 | 0.6000 | 1.000 | 0.7000 | 50 | 1 |"
     ]
 
 

@@ -24,7 +24,9 @@ from tests.data.make import SPEC, run, write
 CLOSED = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 SMALL = dict(rows_per_group=30, rows_per_file=70)
 BUCKETS = FeatureSpec.from_dict(
-    SPEC.to_dict() | {"sparse": [*SPEC.to_dict()["sparse"], {"name": "xq", "column": "x", "dim": 2, "quantiles": 4}]}
+    SPEC.to_dict()
+    | {"sparse": [*SPEC.to_dict()["sparse"], {"name": "xq", "column": "x", "dim": 2, "quantiles": 4}]}
+    | {"dense": [{"name": "x"}, {"name": "xp", "column": "x", "transform": "piecewise_linear", "pieces": 3}]}
 )
 
 

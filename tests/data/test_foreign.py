@@ -95,6 +95,15 @@ def test_quantiles_are_fitted_before_the_first_batch(tmp_path):
     assert len(set(batches[0].keys["dim2"][:, 0])) == 4
 
 
+def test_the_pieces_of_a_number_are_fitted_before_the_first_batch(tmp_path):
+    table = foreign.table(0, 40).append_column("day", pa.array(["d"] * 40))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=16)
+    dense = [{"name": "row", "transform": "piecewise_linear", "pieces": 4}]
+    spec = type(SPEC).from_dict(SPEC.to_dict() | {"dense": dense, "sparse": []})
+    figures = fit_statistics(tmp_path / "a.parquet", spec)["row"]
+    assert (figures["min"], figures["boundaries"], figures["max"]) == (0, [10, 20, 30], 39)
+
+
 def test_a_bad_row_is_named_by_file_and_row(tmp_path):
     table = foreign.table(0, 20).append_column("day", pa.array(["d"] * 20))
     table = table.set_column(1, "clicked", pa.array([2 if i == 17 else 0 for i in range(20)]))

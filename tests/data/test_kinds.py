@@ -153,6 +153,18 @@ def test_clipped_values_are_what_statistics_see(tmp_path):
     assert pq.read_table(tmp_path / "out" / "part-00000.parquet")["x"].to_pylist() == [-5, 1000, 5]
 
 
+def test_the_pieces_of_a_number_are_fitted_to_the_clipped_values_of_the_training_part(tmp_path):
+    pieces = {"name": "x", "clip": [0, 8], "transform": "piecewise_linear", "pieces": 2}
+    spec = FeatureSpec.from_dict(BASE | {"dense": [pieces]})
+    assert FeatureSpec.from_dict(spec.to_dict()) == spec
+    (tmp_path / "a.csv").write_text("y,t,x\n1,0,-5\n0,1,\n1,2,6\n1,3,1000\n1,4,2\n0,5,1\n1,6,7\n")
+    summary = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, split="time:0.72,0.28:t", progress=False)
+    for part in ("train", "test"):  # The training part has 0, 2, 6 and 8, half of them below 6.
+        figures = open_dataset(tmp_path / "out" / part).statistics["x"]
+        assert (figures["min"], figures["boundaries"], figures["max"], figures["count"]) == (0, [6], 8, 4)
+    assert "2 pieces, cut at 6" in format_summary(summary)
+
+
 def test_several_labels_are_columns_of_a_matrix(tmp_path):
     data = small.make(tmp_path, rows=40, labels=2)
     info = open_dataset(data)

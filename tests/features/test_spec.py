@@ -93,7 +93,7 @@ def test_with_dim_replaces_every_dim(tmp_path):
     assert [(t.name, len(t.single)) for t in spec.tables] == [("dim8", 3)]
 
 
-@pytest.mark.parametrize("name", ["criteo", "movielens", "movielens_means", "adult", "demo"])
+@pytest.mark.parametrize("name", ["criteo", "movielens", "movielens_means", "adult", "adult_pieces", "demo"])
 def test_shipped_specs_survive_a_round_trip_as_a_dict(name):
     spec = FeatureSpec.load(CONFIGS / f"{name}.toml")
     assert spec.name == name
@@ -115,6 +115,8 @@ def test_a_spec_is_frozen(tmp_path):
         ("max_length = 5", "max_length = -1", ["history", "-1"]),
         ('combiner = "mean"', 'combiner = "max"', ["history", "'max'", "sum, mean"]),
         ('transform = "log1p"', 'transform = "log"', ["'log'", "none, log1p, standardize, minmax"]),
+        ('transform = "log1p"', 'transform = "piecewise_linear"', ["price1", "pieces 0", "at least 2"]),
+        ('transform = "log1p"', 'transform = "log1p"\npieces = 8', ["price1", "pieces 8", "piecewise_linear"]),
         ('name = "country"', 'name = "user"', ["shop.toml", "'user'", "twice"]),
         ('name = "country"', 'name = "label"', ["'label'", "twice"]),
         ('name = "country"', 'name = "country"\nslot = "item"', ["'item'", "country", "(dim 2)", "(dim 4)"]),

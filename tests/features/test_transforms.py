@@ -14,6 +14,7 @@ from ctr_trainer.features.tensors import dense_transform
 from ctr_trainer.system.messages.errors import UserError
 
 STATISTICS = {"x": dict(mean=2.0, std=4.0, min=-1.0, max=9.0)}
+PIECES = {"x": dict(mean=4.0, std=4.0, min=0.0, max=10.0, boundaries=[2.0, 6.0])}
 
 
 def transformed(values, transform, default=0.0, statistics=STATISTICS):
@@ -67,6 +68,55 @@ def test_each_column_has_its_own_transform():
         dense = tf.constant([[math.e - 1, 10, -5], [0, math.nan, math.nan]], tf.float32)
         out = session.run(dense_transform(dense, spec, {"b": dict(mean=4.0, std=2.0, min=0.0, max=9.0)}))
     np.testing.assert_allclose(out, [[1, 3, -5], [0, -2, 0]], rtol=1e-6)
+
+
+def piecewise(values, statistics=PIECES, others=(), default=0.0):
+    """Returns the columns of `x`, of which `values` are, and of other features."""
+    features = (*others, DenseFeature("x", "x", "piecewise_linear", default, pieces=9))
+    spec = FeatureSpec("s", Label("y"), features, ())
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dense = tf.constant(np.reshape(values, [-1, len(features)]), tf.float32)
+        return session.run(dense_transform(dense, spec, statistics)).tolist()
+
+
+def test_a_number_fills_its_pieces_from_the_lowest_on():
+    found = piecewise([0, 1, 2, 3, 6, 7, 10])
+    assert found == [[0, 0, 0], [0.5, 0, 0], [1, 0, 0], [1, 0.25, 0], [1, 1, 0], [1, 1, 0.25], [1, 1, 1]]
+
+
+def test_pieces_are_constant_outside_of_the_training_data():
+    assert piecewise([-5, 1e9, -math.inf, math.inf]) == [[0, 0, 0], [1, 1, 1]] * 2
+
+
+def test_a_missing_number_has_the_pieces_of_the_default():
+    assert piecewise([math.nan]) == [[0, 0, 0]]
+    assert piecewise([math.nan], default=4) == [[1, 0.5, 0]]
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "low", "high", "wanted"),
+    [
+        ([], 3.0, 3.0, [0]),  # constant
+        ([], 0.0, 0.0, [0]),  # always missing
+        ([4.0], 2.0, 4.0, [0.5]),  # two values
+        ([3.0, 4.0], 2.0, 4.0, [1, 0]),  # three values
+        ([], 2.0, 4.0, [0.5]),  # nearly all values are the lowest one
+    ],
+)
+def test_few_different_values_have_fewer_pieces(boundaries, low, high, wanted):
+    statistics = {"x": dict(mean=3.0, std=1.0, min=low, max=high, boundaries=boundaries)}
+    assert piecewise([3], statistics) == [wanted]
+
+
+def test_pieces_stand_among_the_columns_of_other_features():
+    others = (DenseFeature("a", "a"), DenseFeature("b", "b", "standardize"))
+    statistics = {**PIECES, "b": dict(mean=4.0, std=2.0, min=0.0, max=9.0)}
+    assert piecewise([[-7, 10, 3], [99, 0, 8]], statistics, others) == [[-7, 3, 1, 0.25, 0], [99, -2, 1, 1, 0.5]]
+
+
+def test_pieces_without_boundaries_are_refused():
+    with pytest.raises(UserError, match="'x'.*piecewise_linear.*convert the data set again"):
+        piecewise([1], STATISTICS)
 
 
 @pytest.mark.parametrize("statistics", [None, {}, {"other": STATISTICS["x"]}])

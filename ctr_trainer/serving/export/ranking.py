@@ -73,11 +73,9 @@ class RankedFeatures(Features, abc.ABC):
     def _dense_block(self) -> RankedBlock:
         # The transform costs little next to the first layer, so it is computed for each candidate.
         values, sizes = self["dense"][..., None], tf.stack([self._sizes[feature.name] for feature in self.spec.dense])
-        shared, own = self._split(sizes)
-        columns = tf.concat([shared, own], 0)
-        return RankedBlock(
-            tf.gather(values[:1], shared, axis=1), tf.gather(values, own, axis=1), columns, len(self.spec.dense), 1
-        )
+        shared, own = self._split(tf.repeat(sizes, self.dense_widths))
+        columns, count = tf.concat([shared, own], 0), sum(self.dense_widths)
+        return RankedBlock(tf.gather(values[:1], shared, axis=1), tf.gather(values, own, axis=1), columns, count, 1)
 
     def _split(self, sizes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the places of the sizes that belong to the context, and those that belong to the candidates."""
