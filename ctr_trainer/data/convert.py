@@ -23,7 +23,7 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.writer import DatasetWriter
-from ctr_trainer.features.hashing import BOUNDARIES
+from ctr_trainer.features.columns import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_overlap
 from ctr_trainer.system.files.path import Path

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.features.hashing import BOUNDARIES
+from ctr_trainer.features.columns import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
 
 _SAMPLE = 1 << 20

@@ -19,6 +19,7 @@ SEQUENCE = "none"  # The combiner of a feature whose values are not combined.
 ZERO, OWN = "zero", "own"
 FIRST, LAST = "first", "last"
 TYPICAL = "typical"  # The name of a feature's most frequent text in its statistics.
+BOUNDARIES = "boundaries"  # The name of the boundaries of a number's quantiles in its statistics.
 _EVICTIONS = ("lru", "lfu")
 _MOST_FREQUENCY = 255
 _BREAKS = "\r\n"

@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.features.columns import SparseFeature, Statistics
+from ctr_trainer.features.columns import BOUNDARIES, SparseFeature, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # TensorFlow takes seconds to import.
     import tensorflow as tf
 
-BOUNDARIES = "boundaries"
 EXAMPLE_FEATURE = "v"
 _FIELD_1, _FIELD_2 = b"\x0a", b"\x12"  # Tags of fields that hold bytes or a message.
 _LONGEST_VARINT = 5  # Bytes of a varint below 2^35.

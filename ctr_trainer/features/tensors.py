@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.features.columns import FITTED, PIECEWISE, DenseFeature, SparseFeature, Statistics
-from ctr_trainer.features.hashing import BOUNDARIES
+from ctr_trainer.features.columns import BOUNDARIES, FITTED, PIECEWISE, DenseFeature, SparseFeature, Statistics
 from ctr_trainer.features.ranked import RankedColumns
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.system.messages.errors import UserError
