@@ -81,7 +81,7 @@ def _find(name: str) -> str | None:
 
 @contextlib.contextmanager
 def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
-    """Yields machines that can reach each other at full speed, and no other machine.
+    """Yields machines that can reach only each other, at full speed.
 
     At the end of the block, also on an exception or SIGTERM, all processes on the machines are killed and the
     namespaces are removed. If this process is killed by SIGKILL, they stay until the next call, which calls

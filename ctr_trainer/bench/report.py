@@ -66,7 +66,7 @@ def figure(values: Iterable[float | None]) -> Figure | None:
 
 
 def gains(before: Figure | None, rates: Figure | None) -> Figure | None:
-    """Returns, for each round, by how many percent the examples/s of a row exceed those of the previous row.
+    """Returns, for each round, how much higher the examples/s of a row are than in the previous row, in percent.
 
     Args:
       before: examples/s of the previous row; None if there is none.

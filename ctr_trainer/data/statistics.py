@@ -230,8 +230,11 @@ class Statistics:
 
     def _values(self, table: pa.Table, name: str) -> np.ndarray:
         """Returns the numbers of a feature, clipped; NaN where missing."""
-        low, high = self._clips.get(name, (-math.inf, math.inf))
-        return np.clip(table[name].to_numpy(), np.float32(low), np.float32(high))
+        values = table[name].to_numpy()
+        if name not in self._clips:
+            return values
+        low, high = self._clips[name]
+        return np.clip(values, np.float32(low), np.float32(high))
 
     def merge(self, other: "Statistics") -> None:
         """Adds the rows of other Statistics of the same spec, which follow the current rows.

@@ -265,7 +265,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def _rows_per_message(self) -> float:
-        """Returns the mean number of rows per message, or that of the first message, or 0 before the first message.
+        """Returns the mean number of rows per message, or the rows of the first message, or 0 before it.
 
         The mean excludes the last planned window.
         """
