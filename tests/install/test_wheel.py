@@ -122,7 +122,8 @@ def test_it_converts_trains_evaluates_predicts_exports_publishes_and_scores(run)
     output, errors = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, output + errors
     assert '"auc": ' in output
-    server = run("ctr-trainer", "score", "--model=publication", "--port=0", "--port_file=port", "--name=clicks")
+    address = ("--port=0", "--port_file=port", "--timeout_secs=60")
+    server = run("ctr-trainer", "score", "--model=publication", "--name=clicks", *address)
     try:
         lines = []
         while not any("global step" in line for line in lines):

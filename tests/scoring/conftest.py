@@ -8,7 +8,7 @@ import pytest
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.serving.scoring.server import ScoreServer
-from ctr_trainer.settings.servers import ScoreFlags
+from ctr_trainer.settings.servers import ScoreFlags, ScoreLimits
 from tests.scoring import trained
 
 _SECONDS = 60
@@ -58,7 +58,8 @@ def publication(small_model, tmp_path_factory):
 @contextlib.contextmanager
 def running(url, wait=True, reader=open_reader, **flags):
     """Runs a `ScoreServer` in a thread of this process until the end of the block."""
-    settings = dict(model=str(url), port=0, refresh_secs=0.05, start_timeout=_SECONDS) | flags
+    limits = ScoreLimits(timeout_secs=_SECONDS)
+    settings = dict(model=str(url), port=0, refresh_secs=0.05, start_timeout=_SECONDS, limits=limits) | flags
     server = ScoreServer(ScoreFlags(**settings), lambda: reader(str(url)))
     thread = threading.Thread(target=server.run, name="server")
     thread.start()

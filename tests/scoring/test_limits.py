@@ -213,7 +213,7 @@ def test_an_exception_beside_the_model_does_not_end_the_scoring_thread():
         if (failure := next(failures)) is not None:
             raise failure
 
-    batcher = Batcher(_scored, ScoreLimits(), on_batch)
+    batcher = Batcher(_scored, ScoreLimits(timeout_secs=_SECONDS), on_batch)
     with pytest.raises(RuntimeError, match="in on_batch"):
         batcher.submit(_examples(1)).result(_SECONDS)
     broken = Examples(RawInputs((RawFeature("tags", TEXTS),), frozenset()), 1, {"tags": [[]]})

@@ -32,6 +32,7 @@ def test_serves_over_tls_until_sigterm_then_answers_what_is_under_way_and_ends(p
     score = [
         *(sys.executable, "-m", "ctr_trainer", "score", f"--model={publication}", "--port=0", "--flight_port=0"),
         *(f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}", f"--port_file={port_file}"),
+        f"--timeout_secs={_SECONDS}",
     ]
     process = subprocess.Popen(score, stderr=subprocess.PIPE, text=True)
     try:

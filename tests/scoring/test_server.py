@@ -253,7 +253,7 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
         trained.publish(tmp_path, estimator, newer, epoch=2)
         until(lambda: client.ask("/healthz")[1]["epoch"] == 2, "the next epoch")
         assert_serves(2)
-        assert "problem" not in client.ask("/healthz")[1]
+        until(lambda: "problem" not in client.ask("/healthz")[1], "the end of the problem")
     assert len([each for each in caplog.records if "is not served" in each.getMessage()]) == 1
 
 
