@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.layers.gates import quadratic
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.qnn import quadratic
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.streams import logit_of_mean, self_distillation

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns
-from ctr_trainer.layers.towers import towers
+from ctr_trainer.layers.experts import towers
 from ctr_trainer.models.head import Labels, label_names
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
