@@ -1,7 +1,7 @@
 """Interactions between pairs of fields: products, factorization machines, learned matrices and attention.
 
-If they were written with slices, automatic differentiation would make a tensor of zeros as large as the input for each
-slice.
+`pair_products` and `pair_dots` have gradients of their own: automatic differentiation of slices would make a tensor of
+zeros as large as the input for each slice.
 """
 
 from collections.abc import Callable
