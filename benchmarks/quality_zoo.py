@@ -26,8 +26,8 @@ import accuracy_data
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.models.histories import HistoryParams
 from ctr_trainer.models.registry import MODELS, find_model
+from ctr_trainer.models.shared import HistoryParams
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "models.md"
 BEGIN, END = "<!-- The next table is written by benchmarks/quality_zoo.py. -->\n", "<!-- Its end. -->\n"

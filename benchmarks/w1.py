@@ -37,7 +37,7 @@ def ours(flags: argparse.Namespace) -> None:
     import psutil
     import tensorflow as tf
 
-    from ctr_trainer.bench import workload as w1
+    from ctr_trainer.bench import worker as w1
     from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.models import deepfm
@@ -108,7 +108,7 @@ def _with_service(stack, embedding, core, directory):
 def in_graph(flags: argparse.Namespace) -> None:
     import tensorflow as tf
 
-    from ctr_trainer.bench import workload as w1
+    from ctr_trainer.bench import worker as w1
 
     tf1 = tf.compat.v1
     tf1.disable_eager_execution()
@@ -149,7 +149,7 @@ def tower(flags: argparse.Namespace) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from ctr_trainer.bench import workload as w1
+    from ctr_trainer.bench import worker as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.features.tensors import FedFeatures
     from ctr_trainer.graph_notes.estimator_spec import ModeKeys

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import chart, report
-from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags, ListedExperiment
-from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
+from ctr_trainer.bench.job_flags import (
+    AccumulationFlags,
+    BenchFlags,
+    ListedExperiment,
+    described,
+    equal_examples,
+    job_flags,
+    with_data,
+)
 from ctr_trainer.bench.jobs import Job, Rounds, Runs, run_rounds
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, gains, write_report
 from ctr_trainer.bench.settings import ONE_ROUND

@@ -6,15 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import chart, report, scaling
-from ctr_trainer.bench.flags import BenchFlags
-from ctr_trainer.bench.job_flags import autotune_flags, autotune_pace, described, equal_examples, job_flags, with_data
+from ctr_trainer.bench.job_flags import (
+    BenchFlags,
+    autotune_flags,
+    autotune_pace,
+    described,
+    equal_examples,
+    job_flags,
+    with_data,
+)
 from ctr_trainer.bench.jobs import Job, Rounds, run_rounds, scratch
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import autotune
 from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.system.files import outputs
-from ctr_trainer.system.measuring.phases import STEP_TITLES
+from ctr_trainer.system.measuring.clock import STEP_TITLES
 from ctr_trainer.system.messages.errors import UserError
 
 _MB = 1024 * 1024

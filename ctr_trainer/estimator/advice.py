@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.processes import hardware
 
 _FEWEST_STEPS = 100

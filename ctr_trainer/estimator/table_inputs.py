@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct, positions_of
-from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.store.worker_rows import RowStep, WorkerRows, times, weighed
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.embedding.worker.row_step import RowStep, times, weighed
 from ctr_trainer.features.spec import TableFeatures, TableLimits
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, SEQUENCE
 from ctr_trainer.settings.embedding_config import EmbeddingConfig

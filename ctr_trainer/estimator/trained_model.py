@@ -26,8 +26,8 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.export.saved_model import export_saved_model
-from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 
 

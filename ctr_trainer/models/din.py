@@ -13,8 +13,7 @@ from ctr_trainer.layers.interactions import fm
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.histories import HistoryParams, histories
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import HistoryParams, histories, tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,7 @@ from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.normalization import batch_norm
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.streams import self_distillation
-from ctr_trainer.models.tower import dropped
+from ctr_trainer.models.shared import dropped, self_distillation
 
 tf1 = tf.compat.v1
 

@@ -11,7 +11,7 @@ from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.normalization import layer_norm
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import dropped, tower
+from ctr_trainer.models.shared import dropped, tower
 
 
 @dataclasses.dataclass(frozen=True)

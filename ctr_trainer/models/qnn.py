@@ -11,8 +11,7 @@ from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.streams import logit_of_mean, self_distillation
-from ctr_trainer.models.tower import dropped
+from ctr_trainer.models.shared import dropped, logit_of_mean, self_distillation
 
 
 @dataclasses.dataclass(frozen=True)

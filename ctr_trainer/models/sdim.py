@@ -8,8 +8,7 @@ from ctr_trainer.layers.attention import sampled_attention
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.histories import HistoryParams, histories
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import HistoryParams, histories, tower
 
 
 @dataclasses.dataclass(frozen=True)

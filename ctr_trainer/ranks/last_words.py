@@ -17,7 +17,7 @@ from ctr_trainer.ranks.notices import Notices, Placement, RollCall
 from ctr_trainer.ranks.stop_signals import StopSignals, Terminated
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import StoppedInOrder, end_of, reason
-from ctr_trainer.system.processes.background import call_within as within
+from ctr_trainer.system.processes.waiting import call_within as within
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM, _SAID = "last_words", "said"

@@ -8,8 +8,7 @@ import struct
 import threading
 import time
 
-from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES, Clock
 
 DIRECTORY = ".ranks"
 # int64 step, float64 start of the phase, 16 bytes phase | float64 time of the heartbeat | 64 bytes host.

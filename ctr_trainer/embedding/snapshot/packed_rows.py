@@ -28,7 +28,7 @@ from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.row_watchers import Taking
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.publish_config import DTYPES
+from ctr_trainer.settings.training_configs import DTYPES
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged

@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.system.measuring.clock import Clock, since_1970
-from ctr_trainer.system.measuring.phases import PHASES, STEP_TITLES, TABLE
+from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock, since_1970
 
 # The purposes of a node: the phases in the graph.
 PURPOSES = tuple(phase.name for phase in TABLE if phase.in_graph)

@@ -1,4 +1,4 @@
-"""The raw values that a model reads, and the check of what a request gives."""
+"""The raw values that a model reads, the check of what a request gives, and why a request is refused."""
 
 import base64
 import binascii
@@ -12,7 +12,86 @@ from typing import Any
 import numpy as np
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.serving.scoring.refusals import RequestRefused
+from ctr_trainer.system.messages.errors import UserError
+
+
+class RequestRefused(UserError):
+    """A request that gets no predictions; the message is the answer.
+
+    Attributes:
+      status: the status of HTTP.
+      retry_secs: number of seconds after which the same request may succeed; None if it never will.
+    """
+
+    status = 400
+    retry_secs: float | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to the status."""
+        return {} if self.retry_secs is None else {"Retry-After": str(math.ceil(self.retry_secs))}
+
+
+class WrongToken(RequestRefused):
+    """The request has no token, or a wrong one."""
+
+    status = 401
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class WrongHost(RequestRefused):
+    """The request was sent to a host name that this server does not have."""
+
+    status = 421
+
+
+class HungUp(RequestRefused):
+    """The client hung up before the end of its request; nobody reads the answer."""
+
+    status = 499
+
+
+class NotThere(RequestRefused):
+    """This server has no such model, or no such path."""
+
+    status = 404
+
+
+class TooLarge(RequestRefused):
+    """The request has too many bytes or values."""
+
+    status = 413
+
+
+class QueueFull(RequestRefused):
+    """Too many examples wait."""
+
+    status = 429
+    retry_secs = 1
+
+
+class PredictionFailed(RequestRefused):
+    """The model failed, or its predictions cannot be sent."""
+
+    status = 500
+
+
+class NotReady(RequestRefused):
+    """No model is loaded, or its rows cannot be read now."""
+
+    status = 503
+    retry_secs = 1
+
+
+class TookTooLong(RequestRefused):
+    """The predictions did not come in time."""
+
+    status = 504
+    retry_secs = 1
+
 
 NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
 _EXPECTED = {
