@@ -182,7 +182,7 @@ class Embeddings:
           looked_up: the batch's, from `look_up`.
           gradients: dict of embedding input's name -> the gradient of the graph's loss, float32 of the input's shape.
             Rows of inputs on which the loss does not depend take a step with gradient 0.
-          weight: see `row_step.weighed`.
+          weight: see `worker_rows.weighed`.
         """
         self._gradients.add([table.gradients(gradients) for table in looked_up.tables], weight)
 

@@ -68,7 +68,7 @@ class RowGradients:
 
         g = sum_k weighed(g_k) + l2 * l2_share * w;  g *= min(1, clip_norm / |g|)
 
-    over the rows w of all distinct keys in the step; `row_step.weighed` defines the weighing. |g| is the norm over all
+    over the rows w of all distinct keys in the step; `worker_rows.weighed` defines the weighing. |g| is the norm over all
     rows of all tables in this worker's step; each worker clips its own step. `l2_share` is `WorkerRows.l2_shares`:
     without it, a row that K workers use would decay K times as much as with one worker.
 
@@ -88,7 +88,7 @@ class RowGradients:
 
         Args:
           batch: the same tables in the same order in each call.
-          weight: see `row_step.weighed`.
+          weight: see `worker_rows.weighed`.
         """
         self._batches.append((batch, weight))
 

@@ -51,7 +51,7 @@ FOREIGN_STEP = StepPlan()  # For a `train_op` that this package did not make: on
 
 @dataclasses.dataclass(frozen=True)
 class RowTraining:
-    """The tensors that a session fetches to train the rows of a batch, see `row_step.weighed`.
+    """The tensors that a session fetches to train the rows of a batch, see `worker_rows.weighed`.
 
     Attributes:
       gradients: dict of placeholder name -> the gradient of this worker's loss by the rows that are fed there.

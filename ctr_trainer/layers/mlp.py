@@ -67,9 +67,9 @@ def mlp(
       dropout: fraction of the activations that are set to zero while training.
       training: whether this graph trains: then dropout applies, and normalization takes the batch's own statistics.
       activation: name of a function in `tf.nn`.
-      batch_norm: whether the inputs of each activation are normalised, see `batch_norm.batch_norm`.
+      batch_norm: whether the inputs of each activation are normalised, see `normalization.batch_norm`.
       name: name of the variable scope.
-      momentum, epsilon: see `batch_norm.batch_norm`.
+      momentum, epsilon: see `normalization.batch_norm`.
 
     Returns:
       float32[B, hidden_units[-1]].

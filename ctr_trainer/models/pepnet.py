@@ -36,7 +36,7 @@ class Params(ModelParams):
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(w h_n + b)`, `h_l = g_l([prior, e]) * layer_l(h_{l-1})`, `h_0 = e = g_0([domain, x]) * x`.
 
-    x is all features side by side, and each g a `two_stream.gated`, whose values are in (0, 2). The gates' contexts x
+    x is all features side by side, and each g a `gates.gated`, whose values are in (0, 2). The gates' contexts x
     and e get no gradient; domain and prior, the embeddings of the named features, do. Without names the gates read x
     and e alone.
 

@@ -29,7 +29,7 @@ class Beat:
     Attributes:
       rank: the rank.
       step: its current global step.
-      phase: its current phase, one of `phases.PHASES`.
+      phase: its current phase, one of `clock.PHASES`.
       since: start of the phase, in seconds since 1970, by its host's clock.
       alive: time of the heartbeat, in seconds since 1970, by its host's clock.
       host: name of its host.

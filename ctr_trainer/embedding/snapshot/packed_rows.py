@@ -160,7 +160,7 @@ def value_bytes(config: TableConfig, dtype: str) -> int:
 
     Args:
       config: the table's `TableConfig`.
-      dtype: one of `publish_config.DTYPES`.
+      dtype: one of `training_configs.DTYPES`.
 
     Raises:
       UserError: there is no such dtype.
@@ -174,7 +174,7 @@ def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.nd
     Args:
       rows: float32[n, at least weights], finite; their first `config.weights` columns are the weights.
       config: the table's `TableConfig`.
-      dtype: one of `publish_config.DTYPES`.
+      dtype: one of `training_configs.DTYPES`.
       epoch: epoch of the publication, a uint32.
 
     Returns:

@@ -108,7 +108,7 @@ class StepPhases:
       traced_steps: how many of these steps were traced.
       step_seconds: the mean time of a step.
       step_deviation: the standard deviation of the time of a step, in seconds.
-      seconds: seconds by phase of `phases.STEP_TITLES`.
+      seconds: seconds by phase of `clock.STEP_TITLES`.
       accounted: the share of these seconds in the time of a step.
     """
 

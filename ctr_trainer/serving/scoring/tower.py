@@ -215,7 +215,7 @@ class Tower:
 
         Args:
           arrays: what `Examples.arrays` returned.
-          rows: what `look_up` returned for `self.rows`, or `ranking.look_up` if `is_ranked`.
+          rows: what `look_up` returned for `self.rows`, or `request_forms.look_up` if `is_ranked`.
           is_ranked: whether the examples have a context.
         """
         given = {**rows, **{name: arrays[name] for name in self._dense}}
