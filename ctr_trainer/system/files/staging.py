@@ -60,7 +60,7 @@ def make_local_directory(directory: Any) -> str:
     """Makes the `local_directory` of a directory, unless it is there. Returns its path.
 
     Raises:
-      UserError: it is in the private directory of `durable_file`, which another user can reach.
+      UserError: it is in the private directory of `temporary`, which another user can reach.
     """
     path = local_directory(directory)
     if is_local(directory):
