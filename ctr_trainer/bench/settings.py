@@ -24,7 +24,6 @@ from ctr_trainer.system.files import outputs
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 from ctr_trainer.system.messages.errors import UserError
 
-_MB = 1024 * 1024
 SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time, compared with the default"
 DEFAULT = "default"
 ONE_ROUND = (
@@ -80,7 +79,7 @@ _BY_HOROVOD = ("--dense_exchange=horovod",)
 # Axes that are environment variables of Horovod, whose defaults are 128 MB, 1 ms and 0.
 HOROVOD_AXES = {
     "tensor_fusion": tuple(
-        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size * _MB)),))
+        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size << 20)),))
         for size in (0, 1, 16)
     ),
     "cycle_time": tuple(

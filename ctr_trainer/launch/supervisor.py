@@ -12,7 +12,7 @@ from ctr_trainer.launch.gate import StartingGate
 from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
-from ctr_trainer.ranks import last_words
+from ctr_trainer.ranks import stop_signals
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes import child, reach
@@ -290,5 +290,5 @@ class Supervisor:
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
         said = attempt.said if attempt is not None else ""
-        text = f"stopped by {last_words.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
+        text = f"stopped by {stop_signals.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
         raise StoppedInOrder(said or text, self._asked)

@@ -176,10 +176,8 @@ class RawInputs:
         known = {feature.name for feature in self.features}
         unknown = next((name for name in names if name not in known and name not in self.ignored), None)
         if unknown is not None:
-            raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {self._names()}")
-
-    def _names(self) -> str:
-        return ", ".join(feature.name for feature in self.features) or "no feature"
+            reads = ", ".join(feature.name for feature in self.features) or "no feature"
+            raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {reads}")
 
 
 def shown(value: object) -> str:
@@ -201,9 +199,8 @@ def refuse(
     feature: RawFeature, value: object, place: int, expected: str | None = None, where: Where = example
 ) -> RequestRefused:
     """Returns the error for a value of example number `place`; `expected` replaces what the feature's kind expects."""
-    return RequestRefused(
-        f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}"
-    )
+    wanted = expected or feature.expected
+    return RequestRefused(f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {wanted}")
 
 
 def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
@@ -258,9 +255,8 @@ def check_length(feature: RawFeature, length: int, place: int, most: int, where:
       RequestRefused: it is above `most`.
     """
     if length > most:
-        raise RequestRefused(
-            f"{where(place)}, feature {feature.name!r}: {length} values, above the {most} of max_list_length"
-        )
+        said = f"{length} values, above the {most} of max_list_length"
+        raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
 
 
 def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where = example) -> None:

@@ -17,7 +17,7 @@ from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import StoreLease
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.store_url import PureStorePath, advice, is_url, opened
+from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
 
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyarrow import fs
 
-    from ctr_trainer.system.files.store_url import Root
-
 _PATTERN = re.compile(r"[*?\[]")
 _STREAM_BYTES = 8 << 20  # Of a request for the next bytes of a stream.
+_LOCAL = "file://"
 _MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies by one request.
 
 
@@ -272,14 +271,10 @@ class StorePath(PureStorePath):
             raise UserError(f"{self}: cannot be {what}: {reason(error)}; {advice(self._root)}") from None
 
 
-_BLOCK = 1 << 22
-_LOCAL = "file://"
-
-
 def bytes_and_crc32(path: Path) -> tuple[int, int]:
     """Returns (number of bytes, CRC-32) of the file at a `Path`, which is read once."""
     size = crc32 = 0
-    for block in path.blocks(_BLOCK):
+    for block in path.blocks(_STREAM_BYTES):
         crc32, size = zlib.crc32(block, crc32), size + len(block)
     return size, crc32
 
