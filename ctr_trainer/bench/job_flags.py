@@ -18,6 +18,19 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import run_command
 
 _TRACE_STEPS = 20
+# The settings that a `Job` sets itself.
+_OF_JOBS = (
+    *("model_dir", "max_steps", "epochs", "phase_steps", "summary_steps"),
+    *("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs"),
+)
+_LEAST_WARMUP = 2
+# By Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135.
+_PACE = {
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
+    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8",
+}
+AUTOTUNE_LEAST_STEPS = 60  # With fewer steps, a search writes no rows.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,21 +143,6 @@ class ListedExperiment(Experiment):
         """Returns the `Experiment` with one value of --accumulation_steps."""
         train = TrainSettings(**{**vars(self.train), "accumulation_steps": accumulation_steps})
         return Experiment(**{**vars(self), "train": train})
-
-
-# The settings that a `Job` sets itself.
-_OF_JOBS = (
-    *("model_dir", "max_steps", "epochs", "phase_steps", "summary_steps"),
-    *("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs"),
-)
-_LEAST_WARMUP = 2
-# By Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135.
-_PACE = {
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
-    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8",
-}
-AUTOTUNE_LEAST_STEPS = 60  # With fewer steps, a search writes no rows.
 
 
 def with_data(bench: BenchFlags, experiment: Experiment) -> Experiment:

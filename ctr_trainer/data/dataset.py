@@ -15,6 +15,9 @@ from ctr_trainer.system.messages.errors import UserError
 _FORM = (
     "'none', 'random:0.8,0.1,0.1' or 'time:0.8,0.1,0.1:timestamp' (two fractions: train,test; three: train,valid,test)"
 )
+FILE = "_dataset.json"
+_VERSION = 1
+_HINT = "; run `convert` first, or set feature_spec to read Parquet or TFRecords from another source without conversion"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +75,6 @@ class Split:
         for number, piece in enumerate(np.split(order, cuts)):
             part[piece] = number
         return part
-
-
-FILE = "_dataset.json"
-_VERSION = 1
-_HINT = "; run `convert` first, or set feature_spec to read Parquet or TFRecords from another source without conversion"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,12 @@ from ctr_trainer.features.hashing import keys
 _LABEL_CURE = "; if the column has other values, set `positive` or `threshold` in [label]"
 _NUMBER = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # Other texts that Arrow may cast to a number.
+_OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
+_AROUND = r"^[\s'\"]+|[\s'\"]+$"
+# Matches a value that looks like several values: it begins with a bracket, ends with a closing bracket without an
+# opening one, or has blanks at an end or between numbers.
+_ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
+_LOOKED_AT = 10_000  # Number of values per chunk that are compared with _ODD.
 
 
 def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
@@ -160,14 +166,6 @@ def _is_utf8(value: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-_OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
-_AROUND = r"^[\s'\"]+|[\s'\"]+$"
-# Matches a value that looks like several values: it begins with a bracket, ends with a closing bracket without an
-# opening one, or has blanks at an end or between numbers.
-_ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
-_LOOKED_AT = 10_000  # Number of values per chunk that are compared with _ODD.
 
 
 def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> Encoded:

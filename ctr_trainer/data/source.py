@@ -20,6 +20,8 @@ from ctr_trainer.system.messages.errors import UserError
 
 Input = str | os.PathLike | Sequence[str | os.PathLike]  # A path, URL or pattern, or a list of them.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+Named = str | os.PathLike | Path
+_MOST_OPEN = 64  # Largest number of open files; a data set from Spark may have thousands.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,10 +95,6 @@ def _partitions(directories: Iterable[str]) -> dict[str, str | None]:
         urllib.parse.unquote(name): None if value == _NO_VALUE else urllib.parse.unquote(value)
         for name, _, value in pairs
     }
-
-
-Named = str | os.PathLike | Path
-_MOST_OPEN = 64  # Largest number of open files; a data set from Spark may have thousands.
 
 
 class Source(abc.ABC):

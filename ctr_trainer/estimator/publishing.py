@@ -45,6 +45,8 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 
 _log = logging.getLogger(__name__)
 _VARIABLES = "variables"
+_GENERATION, _EPOCH = 1, 0
+_LOG = "publish.log"  # Below the model directory.
 
 
 class DenseTower:
@@ -120,10 +122,6 @@ def _export(
             build(path, session, signatures, tf1.train.Saver())
         write_warmup(path, signatures)
         return {each.op.name: (each.shape, each.dtype.base_dtype) for each in variables}
-
-
-_GENERATION, _EPOCH = 1, 0
-_LOG = "publish.log"  # Below the model directory.
 
 
 def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: Checkpoint, dtype: str) -> Record:

@@ -88,6 +88,42 @@ REMOVED = {
     "trace_steps": "one step in 20 is traced; with fewer than 60 --steps, a third of them",
     "worker_cores": _SIMULATE,
 }
+# What `train` takes, and a worker of a bench.
+TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
+# What a flagfile of an experiment may hold.
+EXPERIMENT: Groups = (
+    Experiment,
+    EvaluationConfig,
+    MetricsConfig,
+    CheckpointFlags,
+    SavedModelFlags,
+    ExportFlags,
+    PredictFlags,
+)
+# The flags of commands that use a trained model and read data, and of those that read none.
+OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
+OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
+__all__ = [
+    "EXPERIMENT",
+    "OF_DATA",
+    "OF_MODELS",
+    "REMOVED",
+    "TRAINING",
+    "CheckpointFlags",
+    "ExportFlags",
+    "Flag",
+    "Groups",
+    "PredictFlags",
+    "SavedModelFlags",
+    "default_text",
+    "define",
+    "flags_of",
+    "help_text",
+    "parse",
+    "parsed",
+    "read",
+    "shown",
+]
 
 
 def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
@@ -232,43 +268,3 @@ def default_text(flag: Flag) -> str:
     if isinstance(flag.default, bool):
         return str(flag.default).lower()
     return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)
-
-
-# What `train` takes, and a worker of a bench.
-TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
-# What a flagfile of an experiment may hold.
-EXPERIMENT: Groups = (
-    Experiment,
-    EvaluationConfig,
-    MetricsConfig,
-    CheckpointFlags,
-    SavedModelFlags,
-    ExportFlags,
-    PredictFlags,
-)
-
-# The flags of commands that use a trained model and read data, and of those that read none.
-OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
-OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
-
-__all__ = [
-    "EXPERIMENT",
-    "OF_DATA",
-    "OF_MODELS",
-    "REMOVED",
-    "TRAINING",
-    "CheckpointFlags",
-    "ExportFlags",
-    "Flag",
-    "Groups",
-    "PredictFlags",
-    "SavedModelFlags",
-    "default_text",
-    "define",
-    "flags_of",
-    "help_text",
-    "parse",
-    "parsed",
-    "read",
-    "shown",
-]

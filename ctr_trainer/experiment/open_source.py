@@ -28,6 +28,7 @@ from ctr_trainer.system.messages.errors import UserError
 _CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
+_log = logging.getLogger(__name__)
 
 
 def open_source(
@@ -122,9 +123,6 @@ def _format(path: str) -> str:
     stem, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
     return "csv" if ending in _TEXT else "tfrecord"
-
-
-_log = logging.getLogger(__name__)
 
 
 def open_stream(experiment: Experiment, position: Any) -> StreamReader:

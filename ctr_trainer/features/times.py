@@ -47,6 +47,10 @@ _DATE = (
 _PARTS = ("year", "month", "day", "hour", "minute", "second", "sign", "ahead", "and")
 _SHORT, _SECONDS = 1e8, 1e11  # Numbers below _SHORT are YYMMDDHH, other numbers below _SECONDS are seconds.
 _HOUR, _DAY = 3600.0, 86400.0
+WEEKEND, LOG_SQUARED = "weekend", "log_squared"
+DERIVED = (HOUR, WEEKDAY, WEEKEND, LOG_SQUARED)
+_SIGNED = r"^-?[0-9]{1,15}(?:\.[0-9]*)?$"
+_SATURDAY = 5
 
 
 def seconds(values: pa.Array) -> np.ndarray:
@@ -150,13 +154,6 @@ def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
     of_date, good = _instant(*[*numbers, sign])
     date &= good
     return tf.where(date, of_date, of_number), number | date
-
-
-WEEKEND, LOG_SQUARED = "weekend", "log_squared"
-DERIVED = (HOUR, WEEKDAY, WEEKEND, LOG_SQUARED)
-
-_SIGNED = r"^-?[0-9]{1,15}(?:\.[0-9]*)?$"
-_SATURDAY = 5
 
 
 def expected(what: str) -> str:

@@ -19,6 +19,14 @@ from ctr_trainer.system.processes import child, reach
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 60.0
 _FIRST_SECONDS, _LONGEST_SECONDS = 10.0, 600.0
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.1
+# If a worker fails, horovodrun stops the others, which takes a second, or 10 s if one of them hangs.
+_ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
+# A host that has not answered for this time is lost.
+_SILENT_SECONDS = 3.0
+# A training that ends sooner does not need standby workers.
+_STANDBY_SECONDS = 10.0
 
 
 class Patience:
@@ -96,16 +104,6 @@ class LeftOut:
         """Returns the hosts that are not left out at present."""
         now = self._clock()
         return tuple(host for host in hosts if self._until.get(host.name, now) <= now)
-
-
-_log = logging.getLogger(__name__)
-_POLL_SECONDS = 0.1
-# If a worker fails, horovodrun stops the others, which takes a second, or 10 s if one of them hangs.
-_ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
-# A host that has not answered for this time is lost.
-_SILENT_SECONDS = 3.0
-# A training that ends sooner does not need standby workers.
-_STANDBY_SECONDS = 10.0
 
 
 class Supervisor:

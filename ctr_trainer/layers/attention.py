@@ -16,6 +16,7 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 ACTIVATIONS = ("dice", "prelu", "relu", "sigmoid")
+_SEED = 20220514
 
 
 def attention_pooling(
@@ -95,9 +96,6 @@ def _activate(inputs: tf.Tensor, activation: str, name: str) -> tf.Tensor:
     if activation == "prelu":
         return prelu(inputs, name)
     return {"relu": tf.nn.relu, "sigmoid": tf.sigmoid}[activation](inputs)
-
-
-_SEED = 20220514
 
 
 def sampled_attention(

@@ -12,6 +12,8 @@ import tensorflow as tf
 from ctr_trainer.features.ranked import Columns, RankedColumns
 from ctr_trainer.layers.weights import glorot
 
+tf1 = tf.compat.v1
+
 
 @tf.custom_gradient
 def pair_products(
@@ -160,9 +162,6 @@ def ffm(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
         return mirrored * upstream[..., None, None]
 
     return 0.5 * tf.reduce_sum(vectors * mirrored, [1, 2, 3])[:, None], gradient
-
-
-tf1 = tf.compat.v1
 
 
 def bilinear(embeddings: tf.Tensor, kind: str = "all", name: str = "bilinear") -> tf.Tensor:

@@ -9,6 +9,9 @@ import tensorflow as tf
 from ctr_trainer.features import tensors
 
 tf1 = tf.compat.v1
+# The moving statistics average over this share of an epoch, but over no fewer and no more steps than these.
+_FEWEST_STEPS, _MOST_STEPS, _SHARE_OF_EPOCH = 10.0, 100.0, 0.1
+_KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does not try to serialize what is under it.
 
 
 def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, name: str = "layer_norm") -> tf.Tensor:
@@ -53,11 +56,6 @@ def _normalized(inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
         return output, gradient
 
     return normalized(inputs)
-
-
-# The moving statistics average over this share of an epoch, but over no fewer and no more steps than these.
-_FEWEST_STEPS, _MOST_STEPS, _SHARE_OF_EPOCH = 10.0, 100.0, 0.1
-_KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does not try to serialize what is under it.
 
 
 @dataclasses.dataclass(frozen=True)

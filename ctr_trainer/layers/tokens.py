@@ -11,6 +11,7 @@ from ctr_trainer.layers.normalization import layer_norm
 from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
+_FAR_BELOW = -1e4  # SiLU of it is 0.
 
 
 def tokens_of(inputs: tf.Tensor, tokens: int, dim: int, name: str = "tokens") -> tf.Tensor:
@@ -130,9 +131,6 @@ def _combined(inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
     """Returns float32[B, count, dim], linear combinations of float32[B, n, dim]."""
     kernel = glorot(name, [inputs.shape.as_list()[1], count], inputs.shape.as_list()[1], count)
     return tf.einsum("bnd,nk->bkd", inputs, kernel)
-
-
-_FAR_BELOW = -1e4  # SiLU of it is 0.
 
 
 def hstu_block(

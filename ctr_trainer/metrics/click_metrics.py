@@ -12,6 +12,7 @@ from ctr_trainer.metrics.auc import AUC, COARSE_BINS, roc_auc
 # the code of the metrics has left the core's cache by the next batch.
 _BATCHES = 32
 _MEANS = ("xentropy_mean", "accuracy", "prob_mean", "real_mean")
+_PACE = 5  # steps/s, examples/s, workers, hits, misses
 
 
 class Mean:
@@ -172,9 +173,6 @@ def metric_name(name: str, label: str) -> str:
       `auc/click` for the label `click`, `auc` for the label "".
     """
     return f"{name}/{label}" if label else name
-
-
-_PACE = 5  # steps/s, examples/s, workers, hits, misses
 
 
 @dataclasses.dataclass(frozen=True)

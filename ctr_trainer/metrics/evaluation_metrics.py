@@ -10,6 +10,19 @@ import numpy as np
 from ctr_trainer.metrics.auc import Reliability, copc, exact_curves
 from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name, sigmoid
 
+Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
+# Whether a greater value is better. A metric that is not here, such as `prob_mean`, is neither better nor worse.
+DIRECTIONS = {
+    "auc": "max",
+    "accuracy": "max",
+    "auc_pr": "max",
+    "gauc": "max",
+    "logloss": "min",
+    "loss": "min",
+    "normalized_entropy": "min",
+    "brier": "min",
+}
+
 
 class ScoredExamples:
     """Scores and labels of all examples, in the order in which the workers saw them.
@@ -135,20 +148,6 @@ def _sum_groups(logits: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> 
         else:
             one += 1
     return total, total_weight, both, one
-
-
-Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
-# Whether a greater value is better. A metric that is not here, such as `prob_mean`, is neither better nor worse.
-DIRECTIONS = {
-    "auc": "max",
-    "accuracy": "max",
-    "auc_pr": "max",
-    "gauc": "max",
-    "logloss": "min",
-    "loss": "min",
-    "normalized_entropy": "min",
-    "brier": "min",
-}
 
 
 def normalized_entropy(logloss: float, real_mean: float) -> float:

@@ -14,6 +14,9 @@ import numpy as np
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
+_INSTEAD = "use dense_exchange=horovod"
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
 
 class RowTurns(Protocol):
     """Controls when a worker may use the rows that it shares with other workers."""
@@ -83,10 +86,6 @@ def row_turns(by_rank: bool) -> RowTurns:
       by_rank: whether the workers of each host share rows and use them in a fixed order.
     """
     return ByRank() if by_rank else AsTheyCome()
-
-
-_INSTEAD = "use dense_exchange=horovod"
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class HostPeers:

@@ -7,6 +7,17 @@ from ctr_trainer.report.training_run import Curve, Run, best, last
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
+# (name of the figure, its name in the training's log, its name in the evaluations, label of the axis)
+_FIGURES = (
+    ("auc", "auc", "auc", "AUC"),
+    ("logloss", "xentropy_mean", "logloss", "log loss"),
+    ("examples_per_sec", "examples_per_sec", None, "examples/s, all workers"),
+)
+# Flags that differ between all runs, so that a difference says nothing.
+_PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
+# The most characters of a line, where the names of the flags and one value leave so much room.
+_WIDTH = 120
+
 
 def format_metrics(results: Mapping[str, Any]) -> str:
     """Makes the text of an evaluation: one metric per line, then each reliability table.
@@ -71,18 +82,6 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
         "GPU's memory": gpu["bytes"]["mean"],
     }
     return lines + [f"  {title:<20}{bytes_ / 1e6:>9,.0f} MB" for title, bytes_ in memory.items() if bytes_ is not None]
-
-
-# (name of the figure, its name in the training's log, its name in the evaluations, label of the axis)
-_FIGURES = (
-    ("auc", "auc", "auc", "AUC"),
-    ("logloss", "xentropy_mean", "logloss", "log loss"),
-    ("examples_per_sec", "examples_per_sec", None, "examples/s, all workers"),
-)
-# Flags that differ between all runs, so that a difference says nothing.
-_PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
-# The most characters of a line, where the names of the flags and one value leave so much room.
-_WIDTH = 120
 
 
 def write_curves(runs: Sequence[Run], directory: str) -> list[str]:

@@ -5,6 +5,10 @@ import datetime
 
 from ctr_trainer.settings.setting import Settings, setting
 
+# How the weights of a published row are packed; see `embedding.snapshot.packed_rows`.
+DTYPES = ("float32", "float16", "int8")
+FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
+
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig(Settings, title="Metrics"):
@@ -79,10 +83,6 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         return bool(self.every_n_steps or self.every_n_epochs)
 
 
-# How the weights of a published row are packed; see `embedding.snapshot.packed_rows`.
-DTYPES = ("float32", "float16", "int8")
-
-
 @dataclasses.dataclass(frozen=True)
 class RedisFiles(Settings, title="Redis or Valkey cluster"):
     """Files that a client of a cluster reads; "" where there is no file."""
@@ -133,9 +133,6 @@ class PublishConfig(Settings, title="Publishing"):
         flag="publish_dtype",
     )
     redis: RedisFiles = RedisFiles()
-
-
-FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
 
 
 @dataclasses.dataclass(frozen=True)

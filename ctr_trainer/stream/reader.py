@@ -23,6 +23,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
 _READY = 2  # Number of windows that are decoded ahead of the training.
+FILE = "dead_letters.jsonl"
 
 
 class StreamReader:
@@ -188,9 +189,6 @@ def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
             f"feature {missing[0]!r} needs statistics of the whole data ({', '.join(FITTED)}, quantiles), which a "
             "stream does not have: train the model on files first, or use log1p or `buckets`"
         )
-
-
-FILE = "dead_letters.jsonl"
 
 
 class NoDeadLetters:

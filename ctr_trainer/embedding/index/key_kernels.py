@@ -19,6 +19,11 @@ AHEAD = 16
 _LINE_FLOATS = 16
 _BYTE, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _READ, _KEEP, _DATA = _I32(0), _I32(3), _I32(1)
+Int = Any  # An integer inside a kernel: Numba types it, and the stubs of NumPy do not follow Numba's arithmetic.
+KEYS = types.Array(types.int64, 1, "C", readonly=True)
+_SHARDS_OUT = types.Array(types.int32, 1, "C")
+_NUMBERS_OUT = types.Array(types.int32, 1, "C")
+_KEYS_OUT = types.Array(types.int64, 1, "C")
 
 
 def _prefetch_line(typing_context: Any, array: Any, byte: Any) -> Any:
@@ -51,13 +56,6 @@ def prefetch_row(rows: np.ndarray, i: int | np.integer) -> None:
     for item in range(start, start + rows.shape[1], _LINE_FLOATS):
         _prefetch(rows, item * 4)
     _prefetch(rows, (start + rows.shape[1] - 1) * 4)
-
-
-Int = Any  # An integer inside a kernel: Numba types it, and the stubs of NumPy do not follow Numba's arithmetic.
-KEYS = types.Array(types.int64, 1, "C", readonly=True)
-_SHARDS_OUT = types.Array(types.int32, 1, "C")
-_NUMBERS_OUT = types.Array(types.int32, 1, "C")
-_KEYS_OUT = types.Array(types.int64, 1, "C")
 
 
 @numba.njit(types.uint64(types.uint64), nogil=True, cache=True)

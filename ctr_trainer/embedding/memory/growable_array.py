@@ -16,6 +16,13 @@ import numpy.typing as npt
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.system.messages.errors import UserError
 
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_FIRST_ROWS = 1024
+_HUGE_PAGE = 2 << 20
+# Of glibc's malloc.h, with the largest size that it takes for the second.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_ON_HEAP = 32 << 20
+
 
 @dataclasses.dataclass(frozen=True)
 class LockTimes:
@@ -98,14 +105,6 @@ class _Hold:
 
     def __exit__(self, *error: object) -> None:
         self._lock._give_back()
-
-
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-_FIRST_ROWS = 1024
-_HUGE_PAGE = 2 << 20
-# Of glibc's malloc.h, with the largest size that it takes for the second.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LARGEST_ON_HEAP = 32 << 20
 
 
 def as_int64(values: npt.ArrayLike) -> np.ndarray:

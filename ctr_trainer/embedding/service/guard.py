@@ -24,6 +24,7 @@ from ctr_trainer.system.processes.waiting import Watchdog
 
 # An answer takes milliseconds; after this many seconds the service counts as silent.
 LIMIT_SECONDS = 5.0
+_log = logging.getLogger(__name__)
 
 
 class Held(Exception):
@@ -107,9 +108,6 @@ class Silence:
     def close(self) -> None:
         """Ends the watch."""
         self._watchdog.close()
-
-
-_log = logging.getLogger(__name__)
 
 
 class Guard(Store):

@@ -64,6 +64,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 _MOST_STEPS = 2**16 - 1
 _STEPS_OUT = types.Array(types.uint16, 1, "C")
 _FLOATS_OUT = types.Array(types.float32, 1, "C")
+MERGES = ("sum", "mean", "adaptive")
 
 
 @numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)
@@ -125,9 +126,6 @@ def take_rates(
         if total > most:
             count, since[slot] = count / np.float32(2), now - total // 2
         steps[slot], met[slot] = 0, count
-
-
-MERGES = ("sum", "mean", "adaptive")
 
 
 class Shares:

@@ -17,6 +17,8 @@ from ctr_trainer.system.measuring.latency import UNIT, Latency
 from ctr_trainer.system.measuring.resources import NoGpu, resident_bytes
 from ctr_trainer.system.messages.errors import ServiceLost
 
+_log = logging.getLogger(__name__)
+
 
 class StepClockHook(StepHook):
     """The first of all hooks: begins a step, ends its session run, and measures the run.
@@ -178,9 +180,6 @@ class ResourcesHook(StepHook):
         if (seen := self._gpu.read()) is not None:
             self._busy.append(seen[0])
             self.gpu_bytes = float(np.fmax(self.gpu_bytes, seen[1]))
-
-
-_log = logging.getLogger(__name__)
 
 
 class ServiceStatus:

@@ -22,6 +22,9 @@ from ctr_trainer.system.messages.errors import UserError
 
 _FIRST_ROWS = 1024
 _ROWS_A_LOCK = 4096  # Rows that are put per hold of the lock: a reader waits until these are put.
+_KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
+_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
+_PAUSE_SECONDS = 0.005
 
 
 class MappedRows:
@@ -153,11 +156,6 @@ class NewerRows:
     def close(self) -> None:
         """Releases memory and disk."""
         self._rows.close()
-
-
-_KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
-_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
-_PAUSE_SECONDS = 0.005
 
 
 def pause() -> None:

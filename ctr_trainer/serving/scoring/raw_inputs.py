@@ -14,6 +14,19 @@ import numpy as np
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
+NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
+_EXPECTED = {
+    NUMBER: "a number, or null for a missing one",
+    TEXT: 'a text, an integer, or null for a missing one; or {"b64": ...} for bytes',
+    TEXTS: 'a list of texts or integers, as ["a", "b"], or null for none',
+    WEIGHTED: 'a list of texts with weights, as ["a{0}0.5", "b{0}2"], or null for none',
+}
+_WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_SHOWN = 80
+# Names an example of a request, by its number, for a message.
+Where = Callable[[int], str]
+_MOST = float(np.finfo(np.float32).max)
+
 
 class RequestRefused(UserError):
     """A request that gets no predictions; the message is the answer.
@@ -91,20 +104,6 @@ class TookTooLong(RequestRefused):
 
     status = 504
     retry_secs = 1
-
-
-NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
-_EXPECTED = {
-    NUMBER: "a number, or null for a missing one",
-    TEXT: 'a text, an integer, or null for a missing one; or {"b64": ...} for bytes',
-    TEXTS: 'a list of texts or integers, as ["a", "b"], or null for none',
-    WEIGHTED: 'a list of texts with weights, as ["a{0}0.5", "b{0}2"], or null for none',
-}
-_WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_SHOWN = 80
-# Names an example of a request, by its number, for a message.
-Where = Callable[[int], str]
-_MOST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)

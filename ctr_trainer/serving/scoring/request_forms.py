@@ -18,6 +18,10 @@ from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs
 from ctr_trainer.serving.scoring.tower import Arrays, Read, lookup_of
 from ctr_trainer.settings.command_flags import ScoreLimits
 
+SIGNATURE = "serving_default"
+_CONTEXT, _CANDIDATES = "context", "candidates"
+_FORMS = '{"instances": [...]}, {"inputs": {...}} or {"context": {...}, "candidates": [...]}'
+
 
 def look_up(
     spec: FeatureSpec, names: Collection[str], keys: Arrays, count: int, context: Collection[str], read: Read
@@ -91,11 +95,6 @@ def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[np.ndarra
     numbers = [distinct.numbers(lookup.unique) for lookup in lookups]
     rows = read(table, distinct.keys)
     return [rows[each] for each in numbers], len(distinct.keys)
-
-
-SIGNATURE = "serving_default"
-_CONTEXT, _CANDIDATES = "context", "candidates"
-_FORMS = '{"instances": [...]}, {"inputs": {...}} or {"context": {...}, "candidates": [...]}'
 
 
 def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Examples, bool]:

@@ -22,6 +22,12 @@ from ctr_trainer.serving.scoring.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
 
 _SECONDS = 60
+tf1 = tf.compat.v1
+_SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+_GRAPH = tf.saved_model.SAVED_MODEL_FILENAME_PB
+_ROWS = (EMBEDDING, LINEAR, SEQUENCE, MASK)
+Arrays = Mapping[str, np.ndarray]
+Read = Callable[[str, np.ndarray], np.ndarray]  # f(table, keys int64[U]) -> float32[U, weights]
 
 
 class RecordGate:
@@ -62,14 +68,6 @@ class RecordGate:
     def _wait(self, is_over: Callable[[], bool], what: str) -> None:
         if not self._condition.wait_for(is_over, _SECONDS):
             raise TimeoutError(f"{what} did not end within {_SECONDS} s")
-
-
-tf1 = tf.compat.v1
-_SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-_GRAPH = tf.saved_model.SAVED_MODEL_FILENAME_PB
-_ROWS = (EMBEDDING, LINEAR, SEQUENCE, MASK)
-Arrays = Mapping[str, np.ndarray]
-Read = Callable[[str, np.ndarray], np.ndarray]  # f(table, keys int64[U]) -> float32[U, weights]
 
 
 def look_up(

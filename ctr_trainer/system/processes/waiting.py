@@ -15,6 +15,7 @@ from ctr_trainer.system.processes import hardware
 _log = logging.getLogger(__name__)
 _HOPELESS_SECONDS, _MOST_SELDOM_SECONDS, _TELL_SECONDS = 1.0, 30.0, 30.0
 _EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
+T = TypeVar("T")
 
 
 class Watchdog:
@@ -138,9 +139,6 @@ class Watchdog:
             call_within(_END_SECONDS, speak)
         finally:
             os._exit(status)
-
-
-T = TypeVar("T")
 
 
 def call_within(seconds: float, function: Callable[[], T]) -> T:
