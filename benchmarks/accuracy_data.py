@@ -1,4 +1,4 @@
-"""What the parts of `model_quality.py` and `leaderboard.py` share: real data sets, and a file of results.
+"""What the parts of `model_quality.py` and `leaderboard.py` share: real data, a training and its test, and results.
 
 The data sets are logs that are converted once; the peers get the same rows as arrays.
 """
@@ -8,20 +8,23 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import sides
+from sides import ROOT
 
+from ctr_trainer.data.batch import Bag, Batch
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import dense_transform
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-SPECS = ROOT / "configs" / "features"
-DATA = ("movielens-random", "movielens-time", "movielens-history", "movielens-liked", "adult")
+CONFIGS = ROOT / "configs"
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
 _SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
@@ -44,15 +47,11 @@ class Results:
     """
 
     def __init__(self, path: pathlib.Path) -> None:
-        self._path = pathlib.Path(path)
+        self._path = path
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self.lines: list[dict[str, Any]] = []
         if self._path.is_file():
             self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
-
-    def has(self, **key: Any) -> bool:
-        """Returns whether there is a line with these values."""
-        return any(_matches(line, key) for line in self.lines)
 
     def add(self, **line: Any) -> None:
         """Appends a line."""
@@ -60,45 +59,78 @@ class Results:
         with self._path.open("a") as file:
             print(json.dumps(line), file=file)
 
-    def once(
-        self, key: dict[str, Any], run: Callable[..., dict[str, Any]], *arguments: Any, **more: Any
-    ) -> dict[str, Any]:
+    def of(self, **key: Any) -> list[dict[str, Any]]:
+        """Returns the lines with these values."""
+        return [line for line in self.lines if all(line.get(name) == value for name, value in key.items())]
+
+    def once(self, run: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
         """Returns the line with these values; if there is none, adds one with the figures that `run` returns."""
-        if not self.has(**key):
-            self.add(**key, **run(*arguments, **more))
-        return next(line for line in self.lines if _matches(line, key))
+        if not self.of(**key):
+            self.add(**key, **run())
+        return self.of(**key)[0]
 
 
-def _matches(line: dict[str, Any], key: dict[str, Any]) -> bool:
-    return all(line.get(name) == value for name, value in key.items())
+def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = False) -> dict[str, float]:
+    """Trains by `train` in a process of its own; returns `examples_per_sec` and `core_seconds`, its CPU time."""
+    before = os.times()
+    data = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"
+    sides.call([*sides.COMMAND, "train", *flags, *data], shows_log)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return {"examples_per_sec": sides.summary(model_dir)["examples_per_sec"], "core_seconds": round(used, 1)}
 
 
-def default_directory():
+def test(model_dir: pathlib.Path, data: pathlib.Path, *flags: str) -> dict[str, float]:
+    """Returns the metrics of a part, with the exact AUC."""
+    given = f"--model_dir={model_dir}", f"--eval_data={data}", "--exact_auc", *flags
+    return sides.last_json(sides.call([*sides.COMMAND, "evaluate", *given]))
+
+
+def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
+    """Trains to the best epoch by the AUC of the part `valid`, and tests it.
+
+    Returns:
+      dict of `auc`, `logloss` and `copc` of the part `test`, and `valid`, the AUC of the part `valid`.
+    """
+    own = f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--exact_auc"
+    with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as directory:
+        model_dir = pathlib.Path(directory, "model")
+        train(parts, model_dir, *flags, *own)
+        valid, tested = (test(model_dir, data, "--checkpoint=best") for data in (parts.valid, parts.test))
+    return {name: tested[name] for name in ("auc", "logloss", "copc")} | {"valid": valid["auc"]}
+
+
+def default_directory() -> pathlib.Path:
     """Returns the default of `--real_data`."""
     return pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
-def spec_path(data):
+def flagfile(data: str, model: str) -> pathlib.Path:
+    """Returns the path of an experiment, such as configs/movielens_time_deepfm.flags."""
+    return CONFIGS / f"{data.removesuffix('-random').replace('-', '_')}_{model}.flags"
+
+
+def spec_path(data: str) -> pathlib.Path:
     """Returns the path of the feature spec of a data set."""
-    own = SPECS / f"{data.replace('-', '_')}.toml"
-    return own if own.is_file() else SPECS / f"{data.partition('-')[0]}.toml"
+    own = CONFIGS / "features" / f"{data.replace('-', '_')}.toml"
+    return own if own.is_file() else CONFIGS / "features" / f"{data.partition('-')[0]}.toml"
 
 
-def prepare(data, real_data, work):
+def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     """Returns the parts of a data set, which the first call converts below `work`.
 
     MovieLens is split into 80, 10 and 10 percent at random or by time. The split by time also exists with histories of
     liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent. Of
     `adult-categories` the numbers are categories only.
     """
-    source, spec_file = pathlib.Path(real_data) / data.partition("-")[0], spec_path(data)
+    source, spec_file = real_data / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
     if missing:
         sys.exit(f"{source} has no {', '.join(missing)}: download the data set there, or name its parent: --real_data")
     spec = FeatureSpec.load(spec_file)
     if data.endswith("-categories"):
         spec = dataclasses.replace(spec, dense=())
-    output = pathlib.Path(work) / data
+    output = work / data
     if data in _SPLITS:
         parts = Parts(output / "train", output / "valid", output / "test")
         if not (parts.test / FILE).is_file():
@@ -113,7 +145,7 @@ def prepare(data, real_data, work):
     return parts
 
 
-def export_arrays(parts, path):
+def export_arrays(parts: Parts, path: pathlib.Path) -> None:
     """Writes the rows of a data set to `path` as a NumPy archive for the peers, unless it exists.
 
     Each part of train, valid and test has `PART/ids` int32[n, F], `PART/bag/NAME` int32[n, most values], `PART/dense`
@@ -121,7 +153,6 @@ def export_arrays(parts, path):
     from 1; 0 stands for other values, for missing ones and for padding. `sizes` int64[F] and `sizes/NAME` are the
     numbers of ids with 0.
     """
-    path = pathlib.Path(path)
     if path.is_file():
         return
     train = BatchReader(parts.train, 1)
@@ -129,9 +160,7 @@ def export_arrays(parts, path):
     rows = {part: _rows(getattr(parts, part), train.statistics) for part in ("train", "valid", "test")}
     columns = rows["train"].keys[table.name].T
     vocabularies = [_vocabulary(column) for column in columns]
-    arrays = {
-        "sizes": np.array([len(vocabulary) + 1 for vocabulary in vocabularies]),
-    }
+    arrays = {"sizes": np.array([len(vocabulary) + 1 for vocabulary in vocabularies])}
     for part, batch in rows.items():
         columns = zip(batch.keys[table.name].T, vocabularies, strict=True)
         arrays[f"{part}/ids"] = np.stack([_ids(column, vocabulary) for column, vocabulary in columns], 1)
@@ -147,25 +176,25 @@ def export_arrays(parts, path):
     unfinished.replace(path)
 
 
-def _rows(path, statistics):
+def _rows(path: pathlib.Path, statistics: Statistics) -> Batch:
     """Returns a batch of all rows, in the order of the files."""
     rows = BatchReader(path, 1).rows
     (batch,) = BatchReader(path, rows, shuffle=False, epochs=1).with_statistics(statistics)
     return batch
 
 
-def _vocabulary(keys):
+def _vocabulary(keys: np.ndarray) -> np.ndarray:
     distinct = np.unique(keys)
     return distinct[distinct != 0]
 
 
-def _ids(keys, vocabulary):
+def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
     """Maps keys int64[n] to int32[n]: 1 + the position in the vocabulary, 0 for other keys."""
     places = np.minimum(np.searchsorted(vocabulary, keys), len(vocabulary) - 1)
     return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)
 
 
-def _padded(bag, vocabulary):
+def _padded(bag: Bag, vocabulary: np.ndarray) -> np.ndarray:
     """Returns the ids of a bag of B rows as int32[B, most values]."""
     lengths = np.diff(bag.splits)
     padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)

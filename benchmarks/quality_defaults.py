@@ -8,16 +8,15 @@ not in ASIDE. Results stay in defaults.jsonl below --work.
 """
 
 import argparse
-import itertools
+import functools
 import json
 import pathlib
 import statistics
 from collections.abc import Callable
 from typing import Any
 
-import accuracy_data
 import numpy as np
-from sides import command
+from accuracy_data import Parts, Results, export_arrays, spec_path, test, train
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE
@@ -32,58 +31,51 @@ RARE = 0.01  # Share of positives of the samples with rare positives.
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `defaults_minus_lr_min`, our least mean test AUC less the regression's; prints a line per data set."""
-    results, model = accuracy_data.Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0]
-    missing = {}
-    for data, seed in itertools.product(flags.data or DATA, flags.seeds):
-        if not results.has(data=data, seed=seed, model=model):
-            parts = prepare(data, seed, pathlib.Path(flags.real_data), flags.work / "defaults" / data / str(seed))
-            missing[data, seed] = parts, regression(parts)
-    for (data, seed), (parts, theirs) in missing.items():  # After all that is eager, which `train` switches off.
-        ours = train(parts, model, seed, parts.train.parents[1] / model)
-        results.add(data=data, seed=seed, model=model, **ours, **{f"lr_{name}": each for name, each in theirs.items()})
-    differences = [_difference(results, data, model, flags.seeds) for data in flags.data or DATA]
+    results, model = Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0]
+    differences = []
+    for data in flags.data or DATA:
+        runs = []
+        for seed in flags.seeds:
+            work = flags.work / "defaults" / data / str(seed)
+            measured = functools.partial(both, data, seed, model, flags.real_data, work)
+            runs.append(results.once(measured, data=data, seed=seed, model=model))
+        differences.append(_difference(data, runs))
     return {"defaults_minus_lr_min": round(min(differences), 6)}
 
 
-def _difference(results: accuracy_data.Results, data: str, model: str, seeds: list[int]) -> float:
-    """Returns our mean AUC less the regression's, and prints the figures of a data set."""
-    lines = [each for each in results.lines if (each["data"], each["model"]) == (data, model) and each["seed"] in seeds]
-    found = {name: [each[name] - each[f"lr_{name}"] for each in lines] for name in ("auc", "logloss")}
-    means = {name: round(statistics.mean(each[name] for each in lines), 4) for name in _SHOWN}
-    shown = {f"{name}_less_lr": [round(value, 4) for value in values] for name, values in found.items()}
-    print(json.dumps(dict(data=data, aside=data in ASIDE, **means, **shown)), flush=True)
-    return statistics.mean(found["auc"])
-
-
-_SHOWN = (*METRICS, *(f"lr_{name}" for name in METRICS))
-
-
-def prepare(data: str, seed: int, real_data: pathlib.Path, work: pathlib.Path) -> accuracy_data.Parts:
-    """Returns the parts of a data set, which the first call converts to a directory of `work`."""
+def both(data: str, seed: int, model: str, real_data: pathlib.Path, work: pathlib.Path) -> dict[str, float]:
+    """Returns METRICS of the test part: ours by default settings, and under `lr_NAME` the regression's."""
     output = work / "parts"
-    parts = accuracy_data.Parts(output / "train", output / "valid", output / "test")
+    parts = Parts(output / "train", output / "valid", output / "test")
     if not (parts.test / FILE).is_file():
         work.mkdir(parents=True, exist_ok=True)
         DATA[data](seed, real_data, work)
-    return parts
+    train(parts, work / model, f"--model={model}", f"--seed={seed}")
+    ours = test(work / model, parts.test)
+    theirs = {f"lr_{name}": value for name, value in regression(parts).items()}
+    return {name: ours[name] for name in METRICS} | theirs
 
 
-def train(parts: accuracy_data.Parts, model: str, seed: int, model_dir: pathlib.Path) -> dict[str, float]:
-    """Returns METRICS of the test part, by default settings."""
-    own = [f"--model={model}", f"--model_dir={model_dir}"]
-    command("train", f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--seed={seed}", *own)
-    found = json.loads(command("evaluate", f"--eval_data={parts.test}", f"--model_dir={model_dir}", "--exact_auc"))
-    return {name: found[name] for name in METRICS}
+def _difference(data: str, runs: list[dict[str, Any]]) -> float:
+    """Returns our mean AUC less the regression's, and prints the figures of a data set."""
+    shown: dict[str, Any] = {
+        name: round(statistics.mean(run[name] for run in runs), 4)
+        for name in (*METRICS, *(f"lr_{name}" for name in METRICS))
+    }
+    less = {name: [run[name] - run[f"lr_{name}"] for run in runs] for name in ("auc", "logloss")}
+    shown |= {f"{name}_less_lr": [round(value, 4) for value in values] for name, values in less.items()}
+    print(json.dumps({"data": data, "aside": data in ASIDE, **shown}), flush=True)
+    return statistics.mean(less["auc"])
 
 
-def regression(parts: accuracy_data.Parts) -> dict[str, float]:
+def regression(parts: Parts) -> dict[str, float]:
     """Returns METRICS of the test part, and the C with the best log loss of the validation part."""
     import sklearn.linear_model
     import sklearn.metrics
     import sklearn.preprocessing
 
     file = parts.train.parent / "arrays.npz"
-    accuracy_data.export_arrays(parts, file)
+    export_arrays(parts, file)
     with np.load(file) as archive:
         arrays = dict(archive)
     scaler = sklearn.preprocessing.StandardScaler().fit(arrays["train/dense"]) if arrays["train/dense"].size else None
@@ -130,7 +122,7 @@ def _shares(values: np.ndarray, size: int) -> Any:
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> None:
     """Converts a sample of adult.data, cut into training and validation part, and all of adult.test."""
-    spec = FeatureSpec.load(accuracy_data.spec_path("adult"))
+    spec = FeatureSpec.load(spec_path("adult"))
     lines = _lines(real_data / "adult" / "adult.data")
     sample = _sample(lines, [">50K" in line for line in lines], TRAINED + 2_000, seed, share)
     (work / "sample.data").write_text("\n".join(sample) + "\n", encoding="latin-1")
@@ -154,12 +146,12 @@ def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: fl
     (work / "sample" / "ratings.dat").write_text("\n".join(sample) + "\n", encoding="latin-1")
     for name in ("users.dat", "movies.dat"):
         (work / "sample" / name).write_bytes((source / name).read_bytes())
-    spec = FeatureSpec.load(accuracy_data.spec_path("movielens"))
+    spec = FeatureSpec.load(spec_path("movielens"))
     convert("movielens", str(work / "sample"), work / "parts", spec, split=SPLIT, split_seed=seed)
 
 
 def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> None:
-    spec = FeatureSpec.load(accuracy_data.spec_path("criteo"))
+    spec = FeatureSpec.load(spec_path("criteo"))
     source = str(real_data / "criteo" / "train_head.tsv")
     convert("criteo", source, work / "parts", spec, split="random:0.6,0.15,0.25", split_seed=seed)
 
