@@ -17,20 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import sides
 
-ROUNDS, DIM = 3, 16
+ROUNDS = 3
 SPEC = """
 name = "histories"
-[label]
-column = "clicked"
-[defaults]
-dim = {dim}
-[[sparse]]
-columns = ["user", "item", "C1", "C2", "C3", "C4", "C5"]
-[[sparse]]
-name = "history"
-slot = "item"
-combiner = "none"
-max_length = {length}
+label = {column = "clicked"}
+defaults = {dim = 16}
+sparse = [
+  {columns = ["user", "item", "C1", "C2", "C3", "C4", "C5"]},
+  {name = "history", slot = "item", combiner = "none", max_length = LENGTH},
+]
 """
 
 
@@ -79,7 +74,7 @@ def data(place: pathlib.Path, length: int, rows: int) -> None:
     columns |= {f"C{n}": pa.array(draw.integers(0, 10**n, rows)) for n in range(1, 6)}
     place.mkdir()
     pq.write_table(pa.table(columns), place / "rows.parquet")
-    (place / "spec.toml").write_text(SPEC.format(dim=DIM, length=length))
+    (place / "spec.toml").write_text(SPEC.replace("LENGTH", str(length)))
     paths = f"--input={place / 'rows.parquet'}", f"--feature_spec={place / 'spec.toml'}", f"--output={place / 'data'}"
     sides.call([*sides.COMMAND, "convert", "--format=parquet", *paths])
 

@@ -54,7 +54,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def call(command: Sequence[object], shows_log: bool = False, **more: str) -> str:
-    """Runs a command in `ROOT` and returns what it printed; if it fails, the end of its output ends this program.
+    """Runs a command and returns what it printed; if it fails, the end of its output ends this program.
 
     Args:
       command: the program and its arguments.
@@ -64,7 +64,6 @@ def call(command: Sequence[object], shows_log: bool = False, **more: str) -> str
     line, log = [*map(str, command)], None if shows_log else subprocess.PIPE
     done = subprocess.run(
         line,
-        cwd=ROOT,
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=log,
@@ -104,7 +103,7 @@ def running(command: Sequence[object], log: pathlib.Path) -> Iterator[subprocess
     """Gives a process, which the end of the block kills with all of its children."""
     line = [*map(str, command)]
     with open(log, "w", encoding="utf-8") as out:
-        process = subprocess.Popen(line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT, env=environment())
+        process = subprocess.Popen(line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment())
     try:
         yield process
     finally:

@@ -52,12 +52,8 @@ WAIT_SECONDS, MOST_RESTARTS = 900.0, 20
 LINGER_MS = 100  # A fetch takes the broker seconds once it holds hundreds of thousands of batches of a few records.
 SPEC = f"""
 name = "clicks"
-[label]
-column = "label"
-[defaults]
-dim = {DIM}
-[[sparse]]
-columns = ["{OWN}", "C1..C{COLUMNS}"]
+label = {{column = "label"}}
+sparse = [{{columns = ["{OWN}", "C1..C{COLUMNS}"], dim = {DIM}}}]
 """
 
 

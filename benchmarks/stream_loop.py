@@ -25,19 +25,13 @@ TOPIC, PARTITIONS, NAME, TIMEOUT_SECONDS = "clicks", 4, "clicks", 180.0
 MARK_SECONDS, SHOWN = 0.5, 1e-4
 OWN, VALUES, BLOCK = "own", 1000, 4096
 Row = dict[str, Any]
-# The form of Criteo's rows.
-NUMBERS, COLUMNS = 13, 26
-SPEC = f"""
+NUMBERS, COLUMNS = 13, 26  # The form of Criteo's rows.
+SPEC = """
 name = "clicks"
-[label]
-column = "label"
-[defaults]
-dim = 16
-transform = "log1p"
-[[dense]]
-columns = ["I1..I{NUMBERS}"]
-[[sparse]]
-columns = ["C1..C{COLUMNS}"]
+label = {column = "label"}
+defaults = {dim = 16, transform = "log1p"}
+dense = [{columns = ["I1..I13"]}]
+sparse = [{columns = ["C1..C26"]}]
 """
 
 
