@@ -16,7 +16,7 @@ import numpy as np
 import sides
 from sides import ROOT
 
-from ctr_trainer.data.batch import Bag, Batch
+from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
@@ -141,36 +141,34 @@ def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
             convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
             convert("csv", str(source / "adult.test"), output / "test", spec)
     if open_dataset(parts.train).spec != spec:
-        sys.exit(f"{output} was converted with another {spec_file.name}: remove it, and {output}.npz")
+        sys.exit(f"{output} was converted with another {spec_file.name}: remove it, and {output}-arrays.npz")
     return parts
 
 
 def export_arrays(parts: Parts, path: pathlib.Path) -> None:
     """Writes the rows of a data set to `path` as a NumPy archive for the peers, unless it exists.
 
-    Each part of train, valid and test has `PART/ids` int32[n, F], `PART/bag/NAME` int32[n, most values], `PART/dense`
+    Each part of train, valid and test has for each feature `PART/ids/NAME` int32[n, most values], `PART/dense`
     float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids count the values of the training part
-    from 1; 0 stands for other values, for missing ones and for padding. `sizes` int64[F] and `sizes/NAME` are the
-    numbers of ids with 0.
+    from 1; 0 stands for other values, for missing ones and for padding. `sizes/NAME` is the number of ids with 0. The
+    features with one value are named `id0`, `id1` and so on.
     """
     if path.is_file():
         return
     train = BatchReader(parts.train, 1)
-    (table,) = train.spec.tables
-    rows = {part: _rows(getattr(parts, part), train.statistics) for part in ("train", "valid", "test")}
-    columns = rows["train"].keys[table.name].T
-    vocabularies = [_vocabulary(column) for column in columns]
-    arrays = {"sizes": np.array([len(vocabulary) + 1 for vocabulary in vocabularies])}
-    for part, batch in rows.items():
-        columns = zip(batch.keys[table.name].T, vocabularies, strict=True)
-        arrays[f"{part}/ids"] = np.stack([_ids(column, vocabulary) for column, vocabulary in columns], 1)
+    arrays, values = {}, {}
+    for part in ("train", "valid", "test"):
+        batch = _rows(getattr(parts, part), train.statistics)
         arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
         arrays[f"{part}/labels"] = batch.labels
-    for feature in table.bags:
-        vocabulary = _vocabulary(rows["train"].bags[feature.name].values)
-        arrays[f"sizes/{feature.name}"] = np.array(len(vocabulary) + 1)
-        for part, batch in rows.items():
-            arrays[f"{part}/bag/{feature.name}"] = _padded(batch.bags[feature.name], vocabulary)
+        values[part] = _values(batch)
+    for name, (keys, _) in values["train"].items():
+        vocabulary = np.unique(keys)
+        vocabulary = vocabulary[vocabulary != 0]
+        arrays[f"sizes/{name}"] = np.array(len(vocabulary) + 1)
+        for part, of_part in values.items():
+            keys, lengths = of_part[name]
+            arrays[f"{part}/ids/{name}"] = _padded(_ids(keys, vocabulary), lengths)
     unfinished = path.with_suffix(".unfinished.npz")
     np.savez(unfinished, **arrays)
     unfinished.replace(path)
@@ -183,9 +181,11 @@ def _rows(path: pathlib.Path, statistics: Statistics) -> Batch:
     return batch
 
 
-def _vocabulary(keys: np.ndarray) -> np.ndarray:
-    distinct = np.unique(keys)
-    return distinct[distinct != 0]
+def _values(batch: Batch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns the keys of each feature, row after row, and the number of keys of each row."""
+    (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
+    found = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
+    return found | {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
 
 
 def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
@@ -194,9 +194,8 @@ def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
     return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)
 
 
-def _padded(bag: Bag, vocabulary: np.ndarray) -> np.ndarray:
-    """Returns the ids of a bag of B rows as int32[B, most values]."""
-    lengths = np.diff(bag.splits)
+def _padded(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the ids of B rows of these lengths as int32[B, most ids]."""
     padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(bag.values, vocabulary)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = ids
     return padded

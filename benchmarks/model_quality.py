@@ -90,7 +90,7 @@ def _fuxictr(results: Results, data: str, parts: Parts, model: str, flags: argpa
     """Returns the results of FuxiCTR by seed, which `accuracy_fuxictr.py` measures under --peer_python."""
     key = {"side": "peer", "data": data, "model": model, "library": "FuxiCTR", "setting": BARS_L2[data]}
     if missing := [seed for seed in flags.seeds if not results.of(**key, seed=seed)]:
-        arrays = flags.work / f"{data}.npz"
+        arrays = flags.work / f"{data}-arrays.npz"
         export_arrays(parts, arrays)
         command = [flags.peer_python, sides.HERE / "accuracy_fuxictr.py", arrays, model, BARS_L2[data], *missing]
         for line in sides.call(command, shows_log=True).splitlines():

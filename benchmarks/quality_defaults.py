@@ -102,16 +102,13 @@ def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
     """Returns a sparse float32[n, columns] of the ids and the numbers; id 0 has no column."""
     import scipy.sparse
 
-    blocks = []
-    for values, size in zip(arrays[f"{part}/ids"].T, arrays["sizes"], strict=True):
-        blocks.append(_shares(values[:, None], int(size)))
-    for name in (name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")):
-        blocks.append(_shares(arrays[f"{part}/bag/{name}"], int(arrays[f"sizes/{name}"])))
-    return scipy.sparse.hstack([*blocks, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
+    names = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
+    shares = [_shares(arrays[f"{part}/ids/{name}"], int(arrays[f"sizes/{name}"])) for name in names]
+    return scipy.sparse.hstack([*shares, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
 
 
 def _shares(values: np.ndarray, size: int) -> Any:
-    """Returns a sparse float32[n, size - 1]: a value of a bag of n has 1 / n in its column."""
+    """Returns a sparse float32[n, size - 1]: one of n values of an example has 1 / n in its column."""
     import scipy.sparse
 
     counts = np.maximum((values > 0).sum(1, keepdims=True), 1)

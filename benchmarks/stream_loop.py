@@ -152,13 +152,14 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
 
 def _until_shown(appender: Appender, client: Client, seconds: float, log: pathlib.Path) -> list[float]:
     """Appends a record with a new key every MARK_SECONDS. Returns the seconds until an answer has shown each."""
-    rows, waiting, found = clicks(seed=2), list[tuple[Row, float]](), list[float]()
+    like, waiting, found = next(clicks(seed=2)), list[tuple[Row, float]](), list[float]()
     began = now = time.monotonic()
     while waiting or now < began + seconds:
         marked = len(waiting) + len(found)
         if began + marked * MARK_SECONDS <= now < began + seconds:
-            waiting.append(({**next(rows), "label": 1, "C1": f"marked {marked}"}, now))
-            appender.append(waiting[-1][0])
+            row = {**like, "label": 1, "C1": f"marked {marked}"}
+            appender.append(row)
+            waiting.append((row, time.monotonic()))
         asked, waiting = waiting[:64], waiting[64:]
         are_shown = shown(client, [row for row, _ in asked]) if asked else []
         now = time.monotonic()
