@@ -25,6 +25,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import dense_transform
 
 CONFIGS = ROOT / "configs"
+_OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
 _SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
@@ -110,6 +111,12 @@ def flagfile(data: str, model: str) -> pathlib.Path:
     return CONFIGS / f"{data.removesuffix('-random').replace('-', '_')}_{model}.flags"
 
 
+def flags_of(file: pathlib.Path) -> list[str]:
+    """Returns the flags of a flagfile, without those that each run has of its own."""
+    lines = [line for line in file.read_text().splitlines() if line.startswith("--")]
+    return [line for line in lines if line[2:].partition("=")[0] not in _OF_A_RUN]
+
+
 def spec_path(data: str) -> pathlib.Path:
     """Returns the path of the feature spec of a data set."""
     own = CONFIGS / "features" / f"{data.replace('-', '_')}.toml"
@@ -141,7 +148,7 @@ def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
             convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
             convert("csv", str(source / "adult.test"), output / "test", spec)
     if open_dataset(parts.train).spec != spec:
-        sys.exit(f"{output} was converted with another {spec_file.name}: remove it, and {output}-arrays.npz")
+        sys.exit(f"{output} was converted with another {spec_file.name}: remove {work}, and the results with it")
     return parts
 
 

@@ -133,8 +133,7 @@ def _experiment(run: Run) -> list[str]:
     lines: list[str] = []
     for flag in run.flags:
         name, _, value = flag.partition("=")
-        own = pathlib.Path(value).read_text().splitlines() if name == "--flagfile" else [flag]
-        lines += [line for line in own if line and not line.startswith("#")]
+        lines += accuracy_data.flags_of(pathlib.Path(value)) if name == "--flagfile" else [flag]
     return [*lines, f"--train_data={run.parts.train}", f"--eval_data={run.parts.valid}"]
 
 

@@ -23,7 +23,6 @@ figure that was not measured is null; its `failed` names the parts that failed.
 import argparse
 import dataclasses
 import functools
-import hashlib
 import importlib
 import json
 import pathlib
@@ -33,7 +32,7 @@ import tempfile
 from typing import Any
 
 import sides
-from accuracy_data import Parts, Results, default_directory, export_arrays, flagfile, prepare, spec_path, train_and_test
+from accuracy_data import Parts, Results, default_directory, export_arrays, flagfile, flags_of, prepare, train_and_test
 from sides import Part
 
 BARS_L2 = {"movielens-random": 1e-4, "adult-categories": 1e-5}
@@ -42,7 +41,6 @@ BARS_MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "
 BARS_PARAMS = {"fibinet": ("--model_params=bilinear=interaction",)}
 # The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
 SEARCHED, SEARCHED_MODEL = ("movielens-random", "adult"), "deepfm"
-_OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")  # Flags that each run has of its own.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +118,7 @@ def search(flags: argparse.Namespace) -> dict[str, float]:
     for data in data_sets:
         parts = prepare(data, flags.real_data, flags.work)
         found = _searched(data, parts, flags.work, flags.search_minutes / len(data_sets))
-        runs = _trained(results, data, parts, flags.seeds, flags_found(pathlib.Path(found["flagfile"])))
+        runs = _trained(results, data, parts, flags.seeds, flags_of(pathlib.Path(found["flagfile"])))
         means, by_hand = _by_hand(results, data, parts, SEARCHED_MODEL, flags.seeds)
         gains.append(_mean(runs, "auc") - means["auc"])
         gain = {"data": data, "search": found, "gain": round(gains[-1], 6)}
@@ -137,29 +135,19 @@ def _searched(data: str, parts: Parts, work: pathlib.Path, minutes: float) -> di
     return sides.last_json(sides.call([*sides.COMMAND, "search", *given], shows_log=True))
 
 
-def flags_found(file: pathlib.Path) -> list[str]:
-    """Returns the flags of a flagfile that a search wrote, without those that each run has of its own."""
-    lines = [line for line in file.read_text().splitlines() if line.startswith("--")]
-    return [line for line in lines if line[2:].partition("=")[0] not in _OF_A_RUN]
-
-
 def _by_hand(
     results: Results, data: str, parts: Parts, model: str, seeds: list[int]
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Returns the means of a flagfile's runs, with the `spread` of the test AUC, highest less lowest, and the runs."""
-    file = flagfile(data, model)
-    config = hashlib.sha256(file.read_bytes() + spec_path(data).read_bytes()).hexdigest()[:16]
-    runs = _trained(results, data, parts, seeds, [f"--flagfile={file}"], model=model, config=config)
+    runs = _trained(results, data, parts, seeds, flags_of(flagfile(data, model)))
     means = {name: round(_mean(runs, name), 6) for name in ("valid", "auc", "logloss", "copc")}
     aucs = [each["auc"] for each in runs]
     return {**means, "spread": round(max(aucs) - min(aucs), 6)}, runs
 
 
-def _trained(
-    results: Results, data: str, parts: Parts, seeds: list[int], given: list[str], **more: str
-) -> list[dict[str, Any]]:
-    """Returns the results of our runs by seed; `more` is what else tells them from others."""
-    key = {"side": "ours", "data": data, "flags": given, **more}
+def _trained(results: Results, data: str, parts: Parts, seeds: list[int], given: list[str]) -> list[dict[str, Any]]:
+    """Returns the results of our runs by seed."""
+    key = {"side": "ours", "data": data, "flags": given}
     return [results.once(functools.partial(train_and_test, parts, seed, *given), **key, seed=seed) for seed in seeds]
 
 

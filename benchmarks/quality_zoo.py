@@ -1,10 +1,10 @@
 """The part `zoo` of `model_quality.py`: all models of one label on the same rows, and their table in docs/models.md.
 
 The rows are MovieLens-1M's, split by time. The models of histories also read the user's last 20 liked movies and last
-20 ratings. All models have one setting, SETTING, which was found for DeepFM on the validation part; the epoch is chosen
-by its AUC, and the test part is read once. The speed is in examples per second of processor time, which other programs
-on the machine change little, of one worker with one thread. With --sizes the models in SIZES are also measured at these
-sizes, and a second table has their AUC against the floating-point operations of one prediction.
+20 ratings. All models have the setting of configs/movielens_time_deepfm.flags; the epoch is chosen by the validation
+AUC, and the test part is read once. The speed is in examples per second of processor time, which other programs on the
+machine change little, of one worker with one thread. With --sizes the models in SIZES are also measured at these sizes,
+and a second table has their AUC against the floating-point operations of one prediction.
 
 docs/models.json has the figures of each model and size, and the tables of the page are written from it. A run replaces
 the figures of the models that it measures, so that `--models=tabm` changes one row.
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import sides
 import tensorflow as tf
-from accuracy_data import Parts, Results, prepare, train_and_test
+from accuracy_data import Parts, Results, flagfile, flags_of, prepare, train_and_test
 
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.experiment import build
@@ -35,12 +35,7 @@ from ctr_trainer.models.registry import MODELS, find_model
 PAGE, ROWS = sides.ROOT / "docs" / "models.md", sides.ROOT / "docs" / "models.json"
 BEGIN, END = "<!-- benchmarks/quality_zoo.py writes the next table from models.json. -->\n", "<!-- Its end. -->\n"
 BATCH, FROM, TO = 2048, 20, 150  # The speed is measured between two steps.
-SETTING = (
-    *("--recipe=none", f"--batch_size={BATCH}"),
-    *("--dropout=0.1", "--optimizer=adam", "--learning_rate=0.002"),
-    *("--embedding_optimizer=adam", "--embedding_learning_rate=0.002", "--embedding_l2=3e-4"),
-    *("--epochs=8", "--eval_steps=191", "--best_metric=auc", "--early_stopping_patience=2"),
-)
+SETTING = tuple(flags_of(flagfile("movielens-time", "deepfm")))
 # What a model needs that the others have no use for.
 OWN = {
     "ffm": ("--embedding_dim=32",),  # Four numbers for each pair of the 8 features.
@@ -116,7 +111,7 @@ def reads_histories(model: str) -> bool:
 def chosen(model: str, size: int = 0) -> tuple[str, ...]:
     """Returns the flags of a model, but for its paths and its seed; 0 stands for no size of SIZES, which begin at 1."""
     target = ("--model_params=target=movie_id",) if reads_histories(model) else ()
-    flags = (f"--model={model}", *SETTING, *OWN.get(model, target))
+    flags = (*SETTING, f"--model={model}", *OWN.get(model, target))
     if not size:
         return flags
     params, units = SIZES[model][size - 1]

@@ -52,12 +52,13 @@ def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist(
 
 @pytest.fixture
 def measured(model_quality, monkeypatch):
-    """Has `train_and_test` return figures that a test gives by (data set, first flag, seed), and counts its calls."""
+    """Has `train_and_test` return figures that a test gives by (data set, model, seed), and counts its calls."""
     monkeypatch.setattr(model_quality, "prepare", lambda data, *given: data)
     figures, calls = {}, []
 
     def train_and_test(parts, seed, *given):
-        calls.append((parts, given[0].rpartition("/")[2], seed))
+        (model,) = (flag.partition("=")[2] for flag in given if flag.startswith("--model="))
+        calls.append((parts, "found" if "--dropout=0.321" in given else model, seed))
         return {"logloss": 0.5, "copc": 1.0, **figures[calls[-1]]}
 
     monkeypatch.setattr(model_quality, "train_and_test", train_and_test)
@@ -68,7 +69,7 @@ def test_the_largest_shortfall_of_a_mean_over_the_seeds_is_the_gap(model_quality
     for model, aucs in {"deepfm": (0.80, 0.82), "pnn": (0.85, 0.83)}.items():
         for seed, auc in enumerate(aucs, 1):
             monkeypatch.setitem(measured.figures, ("adult-categories", model, seed), {"auc": auc})
-    monkeypatch.setattr(model_quality, "bars_flags", lambda data, model: [model])
+    monkeypatch.setattr(model_quality, "bars_flags", lambda data, model: [f"--model={model}"])
     monkeypatch.setattr(model_quality, "export_arrays", lambda parts, path: None)
     asked = []
 
@@ -86,8 +87,8 @@ def test_the_largest_shortfall_of_a_mean_over_the_seeds_is_the_gap(model_quality
 
 
 def test_one_flagfile_is_chosen_by_validation_of_those_of_both_specs(model_quality, measured, tmp_path):
-    measured.figures["movielens-history", "movielens_history_din.flags", 1] = {"valid": 0.77, "auc": 0.80}
-    measured.figures["movielens-means", "movielens_means_din.flags", 1] = {"valid": 0.78, "auc": 0.79}
+    measured.figures["movielens-history", "din", 1] = {"valid": 0.77, "auc": 0.80}
+    measured.figures["movielens-means", "din", 1] = {"valid": 0.78, "auc": 0.79}
     asked = types.SimpleNamespace(work=tmp_path, data=["movielens"], models=["din"], seeds=[1], real_data="")
     assert model_quality.best(asked) == {"movielens_history_best_auc": 0.79}
     asked.data = ["movielens-history"]
@@ -113,7 +114,7 @@ def test_every_flagfile_that_the_part_best_names_chooses_by_validation_and_none_
 
 def test_the_search_is_compared_with_the_flagfile_by_hand(model_quality, measured, monkeypatch, tmp_path):
     found = tmp_path / "found.flags"
-    found.write_text("# a comment\n--model=deepfm\n--train_data=T\n--seed=5\n--dropout=0.3\n")
+    found.write_text("# a comment\n--model=deepfm\n--train_data=T\n--seed=5\n--dropout=0.321\n")
     commands = []
 
     def call(command, shows_log):
@@ -123,11 +124,11 @@ def test_the_search_is_compared_with_the_flagfile_by_hand(model_quality, measure
     monkeypatch.setattr(model_quality.sides, "call", call)
     monkeypatch.setattr(model_quality, "prepare", lambda *given: model_quality.Parts("T", "V", "E"))
     parts = model_quality.Parts("T", "V", "E")
-    measured.figures[parts, "--model=deepfm", 1] = {"valid": 0.93, "auc": 0.925}
-    measured.figures[parts, "adult_deepfm.flags", 1] = {"valid": 0.93, "auc": 0.926}
+    measured.figures[parts, "found", 1] = {"valid": 0.93, "auc": 0.925}
+    measured.figures[parts, "deepfm", 1] = {"valid": 0.93, "auc": 0.926}
     given = types.SimpleNamespace(work=tmp_path, data=["adult"], seeds=[1], search_minutes=3, real_data="")
     assert model_quality.search(given) == {"search_minus_hand_tuned_min": -0.001}
-    assert "--minutes=3.0" in commands[0] and model_quality.flags_found(found) == ["--model=deepfm", "--dropout=0.3"]
+    assert "--minutes=3.0" in commands[0] and model_quality.flags_of(found) == ["--model=deepfm", "--dropout=0.321"]
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_a_run_replaces_the_figures_of_its_models_and_writes_the_tables_into_the
 
     def measured(data, seed, given):
         asked.append((data, seed, given))
-        model = given[0].partition("=")[2]
+        model = [flag for flag in given if flag.startswith("--model=")][-1].partition("=")[2]
         speed = {"lr": 200_000, "din": 9_949, "dcn_v2": 9_000}[model]
         return line | dict(auc=aucs[model] + 0.02 * (seed - 1), valid=0.75, examples_per_sec=speed)
 
