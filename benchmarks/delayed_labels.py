@@ -5,18 +5,12 @@ after a delay drawn from an exponential distribution, whose mean depends on a fe
 each value of C14. (Where delays do not depend on features, the AUC of late labels has no gap to close: p / (1 + p s)
 orders examples as p does.) What comes after the last day is not seen.
 
-| method | an impression comes | a later click comes | loss |
-|---|---|---|---|
-| oracle | at once, with its final label | | cross entropy |
-| wait | after 3 days, with its label by then | never | cross entropy |
-| window | after 1 hour, with its label by then | never | cross entropy |
-| ignore | after 1 hour, with its label by then | again, as a positive | cross entropy |
-| es_dfm | after 1 hour, with its label by then | again, as a positive | ES-DFM |
-| ignore_at_once | at once, as a negative | again, as a positive | cross entropy |
-| fake_negative | at once, as a negative | again, as a positive | FNW |
+METHODS has the streams and their losses; docs/delayed_labels.md explains them. An impression comes with its label by
+then, and a click that comes later is ignored, or comes again as a positive record. Each method trains DeepFM once over
+its records in the order of their times, and is evaluated on impressions that follow, with their final labels. It closes
+the share (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
 
-Each trains DeepFM once over its records in the order of their times, and is evaluated on impressions that follow, with
-their final labels. A method closes the share (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
+Example: python benchmarks/delayed_labels.py --rows=100000 --seeds=1
 """
 
 import dataclasses

@@ -21,14 +21,13 @@ is JSON.
 """
 
 import argparse
-import dataclasses
 import functools
 import json
 import pathlib
 import statistics
 import sys
 import tempfile
-from typing import Any
+from typing import Any, NamedTuple
 
 import accuracy_data
 import leaderboard_data
@@ -49,50 +48,31 @@ _HELD_OUT = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One training and its test.
+class Training(NamedTuple):
+    """What a model is trained on, and how.
 
     Attributes:
       parts: the converted data.
-      model, seed: what is trained.
-      flags: all other flags of the training.
+      flags: the flags of `train`, but for the paths, the model and the seed.
       group: column within which gauc is taken; "" for no gauc.
     """
 
     parts: Parts
-    model: str
-    seed: int
     flags: tuple[str, ...]
     group: str = ""
 
-    def result(self, work: pathlib.Path, title: str) -> dict[str, float]:
-        """Prints the title, trains, tests the best epoch, and returns the figures by the names in `_FIGURES`."""
-        print(title, file=sys.stderr, flush=True)
-        own = f"--model={self.model}", f"--seed={self.seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
-        groups = [f"--group_by={self.group}"] if self.group else []
-        with tempfile.TemporaryDirectory(prefix=f"{self.model}_", dir=work) as directory:
-            model_dir = pathlib.Path(directory)
-            trained = accuracy_data.train(self.parts, model_dir, *self.flags, *own, shows_log=True)
-            tested = accuracy_data.test(model_dir, self.parts.test, "--checkpoint=best", *groups)
-        return {name: value for name, value in (tested | trained).items() if name in _FIGURES}
 
-
-def _runs(flags: argparse.Namespace) -> list[Run]:
-    """Checks and converts the data; returns the runs, of a model all seeds after one another."""
-    work, runs = flags.work / flags.data, []
+def _training(flags: argparse.Namespace, model: str) -> Training:
+    """Checks and converts the data for a model."""
+    work = flags.work / flags.data
     if flags.data in SAMPLES:
-        for model in flags.models:
-            parts, given = _sample(flags.data, flags.path, work, model)
-            runs += [Run(parts, model, seed, (*given, *flags.more)) for seed in flags.seeds]
-        return runs
+        parts, given = _sample(flags.data, flags.path, work, model)
+        return Training(parts, (*given, *flags.more))
     data = load(flags.data)
     leaderboard_data.check(data, flags.path, work, flags.any_files)
-    for model in flags.models:
-        parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
-        given = f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more
-        runs += [Run(parts, model, seed, given, "group" if data.group else "") for seed in flags.seeds]
-    return runs
+    parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
+    given = f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more
+    return Training(parts, given, "group" if data.group else "")
 
 
 def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tuple[Parts, tuple[str, ...]]:
@@ -117,24 +97,39 @@ def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tu
     return parts, (f"--flagfile={leaderboard_data.CONFIGS / 'criteo_sample.flags'}",)
 
 
-def _measured(runs: list[Run], flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Returns the results of each model, one per seed; runs what --results lacks."""
-    results, found = Results(flags.results), {}
-    for number, run in enumerate(runs, 1):
-        key = {"data": flags.data, "model": run.model, "seed": run.seed, "flags": _experiment(run)}
-        title = f"run {number} of {len(runs)}: {flags.data}, {run.model}, seed {run.seed}"
-        measured = functools.partial(run.result, flags.work / flags.data, title)
-        found.setdefault(run.model, []).append(results.once(measured, **key))
+    trainings = {model: _training(flags, model) for model in flags.models}
+    results, found, number = Results(flags.results), {model: [] for model in trainings}, 0
+    for model, training in trainings.items():
+        for seed in flags.seeds:
+            number += 1
+            title = f"run {number} of {len(trainings) * len(flags.seeds)}: {flags.data}, {model}, seed {seed}"
+            result = functools.partial(_result, training, model, seed, flags.work / flags.data, title)
+            key = {"data": flags.data, "model": model, "seed": seed, "flags": _experiment(training)}
+            found[model].append(results.once(result, **key))
     return found
 
 
-def _experiment(run: Run) -> list[str]:
-    """Returns what makes a run: the lines of its flagfile, its other flags, and its training data's directory."""
+def _result(training: Training, model: str, seed: int, work: pathlib.Path, title: str) -> dict[str, float]:
+    """Prints the title, trains, tests the best epoch, and returns the figures by the names in `_FIGURES`."""
+    print(title, file=sys.stderr, flush=True)
+    own = f"--model={model}", f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
+    groups = [f"--group_by={training.group}"] if training.group else []
+    with tempfile.TemporaryDirectory(prefix=f"{model}_", dir=work) as directory:
+        model_dir = pathlib.Path(directory)
+        trained = accuracy_data.train(training.parts, model_dir, *training.flags, *own, shows_log=True)
+        tested = accuracy_data.test(model_dir, training.parts.test, "--checkpoint=best", *groups)
+    return {name: value for name, value in (tested | trained).items() if name in _FIGURES}
+
+
+def _experiment(training: Training) -> list[str]:
+    """Returns what makes a training: the flags of its flagfile, its other flags, and its data's directories."""
     lines: list[str] = []
-    for flag in run.flags:
+    for flag in training.flags:
         name, _, value = flag.partition("=")
         lines += accuracy_data.flags_of(pathlib.Path(value)) if name == "--flagfile" else [flag]
-    return [*lines, f"--train_data={run.parts.train}", f"--eval_data={run.parts.valid}"]
+    return [*lines, f"--train_data={training.parts.train}", f"--eval_data={training.parts.valid}"]
 
 
 def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -206,7 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
     (flags.work / flags.data).mkdir(parents=True, exist_ok=True)
     if flags.any_files:
         print(_NOT_BARS, file=sys.stderr, flush=True)
-    shown = summary(flags, _measured(_runs(flags), flags))
+    shown = summary(flags, _measured(flags))
     print("\n".join([*table(shown["models"]), *notes(flags)]))
     print(json.dumps(shown))
 

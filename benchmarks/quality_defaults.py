@@ -12,6 +12,7 @@ import functools
 import json
 import pathlib
 import statistics
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,6 @@ import numpy as np
 from accuracy_data import Parts, Results, export_arrays, spec_path, test, train
 
 from ctr_trainer.data.convert import convert
-from ctr_trainer.data.dataset import FILE
 from ctr_trainer.features.spec import FeatureSpec
 
 C = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -36,24 +36,20 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
     for data in flags.data or DATA:
         runs = []
         for seed in flags.seeds:
-            work = flags.work / "defaults" / data / str(seed)
-            measured = functools.partial(both, data, seed, model, flags.real_data, work)
+            measured = functools.partial(both, data, seed, model, flags.real_data)
             runs.append(results.once(measured, data=data, seed=seed, model=model))
         differences.append(_difference(data, runs))
     return {"defaults_minus_lr_min": round(min(differences), 6)}
 
 
-def both(data: str, seed: int, model: str, real_data: pathlib.Path, work: pathlib.Path) -> dict[str, float]:
+def both(data: str, seed: int, model: str, real_data: pathlib.Path) -> dict[str, float]:
     """Returns METRICS of the test part: ours by default settings, and under `lr_NAME` the regression's."""
-    output = work / "parts"
-    parts = Parts(output / "train", output / "valid", output / "test")
-    if not (parts.test / FILE).is_file():
-        work.mkdir(parents=True, exist_ok=True)
-        DATA[data](seed, real_data, work)
-    train(parts, work / model, f"--model={model}", f"--seed={seed}")
-    ours = test(work / model, parts.test)
-    theirs = {f"lr_{name}": value for name, value in regression(parts).items()}
-    return {name: ours[name] for name in METRICS} | theirs
+    with tempfile.TemporaryDirectory() as directory:
+        work = pathlib.Path(directory)
+        parts = DATA[data](seed, real_data, work)
+        train(parts, work / "model", f"--model={model}", f"--seed={seed}")
+        ours, theirs = test(work / "model", parts.test), regression(parts, work / "arrays.npz")
+    return {name: ours[name] for name in METRICS} | {f"lr_{name}": value for name, value in theirs.items()}
 
 
 def _difference(data: str, runs: list[dict[str, Any]]) -> float:
@@ -68,13 +64,12 @@ def _difference(data: str, runs: list[dict[str, Any]]) -> float:
     return statistics.mean(less["auc"])
 
 
-def regression(parts: Parts) -> dict[str, float]:
+def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
     """Returns METRICS of the test part, and the C with the best log loss of the validation part."""
     import sklearn.linear_model
     import sklearn.metrics
     import sklearn.preprocessing
 
-    file = parts.train.parent / "arrays.npz"
     export_arrays(parts, file)
     with np.load(file) as archive:
         arrays = dict(archive)
@@ -117,46 +112,55 @@ def _shares(values: np.ndarray, size: int) -> Any:
     return scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:]
 
 
-def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> None:
+def _converted(
+    form: str, source: pathlib.Path, spec: FeatureSpec, split: str, seed: int, output: pathlib.Path
+) -> Parts:
+    """Converts a file, or the files in a directory, to three parts."""
+    convert(form, str(source), output, spec, split=split, split_seed=seed)
+    return Parts(output / "train", output / "valid", output / "test")
+
+
+def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of adult.data, cut into training and validation part, and all of adult.test."""
     spec = FeatureSpec.load(spec_path("adult"))
     lines = _lines(real_data / "adult" / "adult.data")
-    sample = _sample(lines, [">50K" in line for line in lines], TRAINED + 2_000, seed, share)
-    (work / "sample.data").write_text("\n".join(sample) + "\n", encoding="latin-1")
+    _write_sample(work / "sample.data", lines, _is_rich, TRAINED + 2_000, seed, share)
     convert("csv", str(work / "sample.data"), work / "learn", spec, split="random:0.8,0.2", split_seed=seed)
-    (work / "parts").mkdir()
-    (work / "learn" / "train").rename(work / "parts" / "train")
-    (work / "learn" / "test").rename(work / "parts" / "valid")
     lines = [line for line in _lines(real_data / "adult" / "adult.test") if not line.startswith("|")]
-    if share:
-        lines = _sample(lines, [">50K" in line for line in lines], 12_000, seed, share)
-    (work / "sample.test").write_text("\n".join(lines) + "\n", encoding="latin-1")
-    convert("csv", str(work / "sample.test"), work / "parts" / "test", spec)
+    _write_sample(work / "sample.test", lines, _is_rich, 12_000 if share else len(lines), seed, share)
+    convert("csv", str(work / "sample.test"), work / "test", spec)
+    return Parts(work / "learn" / "train", work / "learn" / "test", work / "test")
 
 
-def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> None:
+def _is_rich(line: str) -> bool:
+    return ">50K" in line
+
+
+def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of the ratings."""
-    source = real_data / "movielens"
-    lines = _lines(source / "ratings.dat")
-    sample = _sample(lines, [int(line.split("::")[2]) >= 4 for line in lines], TRAINED + OTHERS, seed, share)
-    (work / "sample").mkdir(exist_ok=True)
-    (work / "sample" / "ratings.dat").write_text("\n".join(sample) + "\n", encoding="latin-1")
+    source, sample = real_data / "movielens", work / "sample"
+    sample.mkdir()
     for name in ("users.dat", "movies.dat"):
-        (work / "sample" / name).write_bytes((source / name).read_bytes())
+        (sample / name).write_bytes((source / name).read_bytes())
+    lines = _lines(source / "ratings.dat")
+    _write_sample(sample / "ratings.dat", lines, _is_liked, TRAINED + OTHERS, seed, share)
     spec = FeatureSpec.load(spec_path("movielens"))
-    convert("movielens", str(work / "sample"), work / "parts", spec, split=SPLIT, split_seed=seed)
+    return _converted("movielens", sample, spec, SPLIT, seed, work / "parts")
 
 
-def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> None:
-    spec = FeatureSpec.load(spec_path("criteo"))
-    source = str(real_data / "criteo" / "train_head.tsv")
-    convert("criteo", source, work / "parts", spec, split="random:0.6,0.15,0.25", split_seed=seed)
+def _is_liked(line: str) -> bool:
+    return int(line.split("::")[2]) >= 4
 
 
-def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., None]:
+def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
+    spec, source = FeatureSpec.load(spec_path("criteo")), real_data / "criteo" / "train_head.tsv"
+    return _converted("criteo", source, spec, "random:0.6,0.15,0.25", seed, work / "parts")
+
+
+def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Parts]:
     """Returns the function that converts a data set of scikit-learn: each number scaled, and its deciles."""
 
-    def write(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> None:
+    def write(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
         import sklearn.datasets
 
         bunch = getattr(sklearn.datasets, f"load_{name}")()
@@ -167,7 +171,7 @@ def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Call
         levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
         dense = [{"name": column, "transform": "standardize"} for column in columns]
         spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
-        convert("csv", str(work / "rows.csv"), work / "parts", spec, split="random:0.6,0.2,0.2", split_seed=seed)
+        return _converted("csv", work / "rows.csv", spec, "random:0.6,0.2,0.2", seed, work / "parts")
 
     return write
 
@@ -176,16 +180,18 @@ def _lines(path: pathlib.Path) -> list[str]:
     return [line for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
 
 
-def _sample(lines: list[str], positive: list[bool], rows: int, seed: int, share: float | None) -> list[str]:
-    """Returns some lines at random; with a share, so many of them positive."""
-    order, is_positive = np.random.default_rng(seed).permutation(len(lines)), np.array(positive)
+def _write_sample(
+    file: pathlib.Path, lines: list[str], is_positive: Callable[[str], bool], rows: int, seed: int, share: float | None
+) -> None:
+    """Writes some lines at random; with a share, so many of them positive."""
+    order = np.random.default_rng(seed).permutation(len(lines))
     if share:
-        count = round(share * rows)
-        order = np.concatenate([order[is_positive[order]][:count], order[~is_positive[order]][: rows - count]])
-    return [lines[place] for place in order[:rows]]
+        positive, count = np.array([is_positive(lines[place]) for place in order]), round(share * rows)
+        order = np.concatenate([order[positive][:count], order[~positive][: rows - count]])
+    file.write_text("\n".join(lines[place] for place in order[:rows]) + "\n", encoding="latin-1")
 
 
-DATA: dict[str, Callable[..., None]] = {
+DATA: dict[str, Callable[..., Parts]] = {
     "adult-8000": _adult,
     "movielens-8000": _movielens,
     "adult-rare": lambda *where: _adult(*where, share=RARE),

@@ -1,14 +1,7 @@
-"""How many records of a stream random kills cost or repeat; for `click_to_score.py`.
+"""The part `kills` of `click_to_score.py`: how many records of a stream random kills cost or repeat.
 
-A broker, a job of two workers and a service under `launch`, its publisher, and two score servers run while records are
-appended at a fixed rate. At random moments one of these is killed, in a random order in which each has its turn:
-
-| kill | what restarts it |
-|---|---|
-| worker, service | `launch`, from the last checkpoint |
-| publisher | rank 0 of the training |
-| connection: all TCP connections to the broker are cut | librdkafka, on both sides |
-| server | this program; the other server answers meanwhile |
+docs/benchmarks.md says what runs, what is killed, and what each figure means. A killed worker or service is restarted
+by `launch`, the publisher by rank 0, a cut connection by librdkafka, and a score server by this program.
 
 Each record has a key that no other record has, so only it trains the key's row. Adam's state of a row tells its number
 of steps t, by `c1 = 1 - beta1^t`. That number, from the last checkpoint, is compared with the records of the topic. The
@@ -47,8 +40,8 @@ from tests.stream import brokers
 
 KINDS = ("worker", "service", "publisher", "connection", "server")
 Until = Callable[[Callable[[], Any], str], Any]  # See `sides.wait_until`.
-WORKERS, COLUMNS, DIM, BETA1, HELD_OUT, EXAMPLES, REQUEST_SECONDS = 2, 8, 4, 0.9, 100_000, 10, 0.05
-WAIT_SECONDS, MOST_RESTARTS = 900.0, 20
+WORKERS, COLUMNS, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 8, 4, 0.9, 100_000, 10
+WAIT_SECONDS, REQUEST_SECONDS, MOST_RESTARTS = 900.0, 0.05, 20
 LINGER_MS = 100  # A fetch takes the broker seconds once it holds hundreds of thousands of batches of a few records.
 SPEC = f"""
 name = "clicks"

@@ -265,10 +265,13 @@ def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(qua
     assert set(quality_defaults.ASIDE) < set(quality_defaults.DATA)
 
 
-def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(quality_defaults):
-    lines = [str(number) for number in range(1000)]
-    positive = [number < 300 for number in range(1000)]
-    sample = quality_defaults._sample(lines, positive, 200, 1, 0.01)
-    assert len(set(sample)) == 200 and sum(int(line) < 300 for line in sample) == 2
-    assert sample != quality_defaults._sample(lines, positive, 200, 2, 0.01)
-    assert len(set(quality_defaults._sample(lines, positive, 200, 1, None))) == 200
+def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(quality_defaults, tmp_path):
+    def sample(seed, share):
+        lines = [str(number) for number in range(1000)]
+        quality_defaults._write_sample(tmp_path / "sample", lines, lambda line: int(line) < 300, 200, seed, share)
+        return (tmp_path / "sample").read_text().splitlines()
+
+    one = sample(1, 0.01)
+    assert len(set(one)) == 200 and sum(int(line) < 300 for line in one) == 2
+    assert one != sample(2, 0.01)
+    assert len(set(sample(1, None))) == 200 and sum(int(line) < 300 for line in sample(1, None)) > 20
