@@ -20,7 +20,6 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import dense_transform
 
@@ -75,7 +74,7 @@ def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = 
     """Trains by `train` in a process of its own; returns `examples_per_sec` and `core_seconds`, its CPU time."""
     before = os.times()
     data = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"
-    sides.call([*sides.COMMAND, "train", *flags, *data], shows_log)
+    sides.call([*sides.COMMAND, "train", *flags, *data], shows_log=shows_log)
     after = os.times()
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return {"examples_per_sec": sides.summary(model_dir)["examples_per_sec"], "core_seconds": round(used, 1)}
@@ -163,7 +162,8 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
     if path.is_file():
         return
     train = BatchReader(parts.train, 1)
-    arrays, values = {}, {}
+    arrays: dict[str, np.ndarray] = {}
+    values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for part in ("train", "valid", "test"):
         batch = _rows(getattr(parts, part), train.statistics)
         arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
@@ -177,11 +177,11 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
             keys, lengths = of_part[name]
             arrays[f"{part}/ids/{name}"] = _padded(_ids(keys, vocabulary), lengths)
     unfinished = path.with_suffix(".unfinished.npz")
-    np.savez(unfinished, **arrays)
+    np.savez(unfinished, **arrays)  # type: ignore[arg-type]  # Its keywords are names of arrays.
     unfinished.replace(path)
 
 
-def _rows(path: pathlib.Path, statistics: Statistics) -> Batch:
+def _rows(path: pathlib.Path, statistics: Any) -> Batch:
     """Returns a batch of all rows, in the order of the files."""
     rows = BatchReader(path, 1).rows
     (batch,) = BatchReader(path, rows, shuffle=False, epochs=1).with_statistics(statistics)

@@ -100,7 +100,8 @@ def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tu
 def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Returns the results of each model, one per seed; runs what --results lacks."""
     trainings = {model: _training(flags, model) for model in flags.models}
-    results, found, number = Results(flags.results), {model: [] for model in trainings}, 0
+    results, number = Results(flags.results), 0
+    found: dict[str, list[dict[str, float]]] = {model: [] for model in trainings}
     for model, training in trainings.items():
         for seed in flags.seeds:
             number += 1

@@ -6,6 +6,7 @@ keep. A bucket of a number that is as rare, and 0, which FuxiCTR gives no row of
 """
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 import sys
@@ -111,7 +112,7 @@ def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -
         if any_files:
             continue
         state = {"file": str(file), "size": file.stat().st_size, "time": file.stat().st_mtime_ns}
-        found = known.once(lambda file=file: {"md5": _md5(file)}, **state)["md5"]
+        found = known.once(functools.partial(_md5, file), **state)["md5"]
         if found != wanted:
             sys.exit(
                 f"{file}: has the MD5 {found}; the leaderboard's {data.title} has {wanted} ({data.md5_source}). "
@@ -262,7 +263,7 @@ def _in_form(table: pa.Table, spec: FeatureSpec, kept: dict[str, pa.Array]) -> p
     return pa.table(columns)
 
 
-def _md5(file: pathlib.Path) -> str:
+def _md5(file: pathlib.Path) -> dict[str, str]:
     digest = hashlib.md5(usedforsecurity=False)
     with (
         file.open("rb") as stream,
@@ -271,4 +272,4 @@ def _md5(file: pathlib.Path) -> str:
         while block := stream.read(_BLOCK):
             digest.update(block)
             bar.update(len(block))
-    return digest.hexdigest()
+    return {"md5": digest.hexdigest()}

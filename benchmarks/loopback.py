@@ -106,9 +106,11 @@ class Worker:
         self.came += len(newer.positions)
 
 
-def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) -> tuple[float, dict[str, dict]]:
+def measure(
+    rows: int, seconds: float, syncs: int, directory: str, core: int
+) -> tuple[float, dict[str, dict[str, float]]]:
     """Returns the bytes of the index per row, and rates and percentiles by distribution, of a service."""
-    results = {}
+    results: dict[str, dict[str, float]] = {}
     with LocalServices(1, directory, TIMEOUT_S).running({core}) as (service,):
         loader = connect(service)
         loader.create_table(CONFIG)

@@ -73,9 +73,9 @@ def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
     export_arrays(parts, file)
     with np.load(file) as archive:
         arrays = dict(archive)
-    scaler = sklearn.preprocessing.StandardScaler().fit(arrays["train/dense"]) if arrays["train/dense"].size else None
-    for part in ("train", "valid", "test") if scaler else ():
-        arrays[f"{part}/dense"] = scaler.transform(arrays[f"{part}/dense"])
+    if arrays["train/dense"].size:
+        scaler = sklearn.preprocessing.StandardScaler().fit(arrays["train/dense"])
+        arrays |= {f"{part}/dense": scaler.transform(arrays[f"{part}/dense"]) for part in ("train", "valid", "test")}
     columns = {part: one_hot(arrays, part) for part in ("train", "valid", "test")}
     tried = []
     for c in C:
@@ -194,11 +194,11 @@ def _write_sample(
 DATA: dict[str, Callable[..., Parts]] = {
     "adult-8000": _adult,
     "movielens-8000": _movielens,
-    "adult-rare": lambda *where: _adult(*where, share=RARE),
+    "adult-rare": functools.partial(_adult, share=RARE),
     "criteo-6000": _criteo,
     "breast_cancer": _bundled("breast_cancer", lambda target: target == 1),
     "digits": _bundled("digits", lambda target: target % 2 == 1),
-    "movielens-rare": lambda *where: _movielens(*where, share=RARE),
+    "movielens-rare": functools.partial(_movielens, share=RARE),
     "diabetes": _bundled("diabetes", lambda target: target > np.median(target)),
     "wine": _bundled("wine", lambda target: target == 1),
 }

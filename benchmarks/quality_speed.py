@@ -86,5 +86,5 @@ def examples_per_sec(work: pathlib.Path, side: Side) -> float:
         flags = [f"--train_data={place / 'data'}", f"--model_dir={model_dir}", f"--model={side.model}"]
         flags += ["--threads=1", "--save_checkpoints_steps=0", "--eval_data=", "--epochs=1", "--recipe=none"]
         on_core_0 = ["taskset", "-c", "0", *sides.COMMAND, "train", *flags]
-        sides.call(on_core_0, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+        sides.call(on_core_0, {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"})
         return sides.summary(model_dir)["examples_per_sec"]

@@ -94,7 +94,7 @@ def reference(kind: str, steps: int, workers: int = 1) -> float:
     """Returns the examples/s of all workers of `w1.py`, each of which ends its output with a JSON line."""
     job = [sys.executable, sides.HERE / "w1.py", kind, f"--steps={steps}"]
     launcher = ["horovodrun", "-np", workers, "--gloo"] if workers > 1 else []
-    found = re.findall(r'{"examples_per_sec": ([\d.]+)}', sides.call([*launcher, *job], **ONE_THREAD))
+    found = re.findall(r'{"examples_per_sec": ([\d.]+)}', sides.call([*launcher, *job], ONE_THREAD))
     if len(found) != workers:
         raise SystemExit(f"{kind} printed {len(found)} results of {workers}")
     return sum(map(float, found))
@@ -140,8 +140,7 @@ def demo(flags: Sequence[str], data: pathlib.Path) -> float:
 def logged_steps(command: Sequence[object]) -> Iterator[tuple[int, float, int]]:
     """Runs a training; yields the steps of its log, each with the seconds since its start and its resident bytes."""
     start, line = time.perf_counter(), [*map(str, command)]
-    environment = sides.environment(**ONE_THREAD)
-    with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(line, env=sides.environment(ONE_THREAD), stderr=subprocess.PIPE, text=True) as job:
         for text in job.stderr or ():
             if found := re.search(r"step (\d+), ", text):
                 yield int(found[1]), time.perf_counter() - start, psutil.Process(job.pid).memory_info().rss

@@ -40,9 +40,9 @@ def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], second
     """Returns the keys/s of `what(keys)` over the batches in turn for `seconds`, after a first call with each."""
     for batch in batches:
         what(batch)
-    batches, done, start = itertools.cycle(batches), 0, time.perf_counter()
+    in_turn, done, start = itertools.cycle(batches), 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        batch = next(batches)
+        batch = next(in_turn)
         what(batch)
         done += len(batch)
     return done / (time.perf_counter() - start)

@@ -42,29 +42,29 @@ def integers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns the environment of a job that uses this package and the programs next to this Python."""
     return {
         **os.environ,
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        **more,
+        **(more or {}),
     }
 
 
-def call(command: Sequence[object], shows_log: bool = False, **more: str) -> str:
+def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows_log: bool = False) -> str:
     """Runs a command and returns what it printed; if it fails, the end of its output ends this program.
 
     Args:
       command: the program and its arguments.
-      shows_log: whether the log of the command is shown while it runs.
       more: further variables of its environment.
+      shows_log: whether the log of the command is shown while it runs.
     """
     line, log = [*map(str, command)], None if shows_log else subprocess.PIPE
     done = subprocess.run(
         line,
-        env=environment(**more),
+        env=environment(more),
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,

@@ -62,7 +62,7 @@ def test_a_run_whose_result_stands_in_the_file_is_not_repeated(accuracy_data, tm
 def test_a_run_is_tested_once_at_its_best_epoch(accuracy_data, monkeypatch, tmp_path):
     asked = []
 
-    def call(command, *shows_log):
+    def call(command, **shows_log):
         asked.append([each for each in command[3:] if "dir=" not in each])
         valid = "--eval_data=V" in command
         return "a table\n" + json.dumps({"auc": 0.7 if valid else 0.8, "logloss": 0.5, "copc": 1.0, "loss": 0.5})
