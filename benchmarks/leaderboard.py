@@ -6,14 +6,9 @@
     python benchmarks/leaderboard.py --data=movielens
 
 --path is the directory of BARS' train.csv, valid.csv and test.csv, whose MD5s are checked; nothing is downloaded. The
-files are brought into the leaderboard's form and converted once, below --work. Each model is trained for each seed by
-`train --flagfile=configs/leaderboard/DATA.flags`, in which `--recipe=bars` has FuxiCTR's equations; the epoch is chosen
-by the validation AUC, and the test part is read once. configs/leaderboard/figures.toml has BARS' figures, the settings
-of single models, and where each comes from.
-
-movielens, adult and criteo_sample are the real data of the tests, of which BARS has no figures: --path is then the
-directory that has movielens/, adult/ and criteo/. The first two have their own flagfiles; the first rows of Criteo's
-challenge are split at random into files of the form of Criteo_x4, and then handled as Criteo_x4.
+files are brought into the leaderboard's form and converted once, below --work. configs/leaderboard has the settings,
+and BARS' figures with their sources. movielens, adult and criteo_sample are the real data of the tests, of which BARS
+has no figures: --path is then the directory that has movielens/, adult/ and criteo/. docs/accuracy.md says more.
 
 Each run is a line of --results and is not repeated while its flags are the same. The table has means over the seeds,
 with the spread, highest minus lowest; core seconds are the CPU time of the training with its evaluations. The last line
@@ -76,7 +71,10 @@ def _training(flags: argparse.Namespace, model: str) -> Training:
 
 
 def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tuple[Parts, tuple[str, ...]]:
-    """Returns the converted parts of one of SAMPLES, and the flags of a model."""
+    """Returns the converted parts of one of SAMPLES, and the flags of a model.
+
+    The first rows of Criteo's challenge are split at random into files of the form of Criteo_x4.
+    """
     if name != "criteo_sample":
         data = {"movielens": "movielens-random"}.get(name, name)
         flagfile = accuracy_data.flagfile(data, model)

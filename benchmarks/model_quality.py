@@ -4,20 +4,10 @@
     python benchmarks/model_quality.py --parts=best --data=adult --models=tabm --seeds=1,2,3
     python benchmarks/model_quality.py --parts=bars --peer_python=peers/bin/python
 
-The parts `bars`, `best` and `search` are in this file, the others in `quality_PART.py`.
-
-- `bars`: our models by `--recipe=bars` and FuxiCTR's. L2 is the one of a grid that FuxiCTR's validation AUC chose, and
-  all else is what the recipe and FuxiCTR's configurations set: no dropout, batches of 2048. Adult has its numbers as
-  categories only, since FuxiCTR embeds numbers and we do not.
-- `best`: each flagfile of a data set trains with each seed. The validation AUC chooses one of them, and its mean test
-  AUC is the figure. MovieLens with histories has two feature specs, and so has Adult, whose second one has the numbers
-  in pieces: one flagfile is chosen of both. `--data=adult` takes both specs.
-- `search`: `ctr_trainer search` from DeepFM's defaults sees the training and the validation rows alone. Then its
-  flagfile and the one in configs/ train with each seed, and are tested once. A second start continues the searches for
-  as long again.
-
-Results stay below --work, and a run whose result is there is not repeated. The last line is the JSON object, in which a
-figure that was not measured is null; its `failed` names the parts that failed.
+The parts `bars`, `best` and `search` are in this file, the others in `quality_PART.py`. docs/accuracy.md says what each
+compares. Results stay below --work, and a run whose result is there is not repeated; a search continues for as long
+again. The last line is the JSON object, in which a figure that was not measured is null, and `failed` names the parts
+that failed.
 """
 
 import argparse
@@ -35,6 +25,7 @@ import sides
 from accuracy_data import Parts, Results, default_directory, export_arrays, flagfile, flags_of, prepare, train_and_test
 from sides import Part
 
+# Chosen from a grid by FuxiCTR's validation AUC. FuxiCTR embeds numbers and we do not: Adult has them as categories.
 BARS_L2 = {"movielens-random": 1e-4, "adult-categories": 1e-5}
 BARS_MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp", "pnn")
 # Where our defaults are another variant of a model than the one that FuxiCTR has.
@@ -97,7 +88,10 @@ def _fuxictr(results: Results, data: str, parts: Parts, model: str, flags: argpa
 
 
 def best(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns the figures by key; prints a line for each data set."""
+    """Returns the mean test AUC of the flagfile with the best validation AUC, by figure; prints a line per data set.
+
+    `--data=adult` takes both feature specs of Adult.
+    """
     results, chosen = Results(flags.work / "best.jsonl"), dict[str, dict[str, float]]()
     for data, candidates in BEST.items():
         models = [model for model in candidates.models if not flags.models or model in flags.models]

@@ -127,7 +127,7 @@ def _measured(parts: Parts, seed: int, given: tuple[str, ...]) -> dict[str, Any]
         build.start_workers(experiment)
         estimator = build.make_estimator(experiment)
         estimator.train(lambda: build.training_reader(experiment, None), hooks=[cost], max_steps=TO)
-    costs = {"examples_per_sec": round(cost.examples_per_sec), "parameters": cost.parameters}
+    costs = {"examples_per_sec": round(cost.examples_per_sec, -2), "parameters": cost.parameters}
     return train_and_test(parts, seed, *given) | costs | {"kflops": cost.flops / 1000}
 
 
