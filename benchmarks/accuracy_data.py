@@ -138,16 +138,33 @@ def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
         spec = dataclasses.replace(spec, dense=())
     output = work / data
     if data in _SPLITS:
-        parts = Parts(output / "train", output / "valid", output / "test")
-        if not (parts.test / FILE).is_file():
-            convert("movielens", str(source), output, spec, split=_SPLITS[data])
+        parts = converted("movielens", source, spec, output, _SPLITS[data])
     else:
-        parts = Parts(output / "learn" / "train", output / "learn" / "test", output / "test")
-        if not (parts.test / FILE).is_file():
-            convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
-            convert("csv", str(source / "adult.test"), output / "test", spec)
+        parts = converted("csv", source / "adult.data", spec, output, "random:0.9,0.1", source / "adult.test")
     if open_dataset(parts.train).spec != spec:
         sys.exit(f"{output} was converted with another {spec_file.name}: remove {work}, and the results with it")
+    return parts
+
+
+def converted(
+    form: str,
+    source: pathlib.Path,
+    spec: FeatureSpec,
+    output: pathlib.Path,
+    split: str,
+    test_source: pathlib.Path | None = None,
+    seed: int = 2026,
+) -> Parts:
+    """Converts files to three parts by a split, or to two by a split and one of its own, unless `output` has them.
+
+    The seed is that of the split, by default the one of `convert`.
+    """
+    learn, names = (output / "learn", ("train", "test")) if test_source else (output, ("train", "valid"))
+    parts = Parts(learn / names[0], learn / names[1], output / "test")
+    if not (parts.test / FILE).is_file():
+        convert(form, str(source), learn, spec, split=split, split_seed=seed)
+        if test_source:
+            convert(form, str(test_source), parts.test, spec)
     return parts
 
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from accuracy_data import Parts, Results, export_arrays, spec_path, test, train
+from accuracy_data import Parts, Results, converted, export_arrays, spec_path, test, train
 
-from ctr_trainer.data.convert import convert
 from ctr_trainer.features.spec import FeatureSpec
 
 C = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -112,24 +111,14 @@ def _shares(values: np.ndarray, size: int) -> Any:
     return scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:]
 
 
-def _converted(
-    form: str, source: pathlib.Path, spec: FeatureSpec, split: str, seed: int, output: pathlib.Path
-) -> Parts:
-    """Converts a file, or the files in a directory, to three parts."""
-    convert(form, str(source), output, spec, split=split, split_seed=seed)
-    return Parts(output / "train", output / "valid", output / "test")
-
-
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of adult.data, cut into training and validation part, and all of adult.test."""
     spec = FeatureSpec.load(spec_path("adult"))
     lines = _lines(real_data / "adult" / "adult.data")
     _write_sample(work / "sample.data", lines, _is_rich, TRAINED + 2_000, seed, share)
-    convert("csv", str(work / "sample.data"), work / "learn", spec, split="random:0.8,0.2", split_seed=seed)
     lines = [line for line in _lines(real_data / "adult" / "adult.test") if not line.startswith("|")]
     _write_sample(work / "sample.test", lines, _is_rich, 12_000 if share else len(lines), seed, share)
-    convert("csv", str(work / "sample.test"), work / "test", spec)
-    return Parts(work / "learn" / "train", work / "learn" / "test", work / "test")
+    return converted("csv", work / "sample.data", spec, work / "parts", "random:0.8,0.2", work / "sample.test", seed)
 
 
 def _is_rich(line: str) -> bool:
@@ -145,7 +134,7 @@ def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: fl
     lines = _lines(source / "ratings.dat")
     _write_sample(sample / "ratings.dat", lines, _is_liked, TRAINED + OTHERS, seed, share)
     spec = FeatureSpec.load(spec_path("movielens"))
-    return _converted("movielens", sample, spec, SPLIT, seed, work / "parts")
+    return converted("movielens", sample, spec, work / "parts", SPLIT, seed=seed)
 
 
 def _is_liked(line: str) -> bool:
@@ -154,7 +143,7 @@ def _is_liked(line: str) -> bool:
 
 def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     spec, source = FeatureSpec.load(spec_path("criteo")), real_data / "criteo" / "train_head.tsv"
-    return _converted("criteo", source, spec, "random:0.6,0.15,0.25", seed, work / "parts")
+    return converted("criteo", source, spec, work / "parts", "random:0.6,0.15,0.25", seed=seed)
 
 
 def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Parts]:
@@ -171,7 +160,7 @@ def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Call
         levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
         dense = [{"name": column, "transform": "standardize"} for column in columns]
         spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
-        return _converted("csv", work / "rows.csv", spec, "random:0.6,0.2,0.2", seed, work / "parts")
+        return converted("csv", work / "rows.csv", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
 
     return write
 

@@ -2,10 +2,10 @@
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import pathlib
-import statistics
 import tempfile
 import threading
 import time
@@ -198,22 +198,23 @@ def measure_file(count: int, rounds: int) -> dict[str, Any]:
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table.slice(at, 1024))
         messages["arrow"].append(sink.getvalue().to_pybytes())
-    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as directory:
         work = pathlib.Path(directory)
         pq.write_table(table, work / "rows.parquet", row_group_size=50_000)
-        for kind, records in messages.items():
-            rates = []
-            for number in range(rounds):
-                with brokers.tansu() as broker:  # A broker whose memory has nothing of an earlier round.
-                    brokers.make_topic(broker.address, TOPIC, PARTITIONS)
-                    brokers.produce(broker.address, TOPIC, records, PARTITIONS)
-                    topic = f"kafka://{broker.address}/{TOPIC}"
-                    streamed = _rate(work, count, topic, "--stream_from=earliest", "--stream_until=latest")
-                    rates.append((streamed, _rate(work, count, work / "rows.parquet")))
-                print(f"round {number + 1}, {kind}: stream and file {rates[-1]}", flush=True)
-            found[f"stream_over_file_{kind}"] = round(statistics.median(stream / file for stream, file in rates), 3)
+        measured = {kind: functools.partial(_streamed, work, count, records) for kind, records in messages.items()}
+        measured["file"] = functools.partial(_rate, work, count, work / "rows.parquet")
+        rates = sides.in_turn(measured, rounds)
+    found = {f"stream_over_file_{kind}": sides.ratio(rates, kind, "file") for kind in messages}
     return {"stream_over_file": max(found.values()), **found}
+
+
+def _streamed(work: pathlib.Path, count: int, messages: list[bytes]) -> float:
+    """Returns what `_rate` does for the rows of these messages, from a new broker."""
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, TOPIC, PARTITIONS)
+        brokers.produce(broker.address, TOPIC, messages, PARTITIONS)
+        topic = f"kafka://{broker.address}/{TOPIC}"
+        return _rate(work, count, topic, "--stream_from=earliest", "--stream_until=latest")
 
 
 def _rate(work: pathlib.Path, count: int, data: object, *flags: str) -> float:
