@@ -2,24 +2,9 @@
 
 The last line is JSON.
 
-Every worker has one thread on a core of its own; a service may use all cores. All sides run in turn. On a processor
-without instructions for bfloat16 the side `one_bf16` is left out, and its keys are null.
-
-    one_worker_vs_in_graph          one worker over TensorFlow's in-graph variables, one core each, float32
-    one_worker_bfloat16_vs_in_graph the same with --mixed_precision=bfloat16
-    two_workers_periodic            two workers over one: rows shared in memory, dense variables averaged every 30 steps
-    two_workers_periodic_service    the same with an embedding service, which the host syncs with every 30 steps
-    two_workers_every_step          two workers over one: rows shared in memory, dense gradients reduced every step
-    two_workers_every_step_service  the same with an embedding service
-    one_worker_with_service         one worker on a core with a service on the other, over one worker without
-    demo_default_vs_shared          the demo's job by its default flags over the same with --embedding_service=shared
-    two_workers_vs_naive_horovod    two_workers_periodic over two workers of in-graph variables under Horovod
-    step_vs_dense_tower             time of a step, with a second core free, over the time of its dense tower; rows are
-                                    looked up and trained while steps run (--overlap_lookup)
-    step_vs_dense_tower_in_turn     the same without
-    bfloat16_vs_float32             one worker with --mixed_precision=bfloat16 over one without
-    seconds_to_first_step           from the start of `python -m ctr_trainer train` to its first step, caches warm
-    rss_growth_percent              resident memory after --rss_steps steps, over that after 3,000
+Every worker has one thread on a core of its own; a service may use all cores. All sides run in turn, and a ratio is the
+median of the rounds' ratios. On a processor without instructions for bfloat16 the side `one_bf16` is left out, and its
+keys are null.
 
 Example: python benchmarks/scaling.py --rounds 5
 """
@@ -36,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import psutil
 import sides
@@ -55,6 +41,27 @@ W1_FLAGS = (
 )
 SHARED, AVERAGED = "--embedding_service=shared", "--dense_sync_steps=30"
 BFLOAT16 = "--mixed_precision=bfloat16"
+
+
+# By their keys in the last line, the sides of each ratio, and what it is.
+RATIOS = {
+    "one_worker_vs_in_graph": ("one", "in_graph", "one worker over TensorFlow's in-graph variables, float32"),
+    "one_worker_bfloat16_vs_in_graph": ("one_bf16", "in_graph", f"the same with {BFLOAT16}"),
+    "two_workers_periodic": ("two_shared", "one", "two workers over one: shared rows, dense averaged every 30 steps"),
+    "two_workers_periodic_service": ("two_service", "one", "the same with a service, synced every 30 steps"),
+    "two_workers_every_step": ("two_shared_each", "one", "shared rows, dense gradients reduced every step"),
+    "two_workers_every_step_service": ("two_service_each", "one", "the same with a service"),
+    "one_worker_with_service": ("one_service", "one", "a service on the other core, over none"),
+    "demo_default_vs_shared": ("demo", "demo_shared", f"the demo's job of two workers over the same with {SHARED}"),
+    "two_workers_vs_naive_horovod": ("two_shared", "two_naive", "over in-graph variables under Horovod"),
+    "step_vs_dense_tower": ("tower", "one_2_cores", "time over the dense tower's, two cores, --overlap_lookup"),
+    "step_vs_dense_tower_in_turn": ("tower", "one_2_cores_in_turn", "the same without --overlap_lookup"),
+    "bfloat16_vs_float32": ("one_bf16", "one", f"one worker with {BFLOAT16} over one without"),
+}
+OTHERS = {
+    "seconds_to_first_step": "from the start of `python -m ctr_trainer train` to its first step, caches warm",
+    "rss_growth_percent": "resident memory after --rss_steps steps, over that after 3,000",
+}
 
 
 def ours(
@@ -170,7 +177,8 @@ def rss_growth_percent(steps: int) -> float | None:
 
 
 def main() -> None:
-    parser = sides.parser(__doc__)
+    keys = {key: about for key, (_, _, about) in RATIOS.items()} | OTHERS
+    parser = sides.parser("\n".join([str(__doc__), *(f"    {key:<32} {about}" for key, about in keys.items())]))
     parser.add_argument("--rounds", type=int, default=5, help="rounds of all sides, in turn")
     parser.add_argument("--steps", type=int, default=300, help="steps measured in each run, after 20 others")
     parser.add_argument("--rss_steps", type=int, default=20_000, help="steps for rss_growth_percent; null below 4,000")
@@ -186,28 +194,11 @@ def main() -> None:
         first = seconds_to_first_step(data)
         demos = {"demo": functools.partial(demo, [], data), "demo_shared": functools.partial(demo, [SHARED], data)}
         rates |= sides.in_turn(demos, min(flags.rounds, 3))
-    ratio = functools.partial(sides.ratio, rates)
-    results = {
-        "one_worker_vs_in_graph": ratio("one", "in_graph"),
-        "one_worker_bfloat16_vs_in_graph": ratio("one_bf16", "in_graph"),
-        "two_workers_periodic": ratio("two_shared", "one"),
-        "two_workers_periodic_service": ratio("two_service", "one"),
-        "two_workers_every_step": ratio("two_shared_each", "one"),
-        "two_workers_every_step_service": ratio("two_service_each", "one"),
-        "one_worker_with_service": ratio("one_service", "one"),
-        "demo_default_vs_shared": ratio("demo", "demo_shared"),
-        "two_workers_vs_naive_horovod": ratio("two_shared", "two_naive"),
-        "step_vs_dense_tower": ratio("tower", "one_2_cores"),
-        "step_vs_dense_tower_in_turn": ratio("tower", "one_2_cores_in_turn"),
-        "bfloat16_vs_float32": ratio("one_bf16", "one"),
-        "seconds_to_first_step": first,
-        "rss_growth_percent": growth,
-        "examples_per_sec": {
-            name: round(statistics.median(rates[name])) if name in rates else None for name in (*every, *demos)
-        },
-        "rounds": flags.rounds,
-    }
-    print(json.dumps(results))
+    medians = {name: round(statistics.median(of)) for name, of in rates.items()}
+    results: dict[str, Any] = {key: sides.ratio(rates, one, other) for key, (one, other, _) in RATIOS.items()}
+    results |= {"seconds_to_first_step": first, "rss_growth_percent": growth}
+    results["examples_per_sec"] = {name: medians.get(name) for name in (*every, *demos)}
+    print(json.dumps(results | {"rounds": flags.rounds}))
 
 
 if __name__ == "__main__":

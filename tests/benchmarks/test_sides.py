@@ -74,3 +74,10 @@ def test_a_side_that_the_processor_cannot_run_is_left_out_by_name(tmp_path, caps
     assert [name for name, side in every.items() if scaling.BFLOAT16 in side.args] == ["one_bf16"]
     said = "left out: one_bf16, since this processor has no instructions for bfloat16"
     assert capsys.readouterr().out.startswith(said)
+
+
+def test_every_ratio_of_the_benchmark_of_scaling_is_of_sides_that_are_measured():
+    import scaling
+
+    named = {side for one, other, _ in scaling.RATIOS.values() for side in (one, other)}
+    assert named == scaling.every_side(steps=2).keys() | {"demo", "demo_shared"}
