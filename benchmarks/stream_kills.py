@@ -8,6 +8,7 @@ of steps t, by `c1 = 1 - beta1^t`. That number, from the last checkpoint, is com
 same topic is then trained without kills, and both models are evaluated on the same held-out rows.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import http.client
@@ -57,21 +58,20 @@ class Servers:
         self._publication, self._work, self._stack = publication, work, stack
         self._numbers = itertools.count()
         self.running: list[Server] = []
+        self._threads = concurrent.futures.ThreadPoolExecutor(1)
         self._start()
-        self._starting = threading.Thread(target=self._start)
-        self._starting.start()
-        self._starting.join()
+        self._starting = self._threads.submit(self._start)
+        self._starting.result()
 
     def kill(self) -> None:
         """Kills the server that has run for longest, once the other one serves."""
-        self._starting.join()
+        self._starting.result()
         self.running[0].process.kill()
-        self._starting = threading.Thread(target=self._start)
-        self._starting.start()
+        self._starting = self._threads.submit(self._start)
 
     def wait_for_step(self, step: int) -> None:
         """Waits until both servers serve a step."""
-        self._starting.join()
+        self._starting.result()
         for server in self.running:
             is_served = functools.partial(self._serves, server, step)
             sides.wait_until(is_served, f"step {step} at a score server", WAIT_SECONDS, server.process)
