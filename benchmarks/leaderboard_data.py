@@ -24,8 +24,8 @@ from sides import ROOT
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.columns import SparseFeature
-from ctr_trainer.features.derived import LOG_SQUARED, derived
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.times import LOG_SQUARED, derived
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -27,7 +27,7 @@ import psutil
 import sides
 
 from ctr_trainer.bench import jobs
-from ctr_trainer.bench import workload as w1
+from ctr_trainer.bench import worker as w1
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.system.processes import hardware
 

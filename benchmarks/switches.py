@@ -32,7 +32,7 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.delivery import DeliveryProcess
 from ctr_trainer.serving.publication.records import Record
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from tests.scoring import trained
 from tests.scoring.conftest import Client
 from tests.scoring.process import TIMEOUT_SECONDS, serving

@@ -18,7 +18,7 @@ import numpy as np
 import sides
 import tensorflow as tf
 
-from ctr_trainer.bench import workload as w1
+from ctr_trainer.bench import worker as w1
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ctr_trainer.ranks.distributed import init, is_chief, rank, size
     from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer
     from ctr_trainer.settings.embedding_config import EmbeddingConfig
-    from ctr_trainer.settings.evaluation_config import MetricsConfig
     from ctr_trainer.settings.run_config import RunConfig
+    from ctr_trainer.settings.training_configs import MetricsConfig
     from ctr_trainer.system.messages.log_lines import install as install_log
 
 __version__ = "0.2.0"
@@ -69,7 +69,7 @@ _PLACES = {
     "EvalSpec": "ctr_trainer.estimator.train_and_evaluate",
     "EvaluationResult": "ctr_trainer.estimator.train_and_evaluate",
     "FeatureSpec": "ctr_trainer.features.spec",
-    "MetricsConfig": "ctr_trainer.settings.evaluation_config",
+    "MetricsConfig": "ctr_trainer.settings.training_configs",
     "ModeKeys": "ctr_trainer.graph_notes.estimator_spec",
     "OwnLoop": "ctr_trainer.estimator.own_loop",
     "RunConfig": "ctr_trainer.settings.run_config",

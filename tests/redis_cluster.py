@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.processes.child import ended_with_parent
 from tests.parallel import launch
 

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import chart, report
-from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags, ListedExperiment
-from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
+from ctr_trainer.bench.job_flags import (
+    AccumulationFlags,
+    BenchFlags,
+    ListedExperiment,
+    described,
+    equal_examples,
+    job_flags,
+    with_data,
+)
 from ctr_trainer.bench.jobs import Job, Rounds, Runs, run_rounds
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, gains, write_report
 from ctr_trainer.bench.settings import ONE_ROUND
@@ -77,7 +84,7 @@ class AccumulationSetting:
     @property
     def examples(self) -> int:
         """Examples of all workers in all steps."""
-        return self.optimizer_steps * self.batches * self.batch_examples
+        return self.optimizer_steps * self.batch_size
 
     @property
     def name(self) -> str:
@@ -152,11 +159,11 @@ def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
     """
     rates = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
     firsts = [ranks[0] for ranks in rounds]
+    seconds = [examples / rate for rate in rates]
+    evaluated = (own + first["evaluation_seconds"] for own, first in zip(seconds, firsts, strict=True))
     return {
-        "seconds": figure(examples / rate for rate in rates),
-        "seconds_with_evaluations": figure(
-            examples / rate + first["evaluation_seconds"] for rate, first in zip(rates, firsts, strict=True)
-        ),
+        "seconds": figure(seconds),
+        "seconds_with_evaluations": figure(evaluated),
         "together": figure(rates),
         _BEST: figure(max(each["auc"] for each in first["evaluations"]) for first in firsts),
         **{name: figure(first[name] for first in firsts) for name in _OF_RUN},
@@ -234,9 +241,8 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
     jobs = [job(setting, experiment, workers, flags.evaluations) for setting in measured]
     runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
     tables = {equal: table_rows(own, runs) for equal, own in chosen.items()}
-    changes = auc_changes(
-        {equal: {row.setting.batches: row.figures["auc"] for row in own} for equal, own in tables.items()}
-    )
+    aucs = {equal: {row.setting.batches: row.figures["auc"] for row in own} for equal, own in tables.items()}
+    changes = auc_changes(aucs)
     results = {
         "experiment": described(experiment),
         "flags": job_flags(experiment, evaluate=True),
@@ -253,11 +259,8 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
         *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
     points = {row.setting.name: (row.figures["seconds"], row.figures["auc"]) for own in tables.values() for row in own}
-    charts = {
-        "accumulation.png": lambda path: chart.draw_points(
-            path, "What accumulation saves and costs", "seconds", "validation AUC", points
-        )
-    }
+    title = "What accumulation saves and costs"
+    charts = {"accumulation.png": lambda path: chart.draw_points(path, title, "seconds", "validation AUC", points)}
     write_report(bench.output, "accumulation", host, lines, results, charts)
 
 

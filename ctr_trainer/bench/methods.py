@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ctr_trainer.bench import chart, report
-from ctr_trainer.bench.flags import BenchFlags
-from ctr_trainer.bench.job_flags import described, job_flags, with_data
+from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags, with_data
 from ctr_trainer.bench.jobs import Job, Ranks, Rounds, run_rounds
 from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, gains, write_report
 from ctr_trainer.experiment.experiment import Experiment

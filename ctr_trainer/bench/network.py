@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 
 from ctr_trainer.bench import chart, namespaces, network_columns, network_job, report
-from ctr_trainer.bench.flags import BenchFlags, NetworkFlags
 from ctr_trainer.bench.job_flags import (
     AUTOTUNE_LEAST_STEPS,
+    BenchFlags,
+    NetworkFlags,
     autotune_flags,
     autotune_pace,
     described,

@@ -8,7 +8,7 @@ from ctr_trainer.bench import scaling
 from ctr_trainer.bench.jobs import Ranks, Rounds, Runs
 from ctr_trainer.bench.report import Figure, cell, figure, format_table
 from ctr_trainer.bench.scaling import megabytes
-from ctr_trainer.system.measuring.phases import STEP_TITLES
+from ctr_trainer.system.measuring.clock import STEP_TITLES
 
 _BITS, _GIGA = 8, 1e9
 # The phases that update the variables of all workers with the gradients of a step.

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ctr_trainer.bench import chart, report
-from ctr_trainer.bench.flags import BenchFlags
-from ctr_trainer.bench.job_flags import described, job_flags
+from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags
 from ctr_trainer.bench.jobs import Job, Rounds, run_rounds
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.system.measuring.phases import STEP_TITLES
+from ctr_trainer.system.measuring.clock import STEP_TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
 

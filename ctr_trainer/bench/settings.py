@@ -6,18 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import chart, report, scaling
-from ctr_trainer.bench.flags import BenchFlags
-from ctr_trainer.bench.job_flags import autotune_flags, autotune_pace, described, equal_examples, job_flags, with_data
+from ctr_trainer.bench.job_flags import (
+    BenchFlags,
+    autotune_flags,
+    autotune_pace,
+    described,
+    equal_examples,
+    job_flags,
+    with_data,
+)
 from ctr_trainer.bench.jobs import Job, Rounds, run_rounds, scratch
 from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import autotune
 from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.system.files import outputs
-from ctr_trainer.system.measuring.phases import STEP_TITLES
+from ctr_trainer.system.measuring.clock import STEP_TITLES
 from ctr_trainer.system.messages.errors import UserError
 
-_MB = 1024 * 1024
 SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time, compared with the default"
 DEFAULT = "default"
 ONE_ROUND = (
@@ -73,7 +79,7 @@ _BY_HOROVOD = ("--dense_exchange=horovod",)
 # Axes that are environment variables of Horovod, whose defaults are 128 MB, 1 ms and 0.
 HOROVOD_AXES = {
     "tensor_fusion": tuple(
-        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size * _MB)),))
+        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size << 20)),))
         for size in (0, 1, 16)
     ),
     "cycle_time": tuple(

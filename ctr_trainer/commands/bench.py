@@ -8,7 +8,7 @@ made in memory: 26 fields and 13 numbers with random labels for DeepFM, for spee
 import dataclasses
 
 from ctr_trainer.bench import accumulation, methods, network, scaling, settings
-from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags
+from ctr_trainer.bench.job_flags import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags
 from ctr_trainer.experiment.checks import require_data
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.system.files import outputs

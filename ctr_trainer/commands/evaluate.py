@@ -14,7 +14,7 @@ from ctr_trainer.experiment.checks import require_data, require_files, require_m
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.settings.by_flag import alike, require
-from ctr_trainer.settings.evaluation_config import MetricsConfig
+from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
@@ -109,7 +109,7 @@ def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedMode
 
 def _show(results: dict[str, Any], output: str) -> None:
     from ctr_trainer.estimator.model_selection import without_nan
-    from ctr_trainer.report.tables import format_metrics
+    from ctr_trainer.report.comparison import format_metrics
 
     results = without_nan(results)
     if output:

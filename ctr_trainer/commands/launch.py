@@ -19,8 +19,8 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import require
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
-from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.settings.command_flags import LaunchFlags
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 

@@ -10,8 +10,8 @@ from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.flags import OF_MODELS, CheckpointFlags
 from ctr_trainer.settings.by_flag import alike, require
-from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.settings.training_configs import RedisFiles
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import dataclasses
 import tempfile
 
 from ctr_trainer.settings.by_flag import require
-from ctr_trainer.settings.servers import ScoreFlags
+from ctr_trainer.settings.command_flags import ScoreFlags
 
 GROUPS = (ScoreFlags,)
 EXAMPLES = (

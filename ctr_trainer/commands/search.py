@@ -16,8 +16,8 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.stop_signals import Terminated
 from ctr_trainer.settings.by_flag import require
-from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes.child import END_SIGNALS, handling_signals

@@ -3,7 +3,7 @@
 import sys
 
 from ctr_trainer.settings.by_flag import require
-from ctr_trainer.settings.servers import ServeFlags
+from ctr_trainer.settings.command_flags import ServeFlags
 
 GROUPS = (ServeFlags,)
 EXAMPLES = (

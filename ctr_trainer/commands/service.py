@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ctr_trainer.settings.by_flag import require
-from ctr_trainer.settings.servers import ServiceFlags
+from ctr_trainer.settings.command_flags import ServiceFlags
 
 GROUPS = (ServiceFlags,)
 ACTIONS = {

@@ -14,11 +14,11 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.flags import TRAINING, ExportFlags
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.notices import Placement
-from ctr_trainer.report.tables import format_phases
+from ctr_trainer.report.comparison import format_phases
 from ctr_trainer.serving.export import directory
 from ctr_trainer.settings.by_flag import by_flag, require
-from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.processes import hardware
 

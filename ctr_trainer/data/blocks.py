@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data.listing import Input
+from ctr_trainer.data.source import Input
 from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError

@@ -15,12 +15,11 @@ import tqdm
 
 from ctr_trainer.data import dataset, delimited, libsvm, movielens, parquet, synthetic, tfrecord
 from ctr_trainer.data.blocks import TIME, BadRows, SourceReader
-from ctr_trainer.data.dataset import DatasetInfo
+from ctr_trainer.data.dataset import DatasetInfo, Split
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import warn_of_leaks
-from ctr_trainer.data.listing import Input, list_files, named
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.split import Split
+from ctr_trainer.data.source import Input, list_files, named
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.columns import BOUNDARIES

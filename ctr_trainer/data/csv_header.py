@@ -6,7 +6,7 @@ from collections.abc import Sequence, Sized
 
 import pyarrow as pa
 
-from ctr_trainer.data.scalars import numbers
+from ctr_trainer.data.encoders import numbers
 from ctr_trainer.data.text_blocks import first_line
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat

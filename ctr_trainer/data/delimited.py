@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ctr_trainer.data import csv_header, csv_lines, typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.csv_rows import CsvBlock, CsvRows
-from ctr_trainer.data.listing import Input, named
+from ctr_trainer.data.source import Input, named
 from ctr_trainer.data.text_blocks import TextBlocks
 from ctr_trainer.features.spec import CsvFormat, FeatureSpec
 from ctr_trainer.system.files.paths import path_of

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRowSink, Chunk, Encoded, label_columns
-from ctr_trainer.data.lists import encode_list
-from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.scalars import (
+from ctr_trainer.data.encoders import (
     any_bad,
     encode_label,
     encode_label_or_nan,
+    encode_list,
     is_text,
     numbers,
     one,
@@ -22,7 +21,8 @@ from ctr_trainer.data.scalars import (
     text,
     without_nan,
 )
-from ctr_trainer.features import derived, times
+from ctr_trainer.data.observations import Observations
+from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys_of_columns
 from ctr_trainer.features.spec import FeatureSpec
@@ -170,8 +170,8 @@ def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
     values = one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
         raise TypeError("expected one value per row, a text or a number")
-    column, bad = derived.derived(values, feature.derive)
-    return Encoded(column, bad, derived.expected(feature.derive))
+    column, bad = times.derived(values, feature.derive)
+    return Encoded(column, bad, times.expected(feature.derive))
 
 
 def _keys(columns: dict[str, pa.Array], features: Sequence[SparseFeature]) -> dict[str, pa.Array]:

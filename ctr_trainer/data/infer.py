@@ -15,9 +15,9 @@ from ctr_trainer.data.convert import SOURCES, bad_rows_of
 from ctr_trainer.data.draft import Draft, place_all
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import find_leaks
-from ctr_trainer.data.listing import Input, list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet
+from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.setting import refused

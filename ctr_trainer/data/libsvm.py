@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data import delimited, typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
-from ctr_trainer.data.listing import Input
+from ctr_trainer.data.source import Input
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of

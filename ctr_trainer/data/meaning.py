@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data import lists
+from ctr_trainer.data import encoders
 from ctr_trainer.data.profile import LIST, NUMBER, Profile
 from ctr_trainer.features.columns import SparseFeature
 
@@ -176,7 +176,7 @@ def list_values(profile: Profile, form: dict[str, Any]) -> tuple[pa.Array, int]:
         held = profile.values
     else:
         feature = SparseFeature(profile.name, profile.name, 1, "", combiner="sum", **form)
-        held = lists.split(profile.values.cast(pa.binary()), feature)
+        held = encoders.split(profile.values.cast(pa.binary()), feature)
     largest = pc.max(pc.list_value_length(held)).as_py() or 0
     flat = held.flatten()
     return _texts(flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat), largest

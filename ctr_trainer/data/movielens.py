@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
-from ctr_trainer.data.listing import Input
+from ctr_trainer.data.source import Input
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of

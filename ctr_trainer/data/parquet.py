@@ -15,9 +15,8 @@ import tqdm
 from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRows, BadRowSink, Chunk, label_columns
 from ctr_trainer.data.encode import Encoder
-from ctr_trainer.data.listing import Input, SourceFile, list_files
 from ctr_trainer.data.observations import Observations, Positives
-from ctr_trainer.data.source import ParquetGroups, Source, description
+from ctr_trainer.data.source import Input, ParquetGroups, Source, SourceFile, description, list_files
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import FITTED, Label

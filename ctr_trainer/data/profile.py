@@ -13,7 +13,7 @@ import tqdm
 from ctr_trainer.data import delimited, libsvm, parquet, typed
 from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.csv_header import see_form
-from ctr_trainer.data.listing import Input, list_files
+from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.system.messages.errors import UserError

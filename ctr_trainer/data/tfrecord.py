@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
-from ctr_trainer.data.listing import Input, SourceFile, list_files
+from ctr_trainer.data.source import Input, SourceFile, list_files
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of

@@ -19,8 +19,8 @@ from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer  # N
 from ctr_trainer.ranks.distributed import rank, size
 from ctr_trainer.serving.export import signatures as export  # Named as in tf.estimator.
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.settings.training_configs import MetricsConfig
 
 __all__ = [
     "BestExporter",

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.processes import hardware
 
 _FEWEST_STEPS = 100
@@ -30,7 +30,7 @@ class Circumstances:
     """What the rules judge a run by. All shares are of the training time, means of the ranks.
 
     Attributes:
-      shares: share of each phase of `phases.PHASES`.
+      shares: share of each phase of `clock.PHASES`.
       exchange: share in which only the exchange of dense gradients was running.
       syncing: share in which a sync of the rows was running, concurrently with steps or not.
       steps: number of steps.

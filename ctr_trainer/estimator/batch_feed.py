@@ -13,8 +13,8 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.embeddings import Embeddings, Lookups
 from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.estimator.given_reader import GivenReader, WholeSteps
 from ctr_trainer.estimator.hooks.input_hook import InputHook
+from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures

@@ -11,23 +11,22 @@ import numpy as np
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct
-from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.worker_rows import RowTotals
+from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.embedding.worker.row_step import RowStep
 from ctr_trainer.estimator.hooks.input_hook import RowPipeline, RowsInTurn, StepRows
 from ctr_trainer.estimator.open_rows import EachTable, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.row_turns import row_turns
+from ctr_trainer.ranks.host_sum import row_turns
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.system.measuring.clock import operation
 from ctr_trainer.system.measuring.latency import Latency
-from ctr_trainer.system.measuring.phases import operation
-from ctr_trainer.system.processes.background import Background
+from ctr_trainer.system.processes.waiting import Background
 
 Lookups = dict[str, tuple[Lookup, int | None]]  # By table name: the keys, and what `WorkerRows.pull_ahead` returned.
 
@@ -183,7 +182,7 @@ class Embeddings:
           looked_up: the batch's, from `look_up`.
           gradients: dict of embedding input's name -> the gradient of the graph's loss, float32 of the input's shape.
             Rows of inputs on which the loss does not depend take a step with gradient 0.
-          weight: see `row_step.weighed`.
+          weight: see `worker_rows.weighed`.
         """
         self._gradients.add([table.gradients(gradients) for table in looked_up.tables], weight)
 

@@ -17,7 +17,7 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.metrics.click_metrics import Mean, metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.evaluation_config import MetricsConfig
+from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _SLOT = "group"

@@ -1,12 +1,24 @@
-"""An `input_fn` of arrays in memory, by the names of `tf.estimator.inputs`."""
+"""What an `input_fn` is made of or returns: arrays in memory, a reader of batches, or a dataset that is padded."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.data.batch import Batch
+from ctr_trainer.estimator.feed import DatasetInput, read_in_graph
+from ctr_trainer.estimator.hooks.ending_hooks import EndTogetherHook
+from ctr_trainer.features.columns import Statistics
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.graph_notes.notes import BatchWeight, notes
+from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.measuring.clock import operation
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.messages.errors import UserError
 
 
 def numpy_input_fn(
@@ -66,3 +78,195 @@ def pandas_input_fn(
 def _columns(frame: Any) -> dict[str, np.ndarray]:
     columns = {name: frame[name].to_numpy() for name in frame}
     return {name: values.astype(str) if values.dtype == object else values for name, values in columns.items()}
+
+
+class Reader(Protocol):
+    """The attributes that every reader has."""
+
+    @property
+    def spec(self) -> FeatureSpec: ...
+
+    @property
+    def statistics(self) -> Statistics: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class GivenReader:
+    """Wraps a reader, and supplies defaults for the optional attributes that it lacks.
+
+    Args:
+      reader: a `data.reader.BatchReader`, or another `Reader`. If its spec has quantiles, it also needs
+        `with_statistics`, so that a model can be evaluated on data with statistics of their own.
+
+    Attributes:
+      spec, statistics, batch_size: the reader's.
+      steps: number of batches from the reader's start to its end; None if unknown.
+      steps_per_epoch: number of batches in a whole epoch; None if unknown.
+      in_epochs: the epochs of the reader; None if unknown.
+      epochs: the epoch before which the reader stops; None if unknown.
+      is_live: whether examples arrive one by one, as in a stream.
+      committed: f(position), called after a checkpoint with this position is complete.
+      status_lines: f() -> list of f() -> a line for the log.
+      stream_state: of a stream, f() -> {`event_seconds`: the newest event time in seconds since 1970, 0 before the
+        first; `lag_records`: how many records wait}; None otherwise.
+      read_latency: OpsReadSample, the time that the reader took for each batch.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader: Any = reader  # Its optional attributes are not in the Protocol.
+        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
+        self.steps: int | None = getattr(reader, "steps", None)
+        self.epochs: int | None = getattr(reader, "epochs", None)
+        self.steps_per_epoch: int | None = getattr(reader, "steps_per_epoch", None)
+        before, rows = getattr(reader, "steps_before", None), getattr(reader, "rows", None)
+        self.in_epochs: Epochs | None = None
+        if self.steps_per_epoch is not None and before is not None:
+            self.in_epochs = Epochs(self.steps_per_epoch, before, rows)
+        self.is_live: bool = getattr(reader, "is_live", False)
+        self._position_after = getattr(reader, "position_after", lambda steps: None)
+        self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
+        self.status_lines: Callable[[], Sequence[Callable[[], str]]] = getattr(reader, "status_lines", list)
+        self.stream_state: Callable[[], dict[str, float]] | None = getattr(reader, "stream_state", None)
+        self.read_latency = Latency(operation("read"))
+
+    def with_statistics(self, statistics: Statistics) -> "GivenReader":
+        """Returns the reader with the statistics of the training data, which define a model's quantiles."""
+        return GivenReader(self._reader.with_statistics(statistics))
+
+    def position_after(self, steps: int) -> dict[str, Any] | None:
+        """Returns the position after every worker read `steps` batches since the reader's start; None if unknown."""
+        return self._position_after(steps)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.read_latency.each(self._reader)
+
+
+class WholeSteps:
+    """The batches of a reader, followed by zero-weight batches that complete the last optimizer step.
+
+    So the last examples are trained on although they do not fill a step. All ranks have the same number of batches, so
+    all add the same number. The added batches repeat the last batch: they look up no other row.
+
+    Args:
+      batches: the reader's batches.
+      batches_per_step: number of batches in an optimizer step.
+    """
+
+    def __init__(self, batches: Iterable[Batch], batches_per_step: int) -> None:
+        self._batches, self._per_step = batches, batches_per_step
+        self._count: int | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        count = 0
+        for last in self._batches:
+            count += 1
+            yield last
+        self._count = count
+        for _ in range(-count % self._per_step):  # Not empty only if there was a last batch.
+            yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
+
+    def taken_by(self, steps: int) -> int:
+        """Returns the number of the reader's own batches in the first `steps` steps."""
+        batches = steps * self._per_step
+        return batches if self._count is None else min(batches, self._count)
+
+
+class PaddedInput(DatasetInput):
+    """The input of a rank, continued with zero-weight batches until the inputs of all ranks have ended.
+
+    A zero-weight batch repeats the last batch. In each step the ranks sum the weights of their batches and the
+    number of ranks that have another batch, by one exchange of two numbers that runs concurrently with the computation.
+    So each rank knows the share of its batch, and after which step all ranks end.
+
+    Args:
+      data: this rank's `tf.data.Dataset`, read one batch ahead.
+      has_read: f(), called after each batch; None for nothing.
+
+    Attributes:
+      weight: scalar float32, the number of examples in this rank's batch; 0 for a zero-weight batch.
+
+    Raises:
+      UserError: `data` is not a Dataset.
+    """
+
+    def __init__(self, data: Any, has_read: Callable[[], None] | None = None) -> None:
+        if not isinstance(data, tf.data.Dataset):
+            raise UserError(
+                f"uneven_inputs='pad' is for a tf.data.Dataset, and input_fn returned {type(data).__name__}: use "
+                "uneven_inputs='error' (a BatchReader has as many batches on all ranks)"
+            )
+        batch, (self.weight, has_next) = read_in_graph(padded(data))
+        super().__init__(batch, has_read)
+        with tf.device("/cpu:0"):
+            sums = distributed.allreduce(tf.stack([self.weight, has_next]), "batch_weights")
+        notes().batch_weight = BatchWeight(self.weight, sums[0])
+        self._hooks = [EndTogetherHook(sums[1])]
+
+    def weights(self, labels: tf.Tensor) -> tf.Tensor:
+        return tf.ones_like(labels) * tf.minimum(self.weight, 1.0)
+
+
+def padded(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a Dataset of (element, (weight, has_next)) that repeats the last element forever; empty if `dataset` is.
+
+    `weight` is the number of examples in the element, or 0 for the repetitions. `has_next` is 1 if an element follows
+    that is not a repetition, and 0 otherwise. Both are float32.
+    """
+    spec = dataset.element_spec
+    none = tuple(_zeros(part) for part in _parts(spec))
+    elements = dataset.map(lambda *parts: (_parts(parts if isinstance(spec, tuple) else parts[0]), True))
+    endless = elements.concatenate(tf.data.Dataset.from_tensors((none, False)).repeat())
+
+    def step(state: Any, following: Any) -> Any:
+        (element, counts, begun), (next_element, next_counts) = state, following
+        kept = tf.cond(next_counts, lambda: next_element, lambda: element)
+        return (kept, next_counts, True), (element, counts, next_counts, begun)
+
+    def finished(element: Any, counts: tf.Tensor, has_next: tf.Tensor, begun: tf.Tensor) -> Any:
+        whole = tf.nest.pack_sequence_as(spec, element, expand_composites=True)
+        parts = whole if isinstance(whole, tuple) and len(whole) == 2 else (whole, None)
+        weight = tf.where(counts, tf.cast(example_count(*parts), tf.float32), 0.0)
+        return whole, (weight, tf.cast(has_next, tf.float32))
+
+    steps = endless.scan((none, False, False), step)
+    return steps.take_while(lambda element, counts, has_next, begun: begun | has_next).skip(1).map(finished)
+
+
+def refuse_unweighed() -> None:
+    """Raises UserError if the current graph would train on zero-weight batches."""
+    if not notes().weighs_batches:
+        raise UserError(
+            "uneven_inputs='pad': the train_op of the model_fn does not weigh the batches, so it would train on the "
+            "zero-weight batches too: return EstimatorSpec(mode, loss=loss, optimizer=...), or wrap the optimizer, "
+            "distributed.optimizer(...) of ctr_trainer, or use uneven_inputs='error'"
+        )
+    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+    if updates:
+        raise UserError(
+            f"uneven_inputs='pad': {updates[0].name} of the model_fn updates moving statistics by each batch, "
+            "zero-weight batches included: leave batch normalization out, or use uneven_inputs='error'"
+        )
+
+
+def _parts(element: Any) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.nest.flatten(element, expand_composites=True))
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    """Returns the smallest tensor of a `tf.TensorSpec`."""
+    return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
+
+
+def example_count(features: Any, labels: Any) -> tf.Tensor | int:
+    """Returns the first dimension of a batch's labels, or of its first feature if there are no labels."""
+    tensors = [*tf.nest.flatten(labels), *tf.nest.flatten(features)]
+    first = next(tensor for tensor in tensors if tensor is not None)
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    return tf.shape(first)[0] if first.shape.rank != 0 else 1

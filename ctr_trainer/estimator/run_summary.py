@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import MetricsHook
-from ctr_trainer.estimator.hooks.run_status_hook import ServiceStatus
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.train_and_evaluate import TrainResult
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.phases import PHASES, TITLES, TRAINING
+from ctr_trainer.system.measuring.clock import PHASES, TITLES, TRAINING, Clock
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ctr_trainer.system.files.path import PathLease
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.messages.errors import ServiceLost, UserError, diverged, reason
-from ctr_trainer.system.processes.background import Background
+from ctr_trainer.system.processes.waiting import Background
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS, _LOOK_SECONDS = 5.0, 0.05

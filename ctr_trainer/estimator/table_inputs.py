@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct, positions_of
-from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.store.worker_rows import RowStep, WorkerRows, times, weighed
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.embedding.worker.row_step import RowStep, times, weighed
 from ctr_trainer.features.spec import TableFeatures, TableLimits
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, SEQUENCE
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -69,8 +68,8 @@ class RowGradients:
 
         g = sum_k weighed(g_k) + l2 * l2_share * w;  g *= min(1, clip_norm / |g|)
 
-    over the rows w of all distinct keys in the step; `row_step.weighed` defines the weighing. |g| is the norm over all
-    rows of all tables in this worker's step; each worker clips its own step. `l2_share` is `WorkerRows.l2_shares`:
+    over the rows w of all distinct keys in the step; `worker_rows.weighed` defines the weighing. |g| is the norm over
+    all rows of all tables in this worker's step; each worker clips its own step. `l2_share` is `WorkerRows.l2_shares`:
     without it, a row that K workers use would decay K times as much as with one worker.
 
     Args:
@@ -89,7 +88,7 @@ class RowGradients:
 
         Args:
           batch: the same tables in the same order in each call.
-          weight: see `row_step.weighed`.
+          weight: see `worker_rows.weighed`.
         """
         self._batches.append((batch, weight))
 

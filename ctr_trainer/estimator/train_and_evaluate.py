@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
-from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 
 _AUC = "training_auc"
 _OPTIONAL = ("phases", "load", "evaluation_seconds", "stopped_early", "warm_start", "publication")

@@ -26,8 +26,8 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.export.saved_model import export_saved_model
-from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 
 
@@ -218,26 +218,18 @@ class TrainedModel:
         if checkpoint is None:
             raise model_directory.no_checkpoint(self.model_dir)
         self._of_this_model(checkpoint)
+        features = load_features(self.model_dir)
         return export_saved_model(
-            path,
-            self.model_fn,
-            self.params,
-            checkpoint,
-            load_features(self.model_dir),
-            serving_input_receiver_fn,
-            rows,
-            assets_extra,
+            path, self.model_fn, self.params, checkpoint, features, serving_input_receiver_fn, rows, assets_extra
         )
 
     def get_variable_names(self) -> list[str]:
         """Returns the names of the dense variables in the newest checkpoint, optimizer state included. A collective."""
-        return sorted(
-            program.variables_of(model_directory.required_checkpoint(self.model_dir)).get_variable_to_shape_map()
-        )
+        return sorted(self._variables().get_variable_to_shape_map())
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Returns the value of the dense variable `name` in the newest checkpoint, an array. A collective."""
-        return program.variables_of(model_directory.required_checkpoint(self.model_dir)).get_tensor(name)
+        return self._variables().get_tensor(name)
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """Returns the newest `Checkpoint` that is complete; None if there is none. A collective."""
@@ -253,6 +245,9 @@ class TrainedModel:
           UserError: there is no such checkpoint.
         """
         return model_directory.find_checkpoint(self.model_dir, which)
+
+    def _variables(self) -> Any:
+        return program.variables_of(model_directory.required_checkpoint(self.model_dir))
 
     @property
     def _model(self) -> ModelRecord:
@@ -270,9 +265,7 @@ class TrainedModel:
         return checkpoint
 
     @contextlib.contextmanager
-    def _graph(
-        self, mode: str, input_fn: Callable[..., Any], checkpoint: Checkpoint
-    ) -> Iterator[tuple[Feed, EstimatorSpec]]:
+    def _graph(self, mode: str, input_fn: Callable, checkpoint: Checkpoint) -> Iterator[tuple[Feed, EstimatorSpec]]:
         """Builds the graph of a mode, and restores the rows of a checkpoint into a store of their own. A collective.
 
         Args:

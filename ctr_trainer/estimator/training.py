@@ -15,12 +15,11 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.estimator.given_optimizer import with_train_op
+from ctr_trainer.estimator.inputs import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.open_store import in_fixed_order, open_store
-from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
-from ctr_trainer.estimator.program import call_input_fn, make_input
+from ctr_trainer.estimator.program import call_input_fn, make_input, with_train_op
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.graph_notes import run_length

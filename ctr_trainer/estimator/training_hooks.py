@@ -20,12 +20,11 @@ from ctr_trainer.estimator.hooks.log_hooks import (
     StepRateHook,
     SummaryHook,
 )
-from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook, RunStatusHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgressHook
-from ctr_trainer.estimator.hooks.run_status_hook import RunStatusHook, ServiceStatus
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook
@@ -33,8 +32,7 @@ from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.metrics.click_metrics import metric_name
-from ctr_trainer.metrics.line_sums import WorkerFigures
+from ctr_trainer.metrics.click_metrics import WorkerFigures, metric_name
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock

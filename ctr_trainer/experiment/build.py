@@ -16,16 +16,15 @@ from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.checks import way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.open_source import open_source
-from ctr_trainer.experiment.open_stream import open_stream
+from ctr_trainer.experiment.open_source import open_source, open_stream
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import WAIT
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import declared
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.stream.reader import StreamReader
 from ctr_trainer.stream.source import is_stream
 from ctr_trainer.system.files.paths import path_of

@@ -5,8 +5,8 @@ import os
 from ctr_trainer.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.schedule import check_plateau
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 
 # Where `estimator.checkpoint` keeps checkpoints; written out here, as that module imports TensorFlow.
@@ -41,7 +41,7 @@ def require_data(path: str, experiment: Experiment) -> None:
 
 def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or the settings of its reading are wrong, or a package is missing."""
-    from ctr_trainer.stream.opening import opener
+    from ctr_trainer.stream.reader import opener
     from ctr_trainer.stream.source import StreamAddress, is_stream
     from ctr_trainer.system.files.paths import path_of
 
@@ -62,7 +62,7 @@ def _require_stream(url: str, experiment: Experiment) -> None:
 
 def require_files(paths: str) -> None:
     """Raises UserError if one of several paths or patterns, separated by commas, leads to no file."""
-    from ctr_trainer.data.listing import list_files
+    from ctr_trainer.data.source import list_files
     from ctr_trainer.system.files.paths import path_of
 
     for name in paths.split(","):

@@ -19,7 +19,7 @@ from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.report.training_run import FLAGS_FILE
 from ctr_trainer.settings.by_flag import by_flag, replaced
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.stream.source import is_stream
 from ctr_trainer.system.files.paths import path_of
 

@@ -6,8 +6,8 @@ from ctr_trainer.experiment.recipes import RECIPES
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import Settings, setting
-from ctr_trainer.settings.stream_config import StreamConfig
 from ctr_trainer.settings.train_settings import TrainSettings
+from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.system.messages import log_lines
 
 

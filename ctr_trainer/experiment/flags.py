@@ -1,25 +1,93 @@
-"""Flags that are not settings of the library, in groups; and absl flags made of any `Settings`.
+"""Makes absl flags of `Settings`, and `Settings` of parsed flags; and the flags that are not settings of the library.
 
 The flags of a command that no other module uses are in the command's own module.
 """
 
-from ctr_trainer.experiment.define_flags import (
-    REMOVED,
-    Groups,
-    default_text,
-    define,
-    flags_of,
-    help_text,
-    parse,
-    parsed,
-    read,
-    shown,
-)
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.settings.by_flag import Flag
-from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
-from ctr_trainer.settings.trained_model import CheckpointFlags, ExportFlags, PredictFlags, SavedModelFlags
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
+from absl import flags as absl_flags
+
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.settings.by_flag import ALSO, Flag, replaced, sections
+from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.settings.setting import Settings
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.system.messages.errors import UserError
+
+S = TypeVar("S", bound=Settings)
+Groups = tuple[type[Settings], ...]
+_NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
+
+
+# What there is in place of flags that earlier versions had.
+_PARAMS, _ROW_PARAMS = "use --optimizer_params=", "use --embedding_optimizer_params="
+_SIMULATE = "`bench simulate` is removed; measure with `bench scaling`"
+REMOVED = {
+    "adam_beta1": f"{_PARAMS}beta1=NUMBER",
+    "adam_beta2": f"{_PARAMS}beta2=NUMBER",
+    "adam_epsilon": f"{_PARAMS}epsilon=NUMBER",
+    "dense_accumulator": f"{_PARAMS}initial_accumulator=NUMBER",
+    "ftrl_l1": f"{_PARAMS}ftrl_l1=NUMBER",
+    "ftrl_l2": f"{_PARAMS}ftrl_l2=NUMBER",
+    "momentum": f"{_PARAMS}momentum=NUMBER",
+    "embedding_beta1": f"{_ROW_PARAMS}beta1=NUMBER",
+    "embedding_beta2": f"{_ROW_PARAMS}beta2=NUMBER",
+    "embedding_epsilon": f"{_ROW_PARAMS}epsilon=NUMBER",
+    "embedding_ftrl_l1": f"{_ROW_PARAMS}l1=NUMBER",
+    "embedding_ftrl_l2": f"{_ROW_PARAMS}l2=NUMBER",
+    "embedding_momentum": f"{_ROW_PARAMS}momentum=NUMBER",
+    "embedding_weight_decay": f"{_ROW_PARAMS}weight_decay=NUMBER",
+    "initial_accumulator": "use --embedding_initial_accumulator",
+    "auc_window_steps": "the AUC in the log is of all steps since the process started",
+    "batch_delay_ms": "a batch takes the requests that wait already",
+    "best_direction": "in a program, EvalSpec(best_direction=...) sets it; the metrics of this package need none",
+    "cache_dir": "set the environment variable TMPDIR",
+    "cache_secs": "a cached row is used for 1 s",
+    "check": _SIMULATE,
+    "costs": _SIMULATE,
+    "data_cache": "TFRecords and CSV are converted to MODEL_DIR/data_cache; `convert` writes elsewhere",
+    "early_stopping_min_delta": "in a program, EvalSpec(early_stopping_min_delta=...) sets it",
+    "end_learning_rate": "in a program, Schedule(end=...) sets it",
+    "evaluations": "each run is evaluated 5 times",
+    "exit_with_stdin": "it is internal; a service ends at SIGTERM",
+    "file_cores": "it is internal",
+    "from": "use --input",
+    "full_checkpoint_every": "in a program, RunConfig(full_checkpoint_every=...) sets it",
+    "horovod_timeline": "use horovodrun --timeline-filename, with --dense_exchange=horovod",
+    "job_timeout": "a job of a benchmark ends after 1800 s",
+    "json": "use --format=json",
+    "log_ranks": "leave it out",
+    "log_secs": "in a program, RunConfig(log_secs=...) sets it",
+    "max_body_bytes": "a request may have 4 KiB per example of --max_examples",
+    "max_list_length": "a list of a request may have 1000 values",
+    "max_queue": "at most 4096 examples wait",
+    "max_values": "a request may have 128 values per example of --max_examples",
+    "most_workers": _SIMULATE,
+    "num_threads": "use --threads",
+    "path": "use --output",
+    "prepared_runs": "leave it out",
+    "publish_dense_secs": "each published epoch has its dense tower",
+    "raw_format": "use --format",
+    "refresh_secs": "a newer record is looked for every second",
+    "row_copies": "--strict_sync gives each worker its own copy; in a program, EmbeddingConfig(row_copies=...) sets it",
+    "rows_per_file": "an output file has 1,000,000 rows",
+    "rows_per_group": "a row group has 50,000 rows",
+    "scale": "write it behind each name, as --dense_params=resnet50/100",
+    "service": "use --embedding_service",
+    "slots_per_host": "have --host_discovery_script print NAME:SLOTS",
+    "split_seed": "use --seed",
+    "stall_warning": "a wait is logged after 60 s; in a program, distributed.init(stall_warning=...) sets it",
+    "standby": "workers are always kept ready",
+    "stop_secs": "use --grace_secs",
+    "sync_transport": "leave it out; a service that cannot share memory is sent its requests through the socket",
+    "synthetic_seed": "use --seed",
+    "token_fd": "use --token_file",
+    "trace_steps": "one step in 20 is traced; with fewer than 60 --steps, a third of them",
+    "worker_cores": _SIMULATE,
+}
 # What `train` takes, and a worker of a bench.
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # What a flagfile of an experiment may hold.
@@ -32,11 +100,9 @@ EXPERIMENT: Groups = (
     ExportFlags,
     PredictFlags,
 )
-
 # The flags of commands that use a trained model and read data, and of those that read none.
 OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
-
 __all__ = [
     "EXPERIMENT",
     "OF_DATA",
@@ -58,3 +124,147 @@ __all__ = [
     "read",
     "shown",
 ]
+
+
+def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
+    """Returns the flags of `Settings` classes by the title of their section; a flag is in the first that has it."""
+    found: dict[str, list[Flag]] = {}
+    seen: set[str] = set()
+    for title, flags in (section for group in groups for section in sections(group())):
+        found.setdefault(title, []).extend(flag for flag in flags if flag.name not in seen)
+        seen |= {flag.name for flag in flags}
+    return found
+
+
+def shown(command: types.ModuleType, is_full: bool) -> dict[str, list[Flag]]:
+    """Returns the flags that a command's help shows, by the title of their section.
+
+    These are the flags of its GROUPS; of a command with TAKES, those named there; of a command with MAIN, those named
+    there unless the full help is asked for.
+    """
+    names = getattr(command, "TAKES", None) or (None if is_full else getattr(command, "MAIN", None))
+    found = flags_of(command.GROUPS)
+    if names is None:
+        return found
+    chosen = {title: [flag for flag in flags if flag.name in names] for title, flags in found.items()}
+    return {title: flags for title, flags in chosen.items() if flags}
+
+
+def define(groups: Iterable[type[Settings]]) -> absl_flags.FlagValues:
+    """Returns absl FlagValues with the flags of the groups, by all of their names."""
+    values = absl_flags.FlagValues()
+    for title, flags in flags_of(groups).items():
+        for flag in flags:
+            _define(flag, title, values)
+    for other, name in ALSO.items():
+        if name in values:
+            absl_flags.DEFINE_alias(other, name, values)
+    return values
+
+
+def parse(values: absl_flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """Sets the flags from a command's name and its arguments; returns the arguments that are no flags.
+
+    Raises:
+      UserError: a flag of an earlier version was given; says what there is in its place.
+      absl.flags.Error: a flag is unknown or has a wrong value.
+    """
+    try:
+        return list(values(arguments))[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        name = error.flagname if error.flagname in REMOVED else error.flagname.removeprefix("no")
+        if name not in REMOVED:
+            raise
+        raise UserError(f"--{name} is removed: {REMOVED[name]}") from None
+
+
+def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, Any]:
+    """Returns the values of the groups' flags, by flag, from parsed FlagValues.
+
+    A flag that only some kinds of a setting have, as `--embedding_initial_accumulator`, is None unless it was given. So
+    `replaced` can refuse it for a kind that lacks it, whatever its value.
+
+    Raises:
+      UserError: a text does not have its flag's type.
+    """
+    found = (flag for flags in flags_of(groups).values() for flag in flags)
+    return {
+        flag.name: None
+        if flag.of_some_kinds and not values[flag.name].present
+        else _value(flag, values[flag.name].value)
+        for flag in found
+    }
+
+
+def read(group: type[S], values: absl_flags.FlagValues) -> S:
+    """Returns an instance of a group, from parsed FlagValues.
+
+    Raises:
+      UserError: a setting is refused, by the name of its flag.
+    """
+    return replaced(group(), parsed([group], values))
+
+
+def _value(flag: Flag, value: Any) -> Any:
+    if flag.kind in _NUMBERS:
+        kind, expected = _NUMBERS[flag.kind]
+        try:
+            return tuple(map(kind, value))
+        except ValueError:
+            raise UserError(f"--{flag.name}={','.join(value)}: expected {expected}, comma separated") from None
+    if flag.kind == tuple[str, ...]:
+        return tuple(part for text in value for part in text.split(",") if part)
+    if flag.kind == float | str:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
+    name = flag.name
+    default: Any = flag.default
+    common: dict[str, Any] = dict(help=help_text(flag), flag_values=values, module_name=title)
+    kinds = typing.get_args(flag.kind) or (flag.kind,)
+    if flag.kind in _NUMBERS:
+        absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
+    elif flag.kind == tuple[str, ...]:  # Adds up where the flag is given more than once.
+        absl_flags.DEFINE_multi_string(name, list(default), **common)
+    elif str in kinds:
+        absl_flags.DEFINE_string(name, None if default is None else str(default), **common)
+    elif bool in kinds:
+        absl_flags.DEFINE_bool(name, default, **common)
+    elif int in kinds:
+        absl_flags.DEFINE_integer(name, default, **common)
+    else:
+        absl_flags.DEFINE_float(name, default, **common)
+
+
+def help_text(flag: Flag) -> str:
+    """Returns the help of a flag: what it is, its example, the kinds that have it, its unit and its choices."""
+    setting = flag.setting
+    of = f"; only for {', '.join(setting.of)}" if setting.of else ""
+    parts = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in setting.example)
+    example = f"; example: {parts}"
+    unit = f" [{setting.unit}]" if setting.unit else ""
+    choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
+    return f"{setting.help}{example if setting.example else ''}{of}{unit}{choices}"
+
+
+def default_text(flag: Flag) -> str:
+    """Returns what the help says of a flag's default."""
+    if flag.defaults:
+        kinds: dict[Any, list[str]] = {}
+        for kind, value in flag.defaults.items():
+            kinds.setdefault(value, []).append(kind)
+        usual = max(kinds, key=lambda value: len(kinds[value]))
+        others = (f"{value:g} for {' and '.join(of)}" for value, of in kinds.items() if value != usual)
+        return f"{', '.join(others)}, else {usual:g}"
+    if flag.default in (None, "", ()):
+        return "none"
+    if isinstance(flag.default, tuple):
+        return ",".join(map(str, flag.default))
+    if isinstance(flag.default, bool):
+        return str(flag.default).lower()
+    return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)

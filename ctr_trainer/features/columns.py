@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.features.derived import DERIVED
+from ctr_trainer.features.times import DERIVED
 from ctr_trainer.system.messages.errors import UserError
 
 Statistics = Mapping[str, Mapping[str, Any]]  # Statistics that conversion computed, by feature name.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import child, reach
 

@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.layers.batch_norm import MovingMoments
 from ctr_trainer.layers.masks import Present
+from ctr_trainer.layers.normalization import MovingMoments
 
 tf1 = tf.compat.v1
 

@@ -5,11 +5,11 @@ import dataclasses
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import all_field_embeddings, flat, flat_inputs
-from ctr_trainer.layers.interacting import interacting
+from ctr_trainer.layers.interactions import interacting
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import tower
 
 
 @dataclasses.dataclass(frozen=True)

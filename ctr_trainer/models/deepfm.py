@@ -2,13 +2,13 @@
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.inputs import field_columns, flat_inputs
+from ctr_trainer.layers.interactions import fm
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import tower
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:

@@ -6,13 +6,11 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.gru import Packed, gru_of_packed
+from ctr_trainer.layers.gru import Packed, gru_of_packed, next_behaviour_loss
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.next_behaviour import next_behaviour_loss
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.histories import HistoryParams, histories
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import HistoryParams, histories, tower
 
 tf1 = tf.compat.v1
 

@@ -7,14 +7,13 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.attention_pooling import attention_pooling
-from ctr_trainer.layers.fm import fm
+from ctr_trainer.layers.attention import attention_pooling
 from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
+from ctr_trainer.layers.interactions import fm
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.histories import HistoryParams, histories
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import HistoryParams, histories, tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ import tensorflow as tf
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import field_embeddings
+from ctr_trainer.layers.interactions import pair_dots
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.pairs import pair_dots
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,7 @@ from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tasks import task_names
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import task_names, tower
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 

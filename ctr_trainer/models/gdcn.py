@@ -12,7 +12,7 @@ from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,11 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import EMBEDDING, Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.hstu import hstu_block
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.tokens import hstu_block
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.histories import History, HistoryParams, histories, require_divisor
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import History, HistoryParams, histories, require_divisor, tower
 
 tf1 = tf.compat.v1
 

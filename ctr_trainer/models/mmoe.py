@@ -8,8 +8,7 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.experts import experts, mixture
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.models.head import Labels, multi_head
-from ctr_trainer.models.tasks import TaskParams, task_logits, task_names
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import TaskParams, task_logits, task_names, tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.layers.gates import gated
 from ctr_trainer.layers.inputs import flat_inputs, named_embeddings
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.two_stream import gated
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import tower
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Params(ModelParams):
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(w h_n + b)`, `h_l = g_l([prior, e]) * layer_l(h_{l-1})`, `h_0 = e = g_0([domain, x]) * x`.
 
-    x is all features side by side, and each g a `two_stream.gated`, whose values are in (0, 2). The gates' contexts x
+    x is all features side by side, and each g a `gates.gated`, whose values are in (0, 2). The gates' contexts x
     and e get no gradient; domain and prior, the embeddings of the named features, do. Without names the gates read x
     and e alone.
 

@@ -8,11 +8,10 @@ import tensorflow as tf
 from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.extraction import extraction
+from ctr_trainer.layers.experts import extraction
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.models.head import Labels, multi_head
-from ctr_trainer.models.tasks import TaskParams, task_logits, task_names
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import TaskParams, task_logits, task_names, tower
 
 tf1 = tf.compat.v1
 

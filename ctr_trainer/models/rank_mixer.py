@@ -8,10 +8,10 @@ from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.rank_mixer import rank_mixer_block, tokens_of
+from ctr_trainer.layers.tokens import rank_mixer_block, tokens_of
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,12 +4,11 @@ import dataclasses
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.layers.attention import sampled_attention
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.sampled_attention import sampled_attention
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.histories import HistoryParams, histories
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.shared import HistoryParams, histories, tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,11 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.batch_ensemble import batch_ensemble
 from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.mlp import batch_ensemble, dense
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.streams import logit_of_mean, mean_of_losses
+from ctr_trainer.models.shared import logit_of_mean, mean_of_losses
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.ranks.communicator import Communicator
-from ctr_trainer.system.processes.watchdog import Watchdog
+from ctr_trainer.system.processes.waiting import Watchdog
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
-from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.graph_notes.notes import WeighedOptimizer, notes
 from ctr_trainer.ranks import agreement, last_words
 from ctr_trainer.ranks.agreement import Introduction, meeting
 from ctr_trainer.ranks.collectives import Collectives
@@ -26,7 +25,7 @@ from ctr_trainer.ranks.communicator import open_communicator
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.processes import hardware
-from ctr_trainer.system.processes.watchdog import Watchdog
+from ctr_trainer.system.processes.waiting import Watchdog
 
 _IDLE_CYCLE_MS = 20
 

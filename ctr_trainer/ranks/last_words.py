@@ -17,7 +17,7 @@ from ctr_trainer.ranks.notices import Notices, Placement, RollCall
 from ctr_trainer.ranks.stop_signals import StopSignals, Terminated
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import StoppedInOrder, end_of, reason
-from ctr_trainer.system.processes.background import call_within as within
+from ctr_trainer.system.processes.waiting import call_within as within
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM, _SAID = "last_words", "said"
@@ -73,8 +73,7 @@ class LastWords:
             self._say_of_signal, self._warn_of_launcher, self._roll_call.is_one_lost, is_ignored_after=self._size > 1
         )
         self._forget()
-        self._lock = threading.RLock()
-        self.model_dir = ""
+        self._lock, self.model_dir = threading.RLock(), ""
         self.resume_text: Callable[[], str] | None = None
 
     def sign(self, secret: str) -> None:
@@ -269,7 +268,7 @@ class LastWords:
                 self._say_once(lambda: self._with_resume_text(self._roll_call.lost() or self._stopped(number, late)))
 
     def _stopped(self, number: int, late: str) -> str:
-        how = f"stopped by {name_of(number)}"
+        how = f"stopped by {stop_signals.name_of(number)}"
         if late:
             return f"{how}; {late}"
         if self._size == 1 or number == signal.SIGINT:
@@ -289,11 +288,6 @@ class LastWords:
 def of_this_process() -> LastWords:
     """Returns the `LastWords` of this process, with rank and size from the environment of `horovodrun`."""
     return LastWords(Notices.of_this_job(), Placement.of_this_process())
-
-
-def name_of(number: int) -> str:
-    """Returns the name of a signal for messages, such as `Ctrl-C`."""
-    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def _place(error: BaseException) -> str:

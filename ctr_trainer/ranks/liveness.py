@@ -8,8 +8,7 @@ import struct
 import threading
 import time
 
-from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES, Clock
 
 DIRECTORY = ".ranks"
 # int64 step, float64 start of the phase, 16 bytes phase | float64 time of the heartbeat | 64 bytes host.
@@ -30,7 +29,7 @@ class Beat:
     Attributes:
       rank: the rank.
       step: its current global step.
-      phase: its current phase, one of `phases.PHASES`.
+      phase: its current phase, one of `clock.PHASES`.
       since: start of the phase, in seconds since 1970, by its host's clock.
       alive: time of the heartbeat, in seconds since 1970, by its host's clock.
       host: name of its host.

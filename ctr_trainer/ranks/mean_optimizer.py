@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.graph_notes.batch_weight import share_of
-from ctr_trainer.graph_notes.notes import BatchWeight
+from ctr_trainer.graph_notes.notes import BatchWeight, share_of
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.dense_exchange import Exchange, from_first_of_host, sum_of_ranks, to_first_of_host
 

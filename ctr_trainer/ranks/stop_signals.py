@@ -164,3 +164,8 @@ class StopSignals:
             time.sleep(seconds)
         finally:
             os._exit(128 + number)
+
+
+def name_of(number: int) -> str:
+    """Returns the name of a signal for messages, such as `Ctrl-C`."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.system.processes.watchdog import Watchdog
+from ctr_trainer.system.processes.waiting import Watchdog
 
 _PERIOD_SECONDS, _SETTLE_SECONDS = 1.0, 0.7
 # The largest number of requests of all ranks per second to the server of the notices.

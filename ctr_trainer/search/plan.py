@@ -14,8 +14,8 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.size_rules import Facts, choices
 from ctr_trainer.search.space import Space
 from ctr_trainer.settings.by_flag import alike, by_flag, changed, replaced
-from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (Experiment, EvaluationConfig, MetricsConfig)

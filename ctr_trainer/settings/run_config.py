@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)

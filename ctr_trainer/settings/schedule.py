@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.setting import Settings, declared, setting
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 
 # Those whose length is the run's where `decay_steps` is 0.

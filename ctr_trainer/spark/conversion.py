@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.convert import bad_rows_of, new_data_set, refuse_inputs, result_of
-from ctr_trainer.data.dataset import FILE
-from ctr_trainer.data.listing import Input, SourceFile, list_files
+from ctr_trainer.data.dataset import FILE, Split
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.split import Split
+from ctr_trainer.data.source import Input, SourceFile, list_files
 from ctr_trainer.data.typed import check, uses
 from ctr_trainer.data.writer import info_of
 from ctr_trainer.features.spec import FeatureSpec

@@ -15,8 +15,8 @@ from ctr_trainer.data import parquet, tfrecord, typed
 from ctr_trainer.data.blocks import BadRow, BadRowSink, Block, Chunk, FoundBadRows, TooManyBadRows
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encoded_blocks import encoded
-from ctr_trainer.data.listing import SourceFile
 from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.statistics import DistinctSketch, Statistics
 from ctr_trainer.data.typed import Use
 from ctr_trainer.data.writer import DatasetWriter

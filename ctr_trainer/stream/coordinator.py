@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ctr_trainer.settings.stream_config import StreamConfig
+from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.stream.figures import Figures
 from ctr_trainer.stream.messages import rows_in
 from ctr_trainer.stream.plan import Directive, Report, StreamPosition, Window

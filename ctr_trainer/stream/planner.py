@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ctr_trainer.settings.stream_config import StreamConfig, seconds_of
+from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
 from ctr_trainer.stream.figures import Figures
 from ctr_trainer.stream.plan import StreamPosition, Window, next_window, resumed, share_out
 from ctr_trainer.stream.source import Range, StreamSource, Unavailable

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.stream.source import DeadLetters, Message, Range, StreamAddress, Unavailable, cut_text, lost_text
 from ctr_trainer.system.messages.errors import UserError
 

@@ -7,8 +7,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.bench import accumulation, worker
 from ctr_trainer.bench.accumulation import AccumulationSetting
-from ctr_trainer.bench.flags import BenchFlags
-from ctr_trainer.bench.job_flags import job_flags
+from ctr_trainer.bench.job_flags import BenchFlags, job_flags
 from ctr_trainer.bench.report import Figure
 from ctr_trainer.commands import bench
 from ctr_trainer.estimator.optimize import TrainOp

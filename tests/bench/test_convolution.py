@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.bench import models, reference_networks, workload
+from ctr_trainer.bench import models, reference_networks, worker
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.system.messages.errors import UserError
@@ -15,7 +15,7 @@ RESNET50_PARAMETERS, RESNET50_PRODUCTS = 25.6e6, 4.1e9
 
 def _features(examples):
     rng = np.random.default_rng(1)
-    shapes = {"embedding": (examples, workload.FIELDS, workload.DIM), "dense": (examples, workload.DENSE)}
+    shapes = {"embedding": (examples, worker.FIELDS, worker.DIM), "dense": (examples, worker.DENSE)}
     features = {name: tf.constant(rng.standard_normal(shape), tf.float32) for name, shape in shapes.items()}
     return {**features, "weight": tf.ones([examples])}
 
@@ -31,7 +31,7 @@ def test_its_parameters_are_those_that_are_counted_and_the_last_layers(channels)
     with tf.Graph().as_default():
         _build(channels)
         variables = tf1.trainable_variables()
-    last = 2 * channels + workload.DENSE + 1
+    last = 2 * channels + worker.DENSE + 1
     assert (
         sum(variable.shape.num_elements() for variable in variables) == reference_networks.parameters(channels) + last
     )

@@ -7,7 +7,7 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.bench import settings
-from ctr_trainer.bench.flags import AccumulationFlags, BenchFlags
+from ctr_trainer.bench.job_flags import AccumulationFlags, BenchFlags
 from ctr_trainer.commands import bench
 from ctr_trainer.experiment import flags
 

@@ -11,7 +11,7 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.bench import models, namespaces, network, network_columns, network_job, reference_networks, scaling
-from ctr_trainer.bench.flags import NetworkFlags
+from ctr_trainer.bench.job_flags import NetworkFlags
 from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob

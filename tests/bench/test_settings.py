@@ -6,8 +6,7 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.bench import settings
-from ctr_trainer.bench.flags import BenchFlags
-from ctr_trainer.bench.job_flags import equal_examples, job_flags, with_data
+from ctr_trainer.bench.job_flags import BenchFlags, equal_examples, job_flags, with_data
 from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
 from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.experiment import Experiment

@@ -11,7 +11,7 @@ from ctr_trainer.experiment import data_recipe, flags, size_rules
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.size_rules import Choice, Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from tests import small
 from tests.parallel import launch
 

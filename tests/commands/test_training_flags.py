@@ -13,9 +13,9 @@ from ctr_trainer.experiment.build import make_train_op, reader, steps_exchange
 from ctr_trainer.experiment.checks import check_training, way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import dense_exchange, distributed
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.optimizers import Adagrad, AdamW, Ftrl, Lamb, Momentum
 from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 

@@ -2,7 +2,7 @@ import pytest
 
 from ctr_trainer.estimator import EmbeddingConfig, RunConfig
 from ctr_trainer.estimator.advice import Circumstances, advise
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.processes import hardware
 
 

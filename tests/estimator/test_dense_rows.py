@@ -10,8 +10,8 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, TrainSpec, train_and_evaluate
 from ctr_trainer.estimator.open_rows import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.setting import SettingError
+from ctr_trainer.settings.training_configs import PublishConfig
 from tests import published, small
 from tests.constant import CONSTANT
 from tests.estimator import deepfm

@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.worker.row_step import RowStep
+from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from ctr_trainer.estimator.given_reader import GivenReader
+from ctr_trainer.estimator.inputs import GivenReader
 from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.system.measuring import latency
 

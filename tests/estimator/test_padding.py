@@ -4,9 +4,8 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
-from ctr_trainer.estimator.padding import PaddedInput, padded, refuse_unweighed
-from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
-from ctr_trainer.graph_notes.notes import BatchWeight, notes
+from ctr_trainer.estimator.inputs import PaddedInput, padded, refuse_unweighed
+from ctr_trainer.graph_notes.notes import BatchWeight, WeighedOptimizer, notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 

@@ -9,8 +9,8 @@ import pytest
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.report.tables import format_phases
-from ctr_trainer.system.measuring.phases import PHASES, TRAINING
+from ctr_trainer.report.comparison import format_phases
+from ctr_trainer.system.measuring.clock import PHASES, TRAINING
 from tests import small
 from tests.constant import CONSTANT
 from tests.estimator import deepfm

@@ -12,7 +12,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.serving.publication import records
-from ctr_trainer.settings.publish_config import PublishConfig
+from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import published, small
 from tests.estimator import deepfm

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore, TableRows
+from ctr_trainer.embedding.store.worker_rows import RowStep, weighed
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.embedding.worker.row_step import RowStep, weighed
 from ctr_trainer.estimator.table_inputs import RowGradients, TableGradients
 from ctr_trainer.settings.optimizers import RowAdagrad
 

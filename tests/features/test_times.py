@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.features.derived import LOG_SQUARED, WEEKEND, derived, graph_derived
-from ctr_trainer.features.times import HOUR, WEEKDAY, seconds
+from ctr_trainer.features.times import HOUR, LOG_SQUARED, WEEKDAY, WEEKEND, derived, graph_derived, seconds
 
 UTC = datetime.timezone.utc
 GOOD = {

@@ -10,14 +10,13 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines, SummaryHook
+from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EverySteps
-from ctr_trainer.estimator.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
-from ctr_trainer.metrics.click_metrics import metric_name
-from ctr_trainer.metrics.line_sums import Line, WorkerFigures
+from ctr_trainer.metrics.click_metrics import Line, WorkerFigures, metric_name
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import hooks as package
 from ctr_trainer.estimator.hooks.step_hook import Order, in_order
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES
 
 tf1 = tf.compat.v1
 

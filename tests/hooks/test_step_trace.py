@@ -17,8 +17,7 @@ from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.models.head import cross_entropy
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring import clock as clocks
-from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.phases import STEP_TITLES
+from ctr_trainer.system.measuring.clock import STEP_TITLES, Clock
 
 tf1 = tf.compat.v1
 BEGAN = 1_700_000_000.0

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgressHook
-from ctr_trainer.metrics.line_sums import Line
+from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.system.measuring.clock import Clock
 from tests import small
 from tests.hooks.test_hooks import _run

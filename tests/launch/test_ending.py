@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from ctr_trainer.launch.backoff import Patience
 from ctr_trainer.launch.output import Ending, Kind, Output
 from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
+from ctr_trainer.launch.supervisor import Patience
 from ctr_trainer.ranks.last_words import LastWords
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.messages import log_lines

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from ctr_trainer.launch.backoff import LeftOut
 from ctr_trainer.launch.hosts import Host, filled, host_of, open_hosts, parse_lines
-from ctr_trainer.settings.launch import LaunchFlags
+from ctr_trainer.launch.supervisor import LeftOut
+from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError
 from tests.parallel import launch
 

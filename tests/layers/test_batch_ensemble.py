@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.layers.batch_ensemble import batch_ensemble
+from ctr_trainer.layers.mlp import batch_ensemble
 from tests.layers.graph import run
 
 tf1 = tf.compat.v1

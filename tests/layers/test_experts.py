@@ -5,10 +5,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.layers.experts import experts, mixture
-from ctr_trainer.layers.extraction import extraction
+from ctr_trainer.layers.experts import experts, extraction, mixture, towers
 from ctr_trainer.layers.mlp import mlp
-from ctr_trainer.layers.towers import towers
 from tests.layers.graph import run
 
 NETWORK = functools.partial(mlp, hidden_units=(5,))

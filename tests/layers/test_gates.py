@@ -5,10 +5,8 @@ import pytest
 import tensorflow as tf
 from scipy.special import expit
 
-from ctr_trainer.layers.layer_norm import layer_norm
-from ctr_trainer.layers.mask_block import mask_block
-from ctr_trainer.layers.senet import senet
-from ctr_trainer.layers.two_stream import fusion, gated
+from ctr_trainer.layers.gates import fusion, gated, mask_block, senet
+from ctr_trainer.layers.normalization import layer_norm
 from tests.layers.run import assert_equal, run, vectors
 
 

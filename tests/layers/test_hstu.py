@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.layers.hstu import hstu_block
+from ctr_trainer.layers.tokens import hstu_block
 from tests.layers.graph import run
 
 tf1 = tf.compat.v1

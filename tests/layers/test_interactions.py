@@ -5,14 +5,9 @@ import pytest
 import tensorflow as tf
 from scipy.special import softmax
 
-from ctr_trainer.layers.bilinear import bilinear
-from ctr_trainer.layers.cin import cin, outer
-from ctr_trainer.layers.cross import cross, gated_cross, masked_cross
-from ctr_trainer.layers.factorized import factorized_interaction
-from ctr_trainer.layers.ffm import ffm
-from ctr_trainer.layers.interacting import interacting
-from ctr_trainer.layers.pairs import pair_dots, pair_products
-from ctr_trainer.layers.qnn import quadratic
+from ctr_trainer.layers.cross import cin, cross, gated_cross, masked_cross, outer
+from ctr_trainer.layers.gates import factorized_interaction, quadratic
+from ctr_trainer.layers.interactions import bilinear, ffm, interacting, pair_dots, pair_products
 from tests.layers.run import assert_equal, run, vectors
 
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.layers.fm import fm
+from ctr_trainer.layers.interactions import fm
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense, mlp
 from ctr_trainer.layers.weights import glorot

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
-from ctr_trainer.layers.fm import fm
+from ctr_trainer.layers.interactions import fm
 from tests.layers.run import vectors
 
 tf1 = tf.compat.v1

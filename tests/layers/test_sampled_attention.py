@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.layers import sampled_attention as module
-from ctr_trainer.layers.sampled_attention import sampled_attention
+from ctr_trainer.layers import attention as module
+from ctr_trainer.layers.attention import sampled_attention
 from tests.layers.graph import run
 
 RNG = np.random.default_rng(1)

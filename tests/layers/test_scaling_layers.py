@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from ctr_trainer.layers.rank_mixer import rank_mixer_block, tokens_of
-from ctr_trainer.layers.wukong import wukong_layer
+from ctr_trainer.layers.tokens import rank_mixer_block, tokens_of, wukong_layer
 from tests.layers.run import run, vectors
 
 X = vectors(3, 5, 4)

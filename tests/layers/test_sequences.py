@@ -5,13 +5,11 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.layers.attention_pooling import ACTIVATIONS, attention_pooling
-from ctr_trainer.layers.batch_norm import batch_statistics
+from ctr_trainer.layers.attention import ACTIVATIONS, attention_pooling, self_attention, transformer_block
 from ctr_trainer.layers.dice import dice, prelu
-from ctr_trainer.layers.gru import Packed, gru
+from ctr_trainer.layers.gru import Packed, gru, next_behaviour_loss
 from ctr_trainer.layers.masks import Present, masked_mean, masked_softmax
-from ctr_trainer.layers.next_behaviour import next_behaviour_loss
-from ctr_trainer.layers.transformer import self_attention, transformer_block
+from ctr_trainer.layers.normalization import batch_statistics
 from tests.layers.graph import check_gradients, run
 
 tf1 = tf.compat.v1

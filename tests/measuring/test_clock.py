@@ -3,8 +3,7 @@ import types
 import pytest
 
 from ctr_trainer.system.measuring import clock as clocks
-from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES, Clock
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The table of phases, and where its names come out."""
 
 from ctr_trainer.estimator.hooks.step_trace_hook import PURPOSES
-from ctr_trainer.system.measuring.phases import PHASES, STEP_TITLES, TABLE, operation
+from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, operation
 
 
 def test_no_name_stands_for_two_phases():

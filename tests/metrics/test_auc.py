@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 
 from ctr_trainer.metrics import auc
 from ctr_trainer.metrics.auc import AUC
-from ctr_trainer.metrics.grouped_auc import grouped_auc
+from ctr_trainer.metrics.evaluation_metrics import grouped_auc
 
 
 def _auc(logits, labels, weights=None):

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.metrics import line_sums
-from ctr_trainer.metrics.click_metrics import ClickMetrics
-from ctr_trainer.metrics.line_sums import WorkerFigures
+from ctr_trainer.metrics import click_metrics
+from ctr_trainer.metrics.click_metrics import ClickMetrics, WorkerFigures
 
 
 def _metrics(seed, n=20_000):
@@ -22,10 +21,10 @@ def test_the_sum_of_two_workers_is_the_line_of_all_their_examples_by_label():
         for part, other in zip(whole[label].parts.values(), _metrics(first).parts.values(), strict=True):
             part.state[:] += other.state
     sums = [
-        line_sums.pack(metrics, loss, weight, WorkerFigures(steps_per_sec=60.0, examples_per_sec=100.0))
+        click_metrics.pack(metrics, loss, weight, WorkerFigures(steps_per_sec=60.0, examples_per_sec=100.0))
         for metrics, loss, weight in zip(workers, (0.5, 0.2), (30, 10), strict=True)
     ]
-    line = line_sums.unpack(sum(sums), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1))
+    line = click_metrics.unpack(sum(sums), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1))
     for label, metrics in whole.items():
         for name, value in metrics.results().items():
             assert line.values[f"{name}/{label}"] == pytest.approx(value, abs=1e-5 if name == "auc" else 1e-12)
@@ -44,7 +43,7 @@ def test_a_worker_of_padding_alone_adds_nothing():
     some, none = _metrics(3), ClickMetrics()
     none.update(np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros(4, np.float32))
     own = WorkerFigures(steps_per_sec=1.0, examples_per_sec=8.0)
-    sums = line_sums.pack({"": some}, 0.5, 8.0, own) + line_sums.pack({"": none}, 0.1, 0.0, own)
-    line = line_sums.unpack(sums, [""], 1, "2 workers", own)
+    sums = click_metrics.pack({"": some}, 0.5, 8.0, own) + click_metrics.pack({"": none}, 0.1, 0.0, own)
+    line = click_metrics.unpack(sums, [""], 1, "2 workers", own)
     assert line.values["loss"] == pytest.approx(0.5)
     assert line.values["prob_mean"] == pytest.approx(some.results()["prob_mean"])

@@ -11,7 +11,7 @@ from ctr_trainer.serving.scoring import served_model
 from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.request_forms import of_candidates
 from ctr_trainer.serving.scoring.tower import Tower
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreLimits
 from tests import golden
 from tests.models import every
 from tests.models.test_models import _raw_values

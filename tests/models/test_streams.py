@@ -7,7 +7,7 @@ import tensorflow as tf
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.streams import logit_of_mean, mean_of_losses, self_distillation, tri_bce
+from ctr_trainer.models.shared import logit_of_mean, mean_of_losses, self_distillation, tri_bce
 from tests.layers.graph import run
 
 LOGITS = np.float32([[0.5], [-1.0], [0.2]])

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.estimator.hooks.log_hooks import FILE
-from ctr_trainer.system.measuring.phases import PHASES, TRAINING
+from ctr_trainer.system.measuring.clock import PHASES, TRAINING
 from tests import small
 from tests.parallel import launch
 

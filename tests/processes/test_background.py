@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes.background import Background
+from ctr_trainer.system.processes.waiting import Background
 
 
 def test_a_task_runs_beside_and_the_next_waits_for_it():

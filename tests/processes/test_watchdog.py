@@ -7,8 +7,8 @@ import time
 import pytest
 
 from ctr_trainer.system.messages.errors import Lost, UserError
-from ctr_trainer.system.processes import watchdog as watchdogs
-from ctr_trainer.system.processes.watchdog import Watchdog
+from ctr_trainer.system.processes import waiting as watchdogs
+from ctr_trainer.system.processes.waiting import Watchdog
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_end_is_named_too_and_an_explanation_that_fails_does_not_stop_it(dog
 _WAITING = """
 import os, sys, time
 from ctr_trainer.ranks import liveness
-from ctr_trainer.system.processes.watchdog import Watchdog
+from ctr_trainer.system.processes.waiting import Watchdog
 
 model_dir, full_pipe = sys.argv[1], len(sys.argv) > 2
 dog = Watchdog("rank 0", timeout=0.5, period=0.1, warning=0.2)

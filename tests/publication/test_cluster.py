@@ -17,7 +17,7 @@ from ctr_trainer.serving.publication.delivery import Delivery
 from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.serving.publication.reading import RowsAhead, RowsLost
 from ctr_trainer.serving.publication.spool import NeedsBase, read_status
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 from tests import redis_cluster
 from tests.publication.published import Published, tower_of

@@ -13,7 +13,7 @@ from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.delivery import DeliverySupervisor
 from ctr_trainer.serving.publication.publisher import Publisher
 from ctr_trainer.serving.publication.spool import DeliveryStatus, Spool, write_status
-from ctr_trainer.settings.publish_config import PublishConfig
+from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import published
 

@@ -2,8 +2,8 @@ import logging
 import os
 
 from ctr_trainer.ranks import distributed
-from ctr_trainer.system.processes import watchdog as watchdogs
-from ctr_trainer.system.processes.watchdog import Watchdog
+from ctr_trainer.system.processes import waiting as watchdogs
+from ctr_trainer.system.processes.waiting import Watchdog
 
 
 def test_rank_0_may_work_for_as_long_as_it_advances_and_no_longer(monkeypatch, caplog):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ctr_trainer.ranks.stopping import Stopping
-from ctr_trainer.system.processes.watchdog import Watchdog
+from ctr_trainer.system.processes.waiting import Watchdog
 from tests.metrics.ranks import Ranks
 
 LAST = 400

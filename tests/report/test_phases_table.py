@@ -1,6 +1,6 @@
 """The phases of a step as text."""
 
-from ctr_trainer.report.tables import format_phases
+from ctr_trainer.report.comparison import format_phases
 
 PHASES = {
     "step_seconds": 0.010,

@@ -8,7 +8,7 @@ import pytest
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.serving.scoring.server import ScoreServer
-from ctr_trainer.settings.servers import ScoreFlags, ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreFlags, ScoreLimits
 from tests.scoring import trained
 
 _SECONDS = 60

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.serving.scoring import answers
-from ctr_trainer.serving.scoring.refusals import PredictionFailed
+from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
 
 
 def test_an_answer_of_numbers_gives_each_float32_back_and_refuses_what_is_not_finite():

@@ -9,8 +9,8 @@ import tensorflow as tf
 from pyarrow import flight
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from ctr_trainer.serving.scoring import answers, ranking
-from ctr_trainer.serving.scoring.refusals import PredictionFailed
+from ctr_trainer.serving.scoring import answers, request_forms
+from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running
 
@@ -50,8 +50,8 @@ def test_candidates_get_the_scores_of_the_expanded_rows_over_http_and_flight(ser
     _, answer, _ = client.predict(instances=_expanded(context, candidates))
     expected = _probabilities(answer)
     assert expected.std() > 0.01
-    looked_up, look_up = [], ranking.look_up
-    monkeypatch.setattr(ranking, "look_up", lambda *args: looked_up.append(args[3:5]) or look_up(*args))
+    looked_up, look_up = [], request_forms.look_up
+    monkeypatch.setattr(request_forms, "look_up", lambda *args: looked_up.append(args[3:5]) or look_up(*args))
     status, answer, headers = client.predict(context=context, candidates=candidates)
     assert status == 200, answer
     np.testing.assert_allclose(_probabilities(answer), expected, atol=1e-6, rtol=0)

@@ -15,7 +15,7 @@ from ctr_trainer.serving.publication.cluster_target import ClusterTarget
 from ctr_trainer.serving.publication.delivery import Delivery, deliver
 from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.serving.publication.spool import read_status
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published
 from tests.scoring import trained

@@ -17,10 +17,17 @@ from ctr_trainer.serving.scoring import http_server
 from ctr_trainer.serving.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.serving.scoring.batcher import Batcher
 from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import NUMBER, TEXTS, RawFeature, RawInputs
-from ctr_trainer.serving.scoring.refusals import QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.serving.scoring.raw_inputs import (
+    NUMBER,
+    TEXTS,
+    QueueFull,
+    RawFeature,
+    RawInputs,
+    RequestRefused,
+    TookTooLong,
+)
 from ctr_trainer.serving.scoring.served_model import Freshness, Scored
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
 

@@ -14,7 +14,7 @@ from pyarrow import flight
 from ctr_trainer.estimator import publishing
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until

@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.served_model import RecordRefused, ServedModel
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 
 

@@ -9,7 +9,7 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.search import space
 from ctr_trainer.search.plan import GROUPS, TrialPlan, TrialPlans, found_flags
 from ctr_trainer.settings.by_flag import replaced
-from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
 
 NOTHING = space.Space(())

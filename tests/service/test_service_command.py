@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.estimator.hooks.run_status_hook import ServiceStatus
+from ctr_trainer.estimator.hooks.measuring_hooks import ServiceStatus
 from ctr_trainer.system.messages import errors
 from tests.service.conftest import CONFIG, TOKEN, ones
 

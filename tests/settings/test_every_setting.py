@@ -11,9 +11,9 @@ from ctr_trainer.bench.worker import WorkerFlags
 from ctr_trainer.commands import bench, convert, launch, report, serve, service
 from ctr_trainer.experiment import flags
 from ctr_trainer.settings.by_flag import by_flag, changed, replaced
-from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, spelled_flag
+from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = [

@@ -10,9 +10,8 @@ import threading
 
 import pytest
 
-from ctr_trainer.settings.publish_config import RedisFiles
-from ctr_trainer.settings.stream_config import StreamConfig
-from ctr_trainer.stream.opening import dead_letters, opener
+from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
+from ctr_trainer.stream.reader import dead_letters, opener
 from ctr_trainer.stream.source import StreamAddress, Unavailable
 from ctr_trainer.system.messages.errors import UserError
 from tests import certificates

@@ -11,15 +11,12 @@ import numpy as np
 import pytest
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.settings.publish_config import RedisFiles
-from ctr_trainer.settings.stream_config import StreamConfig
-from ctr_trainer.stream import metrics
+from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.stream.coordinator import Coordinator
-from ctr_trainer.stream.figures import Figures
+from ctr_trainer.stream.figures import Figures, serve
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
-from ctr_trainer.stream.opening import FileDeadLetters, NoDeadLetters, opener
 from ctr_trainer.stream.plan import Report, StreamPosition, Window
-from ctr_trainer.stream.reader import StreamReader
+from ctr_trainer.stream.reader import FileDeadLetters, NoDeadLetters, StreamReader, opener
 from ctr_trainer.stream.source import Range, StreamAddress
 from ctr_trainer.system.messages.errors import UserError
 from tests.stream import brokers
@@ -269,7 +266,7 @@ def test_prometheus_reads_the_figures_of_a_stream():
     figures.add(window)
     figures.begin(window)
     figures.lag_records = 7
-    port, end = metrics.serve(figures, 0)
+    port, end = serve(figures, 0)
     try:
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
     finally:

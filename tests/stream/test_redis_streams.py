@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from ctr_trainer.settings.publish_config import RedisFiles
-from ctr_trainer.settings.stream_config import StreamConfig
-from ctr_trainer.stream.opening import dead_letters, opener
+from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.stream.plan import StreamPosition
+from ctr_trainer.stream.reader import dead_letters, opener
 from ctr_trainer.stream.source import StreamAddress
 from ctr_trainer.system.processes.child import ended_with_parent
 from tests import redis_cluster

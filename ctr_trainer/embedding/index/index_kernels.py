@@ -19,8 +19,7 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.cpu_prefetch import prefetch
-from ctr_trainer.embedding.index.key_kernels import KEYS, Int, mix
+from ctr_trainer.embedding.index.key_kernels import KEYS, Int, mix, prefetch
 
 SLOTS = types.Array(types.int64, 1, "C", readonly=True)
 BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)

@@ -12,7 +12,6 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch
 from ctr_trainer.embedding.index.index_kernels import (
     BUCKETS,
     BUCKETS_OUT,
@@ -27,7 +26,7 @@ from ctr_trainer.embedding.index.index_kernels import (
     mask_of,
     probe,
 )
-from ctr_trainer.embedding.index.key_kernels import KEYS, Int, mix
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, mix, prefetch
 
 # Empty buckets before the first one to move that are enough, and how many buckets are searched for them.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20

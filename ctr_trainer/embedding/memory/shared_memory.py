@@ -10,8 +10,7 @@ import uuid
 import numpy as np
 import numpy.typing as npt
 
-from ctr_trainer.embedding.memory.growable_array import GrowableArray, row_bytes
-from ctr_trainer.embedding.memory.row_lock import RowLock
+from ctr_trainer.embedding.memory.growable_array import GrowableArray, RowLock, row_bytes
 from ctr_trainer.system.messages.errors import UserError
 
 _PREFIX = "ctr_trainer"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.failures import Held, Silence, first_line, meanings
+from ctr_trainer.embedding.service.guard import Held, Silence, first_line, meanings
 from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.row_requests import INLINE, InlineColumns, SharedColumns, shared_or_inline
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback

@@ -28,7 +28,7 @@ from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.row_watchers import Taking
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.publish_config import DTYPES
+from ctr_trainer.settings.training_configs import DTYPES
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
@@ -160,7 +160,7 @@ def value_bytes(config: TableConfig, dtype: str) -> int:
 
     Args:
       config: the table's `TableConfig`.
-      dtype: one of `publish_config.DTYPES`.
+      dtype: one of `training_configs.DTYPES`.
 
     Raises:
       UserError: there is no such dtype.
@@ -174,7 +174,7 @@ def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.nd
     Args:
       rows: float32[n, at least weights], finite; their first `config.weights` columns are the weights.
       config: the table's `TableConfig`.
-      dtype: one of `publish_config.DTYPES`.
+      dtype: one of `training_configs.DTYPES`.
       epoch: epoch of the publication, a uint32.
 
     Returns:

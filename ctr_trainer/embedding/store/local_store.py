@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec

@@ -8,8 +8,8 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch, prefetch_row
 from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_kernels import AHEAD, prefetch, prefetch_row
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT

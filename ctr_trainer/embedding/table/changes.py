@@ -5,8 +5,8 @@ from typing import Protocol
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
-from ctr_trainer.embedding.table.bits import Bits
 from ctr_trainer.embedding.table.row_limits import RowLimits
+from ctr_trainer.embedding.table.row_space import Bits
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 # Of a block, which is copied in one hold of the table's lock: a thread that has to wait for a core may hold it.

@@ -11,9 +11,8 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch_row
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, mix, prefetch_row
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
 # Rows as they lie in a message, not aligned: copying them to an aligned place would cost as much as adding them.

@@ -4,12 +4,11 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, mix, prefetch
 from ctr_trainer.embedding.memory.growable_array import TableMemory
-from ctr_trainer.embedding.table.bits import Bits
+from ctr_trainer.embedding.table.row_space import Bits
 
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
 _SCORES = types.Array(types.uint64, 1, "C")

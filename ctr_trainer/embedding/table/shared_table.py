@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
-from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.table.row_space import RowSpace, SharedRowSpace
 from ctr_trainer.embedding.table.table import Table

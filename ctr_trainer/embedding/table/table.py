@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index, Resting
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory, as_float32, as_int64
-from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
 from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace

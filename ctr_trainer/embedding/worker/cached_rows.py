@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory
-from ctr_trainer.embedding.memory.row_lock import RowLock
+from ctr_trainer.embedding.memory.growable_array import GrowableArray, RowLock, TableMemory
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import frequency_kernels, kept_row_kernels
+from ctr_trainer.embedding.worker import kept_row_kernels, merging
 from ctr_trainer.embedding.worker.kept_rows import KeptMessage, KeptRows
 from ctr_trainer.embedding.worker.merging import Shares
 
@@ -48,7 +47,7 @@ class RowFrequency:
 
     def step(self, slots: np.ndarray) -> None:
         """Counts a step of the rows at `slots`, int64[U], C-contiguous; -1 is skipped."""
-        frequency_kernels.count_step(self._steps.array, slots)
+        merging.count_step(self._steps.array, slots)
         self._numbers[_NOW] += 1
 
     def begin_window(self) -> None:
@@ -65,7 +64,7 @@ class RowFrequency:
         """
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
         now, _, began = (int(number) for number in self._numbers)
-        frequency_kernels.take_rates(
+        merging.take_rates(
             self._steps.array, self._met.array, self._since.array, slots, now, began, _HALVED_STEPS, rates, steps
         )
         return rates, steps

@@ -5,9 +5,8 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import TableMemory
+from ctr_trainer.embedding.memory.growable_array import RowLock, TableMemory
 from ctr_trainer.embedding.memory.memory_limits import memory_total
-from ctr_trainer.embedding.memory.row_lock import RowLock
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows

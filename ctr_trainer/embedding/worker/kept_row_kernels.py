@@ -8,9 +8,8 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch_row
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import KEYS
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, prefetch_row
 from ctr_trainer.embedding.store.versions import POSITIONS_OUT, VERSIONS, VERSIONS_OUT
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
 

@@ -5,9 +5,8 @@ import abc
 import numpy as np
 import numpy.typing as npt
 
-from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory, row_bytes
+from ctr_trainer.embedding.memory.growable_array import GrowableArray, RowLock, TableMemory, row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
-from ctr_trainer.embedding.memory.row_lock import RowLock
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig

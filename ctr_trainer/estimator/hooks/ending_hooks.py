@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import distributed, last_words, stop_signals
 from ctr_trainer.ranks.last_words import LastWords
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stopping import Stopping
@@ -182,7 +182,7 @@ class StopHook(StepHook):
         asked = self._stopping.asked
         whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
         return (
-            f"stopped by {last_words.name_of(self.signal)}{whom} after step {self.step}; the checkpoint "
+            f"stopped by {stop_signals.name_of(self.signal)}{whom} after step {self.step}; the checkpoint "
             f"{self._path()} is saved: the same command resumes from there"
         )
 

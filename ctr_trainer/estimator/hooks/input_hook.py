@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.embedding.worker.row_step import RowStep
+from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.estimator.hooks.step_hook import Order
 from ctr_trainer.graph_notes.notes import RowTraining, notes
 from ctr_trainer.system.measuring.clock import Clock

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
-from ctr_trainer.metrics.line_sums import Line
+from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages import log_lines

@@ -10,13 +10,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
-from ctr_trainer.metrics import line_sums
+from ctr_trainer.metrics import click_metrics
 from ctr_trainer.metrics.auc import copc, roc_auc
-from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
-from ctr_trainer.metrics.line_sums import Line, WorkerFigures
+from ctr_trainer.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes.background import Background
+from ctr_trainer.system.processes.waiting import Background
 
 _CLOSE_SECONDS = 2.0
 _OF_EVENT_WINDOWS = {"auc": "auc_event_window", "xentropy_mean": "xentropy_event_window", "copc": "copc_event_window"}
@@ -133,7 +132,7 @@ class EventWindows:
 
 def _figures(sums: np.ndarray, labels: Sequence[str], names: dict[str, str]) -> dict[str, float]:
     """Returns figures of sums, by other names for those in `names`; `copc` is the clicks per predicted click."""
-    values = line_sums.unpack(sums, labels, 0, "", WorkerFigures()).values
+    values = click_metrics.unpack(sums, labels, 0, "", WorkerFigures()).values
     found: dict[str, float] = {}
     for label in labels:
         means = (values[metric_name(name, label)] for name in ("real_mean", "prob_mean"))
@@ -253,7 +252,7 @@ class MetricsHook(StepHook):
             steps_per_sec=(self.step - self._from_step) / seconds,
             examples_per_sec=self._examples / seconds,
         )
-        sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, own)
+        sums = click_metrics.pack(self._metrics, float(np.mean(loss)), weight, own)
         for metrics in self._metrics.values():
             for name, metric in metrics.parts.items():
                 if name != "auc":
@@ -263,7 +262,7 @@ class MetricsHook(StepHook):
 
     def _give(self, lines: list[tuple[int, np.ndarray, str]]) -> None:
         for step, sums, of in lines:
-            line = line_sums.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
+            line = click_metrics.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
             if self._of_windows:
                 values = line.values | self._window(sums)
                 # A window without examples has means of nothing, which JSON cannot hold.
@@ -273,7 +272,7 @@ class MetricsHook(StepHook):
 
     def _window(self, sums: np.ndarray) -> dict[str, float]:
         """Returns by label the AUC and the COPC since the previous line, and the figures of a window that has ended."""
-        own, self._sums_before = line_sums.since(sums, self._sums_before), sums
+        own, self._sums_before = click_metrics.since(sums, self._sums_before), sums
         found = _figures(own, list(self._metrics), {"auc": "auc_window", "copc": "copc"})
         return found | (self._event_windows.add(own, list(self._metrics)) if self._event_windows else {})
 

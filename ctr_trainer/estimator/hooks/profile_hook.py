@@ -9,8 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.system.measuring.clock import Clock, since_1970
-from ctr_trainer.system.measuring.phases import PHASES
+from ctr_trainer.system.measuring.clock import PHASES, Clock, since_1970
 
 _HOST = 1_000_000  # Process number in the trace, above the numbers that TensorFlow gives to its devices.
 _log = logging.getLogger(__name__)

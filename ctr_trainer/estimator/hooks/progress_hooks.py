@@ -12,7 +12,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
 from ctr_trainer.graph_notes.run_length import RunLength
-from ctr_trainer.metrics.line_sums import Line
+from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.log_lines import format_seconds
 

@@ -52,7 +52,7 @@ class StepHook(tf1.train.SessionRunHook):
     last, and `after_step` for the last. `before_run` is called for each.
 
     Attributes:
-      phase: the phase of `phases.PHASES` that the time of the hook counts for.
+      phase: the phase of `clock.PHASES` that the time of the hook counts for.
       order: the position of the hook among the hooks.
     """
 

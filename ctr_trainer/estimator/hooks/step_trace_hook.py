@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.system.measuring.clock import Clock, since_1970
-from ctr_trainer.system.measuring.phases import PHASES, STEP_TITLES, TABLE
+from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock, since_1970
 
 # The purposes of a node: the phases in the graph.
 PURPOSES = tuple(phase.name for phase in TABLE if phase.in_graph)
@@ -109,7 +108,7 @@ class StepPhases:
       traced_steps: how many of these steps were traced.
       step_seconds: the mean time of a step.
       step_deviation: the standard deviation of the time of a step, in seconds.
-      seconds: seconds by phase of `phases.STEP_TITLES`.
+      seconds: seconds by phase of `clock.STEP_TITLES`.
       accounted: the share of these seconds in the time of a step.
     """
 

@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.features import hashing
 from ctr_trainer.features.columns import DenseFeature, SparseFeature, Statistics
-from ctr_trainer.features.derived import graph_derived
 from ctr_trainer.features.hashing import graph_keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
+from ctr_trainer.features.times import graph_derived
 
 # Name of the signature, and kinds of its outputs; see `key_outputs`.
 SIGNATURE = "keys"

@@ -16,7 +16,7 @@ import tqdm
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
-from ctr_trainer.data.lists import split
+from ctr_trainer.data.encoders import split
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
@@ -25,7 +25,7 @@ from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.export.saved_model import load_spec
-from ctr_trainer.settings.evaluation_config import MetricsConfig
+from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _ROW = "row of the chunk"

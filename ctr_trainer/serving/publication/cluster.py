@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.serving.publication import cluster_keys
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 

@@ -18,7 +18,7 @@ from ctr_trainer.serving.publication.cluster_keys import BUCKETS
 from ctr_trainer.serving.publication.cluster_rows import REMOVED_SECONDS
 from ctr_trainer.serving.publication.reading import DenseFiles, RowsAhead, RowsLost, Unreadable
 from ctr_trainer.serving.publication.records import Record
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ctr_trainer.serving.publication.cluster_keys import control_name
 from ctr_trainer.serving.publication.cluster_rows import ClusterSweep
 from ctr_trainer.serving.publication.records import BASE, Record, refuse_other_model
 from ctr_trainer.serving.publication.spool import NeedsBase
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.messages.errors import UserError
 

@@ -13,7 +13,7 @@ from ctr_trainer.serving.publication.cluster import is_cluster
 from ctr_trainer.serving.publication.places import Target
 from ctr_trainer.serving.publication.records import BASE, EPOCH, Place, Publication, Record
 from ctr_trainer.serving.publication.spool import DeliveryStatus, NeedsBase, read_status, write_status
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError

@@ -12,8 +12,7 @@ import numpy as np
 
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows
 from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.mapped_rows import MappedRows, NewerRows
-from ctr_trainer.serving.publication.reading import DenseFiles, Unreadable, pause
+from ctr_trainer.serving.publication.reading import DenseFiles, MappedRows, NewerRows, Unreadable, pause
 from ctr_trainer.serving.publication.records import Publication, Record
 from ctr_trainer.system.messages.errors import UserError
 

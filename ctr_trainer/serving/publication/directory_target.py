@@ -20,7 +20,7 @@ from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes.background import Background
+from ctr_trainer.system.processes.waiting import Background
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from ctr_trainer.serving.publication.cluster_target import ClusterTarget
 from ctr_trainer.serving.publication.directory_reader import DirectoryReader
 from ctr_trainer.serving.publication.directory_target import DirectoryTarget
 from ctr_trainer.serving.publication.records import Place, Record
-from ctr_trainer.settings.publish_config import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.path import Path
 
 _NO_FILES = RedisFiles()

@@ -10,7 +10,7 @@ import numpy as np
 
 from ctr_trainer.serving.publication.delivery import DeliverySupervisor
 from ctr_trainer.serving.publication.spool import DeliveryStatus, Spool
-from ctr_trainer.settings.publish_config import PublishConfig
+from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 _log = logging.getLogger(__name__)

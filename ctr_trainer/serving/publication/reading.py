@@ -1,19 +1,161 @@
-"""What the readers of both kinds of places share: local towers, retries, and errors about rows."""
+"""What readers of a publication share: packed rows in mapped files, local towers, retries, and errors about rows."""
 
 import contextlib
+import mmap
 import os
+import tempfile
+import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
+_FIRST_ROWS = 1024
+_ROWS_A_LOCK = 4096  # Rows that are put per hold of the lock: a reader waits until these are put.
 _KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _PAUSE_SECONDS = 0.005
+
+
+class MappedRows:
+    """The rows of one table. Several threads may use them concurrently.
+
+    The file has no name, so that it disappears when this process ends, even by a kill. The index takes 16 bytes of
+    memory per key.
+
+    Args:
+      config: configuration of the table.
+      dtype: dtype of the packed rows, see `packed_rows`.
+      directory: directory of the file, on a disk with room for the rows.
+    """
+
+    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
+        self._config, self._dtype, self._directory = config, dtype, directory
+        self._width = value_bytes(config, dtype)
+        self._index, self._lock = Index(), threading.Lock()
+        self._file = tempfile.TemporaryFile(dir=directory)
+        self._close_file = weakref.finalize(self, self._file.close)
+        self._values = np.empty((0, self._width), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def put(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Adds rows, or replaces them.
+
+        Args:
+          keys: int64[n], distinct.
+          values: uint8[n, value_bytes].
+
+        Raises:
+          UserError: the disk is full.
+        """
+        for first in range(0, len(keys), _ROWS_A_LOCK):
+            some = np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A"))
+            with self._lock:
+                slots = self._index.find_or_add(some)
+                self._reserve(self._index.slots)
+                self._values[slots] = values[first : first + _ROWS_A_LOCK]
+
+    def remove(self, keys: np.ndarray) -> None:
+        """Removes the rows of int64[n] keys; ignores keys without a row."""
+        for first in range(0, len(keys), _ROWS_A_LOCK):
+            with self._lock:
+                self._index.remove(np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A")))
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns for int64[U] keys float32[U, weights], zeros without a row, and bool[U]: whether there is a row."""
+        keys = np.require(keys, np.int64, ("C", "A"))
+        with self._lock:
+            slots = self._index.find(keys)
+            found = slots >= 0
+            values = self._values[slots[found]]
+        weights = np.zeros((len(keys), self._config.weights), np.float32)
+        weights[found] = unpack(values, self._config, self._dtype)[0]
+        return weights, found
+
+    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields all rows as (int64[n] keys, uint8[n, value_bytes]). Nobody may put or remove rows meanwhile."""
+        for first in range(0, self._index.slots, _ROWS_A_LOCK):
+            keys = self._index.keys[first : first + _ROWS_A_LOCK]
+            there = keys != 0  # The others are free slots.
+            yield keys[there], self._values[first : first + len(keys)][there]
+
+    def close(self) -> None:
+        """Releases memory and disk."""
+        with self._lock:
+            self._values = np.empty((0, self._width), np.uint8)
+            self._index = Index()
+            self._close_file()
+
+    def _reserve(self, rows: int) -> None:
+        if rows <= len(self._values):
+            return
+        rows = max(rows, len(self._values) * 3 // 2, _FIRST_ROWS)
+        size = rows * self._width
+        try:
+            os.posix_fallocate(self._file.fileno(), 0, size)  # Otherwise SIGBUS ends the process on a full disk.
+            pages = mmap.mmap(self._file.fileno(), size)
+        except OSError as error:
+            raise UserError(
+                f"{self._directory}: {size >> 20} MiB for the rows of the table {self._config.name}: "
+                f"{error.strerror or error}; make room there, or set TMPDIR to a directory with room"
+            ) from None
+        self._values = np.frombuffer(pages, np.uint8).reshape(rows, self._width)
+
+
+class NewerRows:
+    """The changes of one table since the state in a `MappedRows`: changed rows, and removed keys.
+
+    Args:
+      config, dtype, directory: see `MappedRows`.
+    """
+
+    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
+        self._rows, self._removed, self._lock = MappedRows(config, dtype, directory), Index(), threading.Lock()
+
+    def put(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Adds rows that are new or have changed; see `MappedRows.put`."""
+        self._rows.put(keys, values)
+        with self._lock:
+            self._removed.remove(np.require(keys, requirements=("C", "A")))
+
+    def remove(self, keys: np.ndarray) -> None:
+        """Adds int64[n] keys that were removed."""
+        self._rows.remove(keys)
+        with self._lock:
+            self._removed.find_or_add(np.require(keys, requirements=("C", "A")))
+
+    def read_over(self, earlier: MappedRows, keys: np.ndarray) -> np.ndarray:
+        """Returns the weights of int64[U] keys, float32[U, weights]: the earlier rows with these changes applied."""
+        keys = np.require(keys, np.int64, ("C", "A"))
+        weights, _ = earlier.find(keys)
+        changed, there = self._rows.find(keys)
+        weights[there] = changed[there]
+        with self._lock:
+            weights[self._removed.find(keys) >= 0] = 0
+        return weights
+
+    def settle(self, earlier: MappedRows) -> None:
+        """Applies the changes to the earlier rows. `read_over` returns the same rows before, during and after."""
+        for keys, values in self._rows.blocks():
+            earlier.put(keys, values)
+        removed = self._removed.keys
+        earlier.remove(removed[removed != 0].copy())
+
+    def close(self) -> None:
+        """Releases memory and disk."""
+        self._rows.close()
 
 
 def pause() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.serving.scoring.refusals import PredictionFailed
+from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
 from ctr_trainer.serving.scoring.request_forms import SIGNATURE
 from ctr_trainer.serving.scoring.served_model import ServedModel
 

@@ -14,7 +14,7 @@ import flatbuffers.number_types
 import flatbuffers.table
 import pyarrow as pa
 
-from ctr_trainer.serving.scoring.refusals import RequestRefused, TooLarge
+from ctr_trainer.serving.scoring.raw_inputs import RequestRefused, TooLarge
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 # Limits of a schema: bytes and number of names and metadata, and depth. A flatbuffer may refer to one part many times.

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable
 
 from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import RawInputs
-from ctr_trainer.serving.scoring.refusals import NotReady, QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.serving.scoring.raw_inputs import NotReady, QueueFull, RawInputs, RequestRefused, TookTooLong
 from ctr_trainer.serving.scoring.served_model import Scored
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreLimits
 
 _log = logging.getLogger(__name__)
 # Called for each request that was answered: f(transport, HTTP status, seconds).

@@ -11,9 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.serving.scoring import raw_inputs
-from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, Where, example
-from ctr_trainer.serving.scoring.refusals import RequestRefused, TooLarge
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.serving.scoring.raw_inputs import (
+    NUMBER,
+    RawFeature,
+    RawInputs,
+    RequestRefused,
+    TooLarge,
+    Where,
+    example,
+)
+from ctr_trainer.settings.command_flags import ScoreLimits
 
 # What the messages say of the limits of bytes and of values.
 LIMIT = "a limit that grows with max_examples"

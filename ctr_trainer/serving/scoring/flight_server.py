@@ -38,9 +38,16 @@ from ctr_trainer.serving.scoring import request_forms
 from ctr_trainer.serving.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.serving.scoring.live_model import LiveModel
-from ctr_trainer.serving.scoring.refusals import NotReady, NotThere, QueueFull, RequestRefused, TookTooLong, WrongToken
+from ctr_trainer.serving.scoring.raw_inputs import (
+    NotReady,
+    NotThere,
+    QueueFull,
+    RequestRefused,
+    TookTooLong,
+    WrongToken,
+)
 from ctr_trainer.serving.scoring.served_model import Scored
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
 

@@ -30,7 +30,7 @@ from ctr_trainer.serving.scoring import answers, request_forms
 from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.serving.scoring.examples import LIMIT
 from ctr_trainer.serving.scoring.live_model import LiveModel
-from ctr_trainer.serving.scoring.refusals import (
+from ctr_trainer.serving.scoring.raw_inputs import (
     HungUp,
     NotThere,
     PredictionFailed,
@@ -40,7 +40,7 @@ from ctr_trainer.serving.scoring.refusals import (
     WrongToken,
 )
 from ctr_trainer.serving.scoring.served_model import Freshness
-from ctr_trainer.settings.servers import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ctr_trainer.serving.publication.places import RowReader
 from ctr_trainer.serving.publication.reading import RowsLost
 from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.refusals import NotReady, NotThere
+from ctr_trainer.serving.scoring.raw_inputs import NotReady, NotThere
 from ctr_trainer.serving.scoring.served_model import RecordRefused, Scored, ServedModel
 from ctr_trainer.system.messages.errors import UserError
 

@@ -1,4 +1,4 @@
-"""The raw values that a model reads, and the check of what a request gives."""
+"""The raw values that a model reads, the check of what a request gives, and why a request is refused."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.serving.scoring.refusals import RequestRefused
+from ctr_trainer.system.messages.errors import UserError
 
 NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
 _EXPECTED = {
@@ -26,6 +26,84 @@ _SHOWN = 80
 # Names an example of a request, by its number, for a message.
 Where = Callable[[int], str]
 _MOST = float(np.finfo(np.float32).max)
+
+
+class RequestRefused(UserError):
+    """A request that gets no predictions; the message is the answer.
+
+    Attributes:
+      status: the status of HTTP.
+      retry_secs: number of seconds after which the same request may succeed; None if it never will.
+    """
+
+    status = 400
+    retry_secs: float | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to the status."""
+        return {} if self.retry_secs is None else {"Retry-After": str(math.ceil(self.retry_secs))}
+
+
+class WrongToken(RequestRefused):
+    """The request has no token, or a wrong one."""
+
+    status = 401
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class WrongHost(RequestRefused):
+    """The request was sent to a host name that this server does not have."""
+
+    status = 421
+
+
+class HungUp(RequestRefused):
+    """The client hung up before the end of its request; nobody reads the answer."""
+
+    status = 499
+
+
+class NotThere(RequestRefused):
+    """This server has no such model, or no such path."""
+
+    status = 404
+
+
+class TooLarge(RequestRefused):
+    """The request has too many bytes or values."""
+
+    status = 413
+
+
+class QueueFull(RequestRefused):
+    """Too many examples wait."""
+
+    status = 429
+    retry_secs = 1
+
+
+class PredictionFailed(RequestRefused):
+    """The model failed, or its predictions cannot be sent."""
+
+    status = 500
+
+
+class NotReady(RequestRefused):
+    """No model is loaded, or its rows cannot be read now."""
+
+    status = 503
+    retry_secs = 1
+
+
+class TookTooLong(RequestRefused):
+    """The predictions did not come in time."""
+
+    status = 504
+    retry_secs = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +175,8 @@ class RawInputs:
         known = {feature.name for feature in self.features}
         unknown = next((name for name in names if name not in known and name not in self.ignored), None)
         if unknown is not None:
-            raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {self._names()}")
-
-    def _names(self) -> str:
-        return ", ".join(feature.name for feature in self.features) or "no feature"
+            reads = ", ".join(feature.name for feature in self.features) or "no feature"
+            raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {reads}")
 
 
 def shown(value: object) -> str:
@@ -122,9 +198,8 @@ def refuse(
     feature: RawFeature, value: object, place: int, expected: str | None = None, where: Where = example
 ) -> RequestRefused:
     """Returns the error for a value of example number `place`; `expected` replaces what the feature's kind expects."""
-    return RequestRefused(
-        f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}"
-    )
+    wanted = expected or feature.expected
+    return RequestRefused(f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {wanted}")
 
 
 def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
@@ -179,9 +254,8 @@ def check_length(feature: RawFeature, length: int, place: int, most: int, where:
       RequestRefused: it is above `most`.
     """
     if length > most:
-        raise RequestRefused(
-            f"{where(place)}, feature {feature.name!r}: {length} values, above the {most} of max_list_length"
-        )
+        said = f"{length} values, above the {most} of max_list_length"
+        raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
 
 
 def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where = example) -> None:

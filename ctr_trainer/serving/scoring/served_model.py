@@ -10,12 +10,10 @@ import numpy as np
 from ctr_trainer.serving.publication.places import RowReader
 from ctr_trainer.serving.publication.reading import RowsAhead, pause
 from ctr_trainer.serving.publication.records import Record
-from ctr_trainer.serving.scoring import ranking
+from ctr_trainer.serving.scoring import request_forms
 from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import RawInputs
-from ctr_trainer.serving.scoring.record_gate import RecordGate
-from ctr_trainer.serving.scoring.refusals import NotReady
-from ctr_trainer.serving.scoring.tower import Arrays, Read, Tower, look_up
+from ctr_trainer.serving.scoring.raw_inputs import NotReady, RawInputs
+from ctr_trainer.serving.scoring.tower import Arrays, Read, RecordGate, Tower, look_up
 from ctr_trainer.system.messages.errors import UserError
 
 _MOST_TRIES = 3
@@ -222,7 +220,7 @@ def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Fresh
 
 def _look_up(tower: Tower, examples: Examples, keys: Arrays, read: Read) -> tuple[dict[str, np.ndarray], int]:
     if examples.context:
-        return ranking.look_up(tower.spec, tower.rows, keys, examples.count, examples.context, read)
+        return request_forms.look_up(tower.spec, tower.rows, keys, examples.count, examples.context, read)
     return look_up(tower.spec, tower.rows, keys, examples.count, read)
 
 

@@ -21,10 +21,9 @@ from ctr_trainer.serving.scoring.flight_server import FlightScorer
 from ctr_trainer.serving.scoring.http_app import HttpApp, refused
 from ctr_trainer.serving.scoring.http_server import HttpServer
 from ctr_trainer.serving.scoring.live_model import LiveModel
-from ctr_trainer.serving.scoring.raw_inputs import shown
-from ctr_trainer.serving.scoring.refusals import WrongHost
+from ctr_trainer.serving.scoring.raw_inputs import WrongHost, shown
 from ctr_trainer.serving.scoring.served_model import Scored
-from ctr_trainer.settings.servers import ScoreFlags
+from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import child

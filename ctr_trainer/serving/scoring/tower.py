@@ -1,8 +1,10 @@
-"""A dense tower: an exported graph, and a session with its variables."""
+"""A dense tower, an exported graph with a session; and the gate that keeps batches and changes of a record apart."""
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,53 @@ from ctr_trainer.serving.export.saved_model import load_spec, load_typical
 from ctr_trainer.serving.scoring.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
 
+_SECONDS = 60
 tf1 = tf.compat.v1
 _SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _GRAPH = tf.saved_model.SAVED_MODEL_FILENAME_PB
 _ROWS = (EMBEDDING, LINEAR, SEQUENCE, MASK)
 Arrays = Mapping[str, np.ndarray]
 Read = Callable[[str, np.ndarray], np.ndarray]  # f(table, keys int64[U]) -> float32[U, weights]
+
+
+class RecordGate:
+    """Admits either any number of batches or one change of the record. A waiting change holds new batches back."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._batches = 0
+        self._changing = False
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """A context manager around one batch."""
+        with self._condition:
+            self._wait(lambda: not self._changing, "the change to a newer record")
+            self._batches += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._batches -= 1
+                self._condition.notify_all()
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """A context manager around a change, for one thread at a time. It waits until all batches have ended."""
+        with self._condition:
+            self._changing = True
+        try:
+            with self._condition:
+                self._wait(lambda: not self._batches, "the running batches")
+            yield
+        finally:
+            with self._condition:
+                self._changing = False
+                self._condition.notify_all()
+
+    def _wait(self, is_over: Callable[[], bool], what: str) -> None:
+        if not self._condition.wait_for(is_over, _SECONDS):
+            raise TimeoutError(f"{what} did not end within {_SECONDS} s")
 
 
 def look_up(
@@ -170,7 +213,7 @@ class Tower:
 
         Args:
           arrays: what `Examples.arrays` returned.
-          rows: what `look_up` returned for `self.rows`, or `ranking.look_up` if `is_ranked`.
+          rows: what `look_up` returned for `self.rows`, or `request_forms.look_up` if `is_ranked`.
           is_ranked: whether the examples have a context.
         """
         given = {**rows, **{name: arrays[name] for name in self._dense}}

@@ -1,22 +1,280 @@
-"""Makes a `Path` of what a user names: a path, or a URL of any kind that `pyarrow.fs` knows."""
+"""Makes a `Path` of what a user names; and the paths in a store that `pyarrow.fs` reaches: S3, Google Cloud, HDFS."""
 
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import pathlib
+import posixpath
+import re
 import urllib.parse
 import zlib
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.lease import StoreLease
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.store_path import StorePath
-from ctr_trainer.system.files.store_url import is_url
+from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
+from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages.errors import UserError, reason
 
-_BLOCK = 1 << 22
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import fs
+
+_PATTERN = re.compile(r"[*?\[]")
+_STREAM_BYTES = 8 << 20  # Of a request for the next bytes of a stream.
 _LOCAL = "file://"
+_MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies by one request.
+
+
+class StorePath(PureStorePath):
+    """A `Path` in a store: the name of an object, and of all objects whose names begin with it and a `/`.
+
+    What a store cannot do is left out: nothing is renamed, locked or appended to in place. An object is there, whole,
+    once it was written, and is never seen half-written.
+
+    Args:
+      root: `Root` of the store.
+      key: path below the root, without a `/` at its ends.
+      kind: what a listing said that it is, so that the store need not be asked: `File` or `Directory`; None if it was
+        not listed.
+    """
+
+    def __init__(self, root: Root, key: str, kind: str | None = None) -> None:
+        super().__init__(root, key)
+        self._kind = kind
+
+    def exists(self) -> bool:
+        return self._type() != "NotFound"
+
+    def is_file(self) -> bool:
+        return self._type() == "File"
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def is_dir(self) -> bool:
+        return self._type() == "Directory"
+
+    def iterdir(self) -> list[StorePath]:
+        found = ((posixpath.basename(info.path), info.type.name) for info in self._listed(recursive=False))
+        return [StorePath(self._root, (self / name)._key, kind) for name, kind in sorted(found)]
+
+    def glob(self, pattern: str) -> list[StorePath]:
+        return (self / pattern).matches()
+
+    def matches(self) -> list[StorePath]:
+        found = [StorePath(self._root, "")]
+        for part in self._key.split("/"):
+            if not _PATTERN.search(part):
+                found = [path / part for path in found]
+                continue
+            found = [
+                path
+                for directory in found
+                for path in directory.iterdir()
+                if fnmatch.fnmatchcase(path.name, part) and (part.startswith(".") or not path.name.startswith("."))
+            ]
+        return sorted(path for path in found if path.exists())
+
+    def files(self) -> list[str]:
+        path = self._opened()[1]
+        names = [posixpath.relpath(info.path, path) for info in self._listed(recursive=True) if info.is_file]
+        return sorted(names, key=lambda name: name.split("/"))
+
+    entries = files
+
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Does nothing: a store has no directories."""
+
+    rmdir = mkdir
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        filesystem, path = self._opened()
+        with self._asking("removed"):
+            try:
+                filesystem.delete_file(path)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def size(self) -> int:
+        return self.stamp()[0]
+
+    def stamp(self) -> tuple[int, int]:
+        info = self._info()
+        if not info.is_file:
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", str(self))
+        return info.size, info.mtime_ns
+
+    def read_bytes(self) -> bytes:
+        return b"".join(self.blocks(_STREAM_BYTES))
+
+    def open_input(self) -> pa.NativeFile:
+        filesystem, path = self._opened()
+        with self._asking("read"):
+            return filesystem.open_input_file(path)
+
+    def blocks(self, size: int) -> Iterator[bytes]:
+        with self.open_input() as file:
+            while block := self._read(file, size):
+                yield block
+
+    def open_stream(self) -> pa.NativeFile:
+        filesystem, path = self._opened()
+        with self._asking("read"):
+            return filesystem.open_input_stream(path, buffer_size=_STREAM_BYTES)
+
+    def open_parquet(self, **options: Any) -> pq.ParquetFile:
+        import pyarrow.parquet as pq
+
+        # The columns of a row group that lie side by side come by one request.
+        return pq.ParquetFile(self.open_input(), pre_buffer=True, page_checksum_verification=True, **options)
+
+    @contextlib.contextmanager
+    def writing(self, direct: bool = False) -> Iterator[Any]:
+        filesystem, path = self._opened()
+        with self._asking("written"):
+            file = filesystem.open_output_stream(path, compression=None)
+        try:
+            yield file
+            with self._asking("written"):
+                file.close()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                file.close()  # pyarrow has no way to leave out what was written so far.
+            with contextlib.suppress(OSError, UserError):
+                self.unlink(missing_ok=True)
+            raise
+
+    def write_text(self, text: str) -> None:
+        filesystem, path = self._opened()
+        with self._asking("written"), filesystem.open_output_stream(path, compression=None) as file:
+            file.write(text.encode())
+
+    def write_json(self, values: Any, indent: int | None = 1) -> None:
+        self.write_text(durable_file.json_text(values, indent))
+
+    def read_json(self, cure: str) -> dict[str, Any]:
+        return durable_file.json_object(self, self.read_bytes(), cure)
+
+    def append(self, text: str) -> None:
+        before = self.read_bytes().decode() if self.is_file() else ""
+        self.write_text(before + text)
+
+    @property
+    def lock_name(self) -> str:
+        return f"{self.name}.lock"
+
+    def lock(self) -> StoreLease:
+        return StoreLease(self.with_name(self.lock_name))
+
+    def hold(self, refusal: Callable[[str], str]) -> StoreLease:
+        try:
+            return StoreLease(self)
+        except BlockingIOError as error:
+            raise UserError(refusal(str(error.strerror))) from None
+
+    def copy_from(self, source: Any) -> None:
+        filesystem, path = self._opened()
+        with self._asking(f"made from {source}"):
+            if source.size() <= _MOST_COPIED:
+                filesystem.copy_file(source._opened()[1], path)
+                return
+            with self.writing() as file:
+                for block in source.blocks(_STREAM_BYTES):
+                    file.write(block)
+
+    share = copy_from
+
+    def sync(self) -> None:
+        """Does nothing: what was written is in the store."""
+
+    def move_to(self, target: Any, seal: str) -> None:
+        names = sorted(self.files(), key=lambda name: name == seal)
+        for name in names:
+            (target / name).copy_from(self / name)
+        for name in reversed(names):
+            (self / name).unlink(missing_ok=True)
+
+    def remove_all(self) -> None:
+        for name in self.files():
+            (self / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def filled_locally(self) -> Iterator[pathlib.Path]:
+        with temporary_directory() as directory:
+            yield pathlib.Path(directory)
+            for name in LocalPath(directory).files():
+                (self / name).upload(pathlib.Path(directory) / name)
+
+    @contextlib.contextmanager
+    def local_files(self, names: Iterable[str]) -> Iterator[pathlib.Path]:
+        with temporary_directory() as directory:
+            for name in names:
+                with open(pathlib.Path(directory) / name, "wb") as copy:
+                    copy.writelines((self / name).blocks(_STREAM_BYTES))
+            yield pathlib.Path(directory)
+
+    def upload(self, local: str | pathlib.Path) -> None:
+        with self.writing() as file, open(local, "rb") as source, self._asking("written"):
+            while block := source.read(_STREAM_BYTES):
+                file.write(block)
+
+    @contextlib.contextmanager
+    def local_file(self) -> Iterator[pathlib.Path]:
+        with self.parent.local_files([self.name]) as directory:
+            yield directory / self.name
+
+    def _read(self, file: pa.NativeFile, size: int) -> bytes:
+        with self._asking("read"):
+            return file.read(size)
+
+    def _opened(self) -> tuple[fs.FileSystem, str]:
+        """Returns (the file system, this path in it)."""
+        filesystem, base = opened(self._root)
+        return filesystem, f"{base}/{self._key}" if self._key else base
+
+    def _info(self) -> fs.FileInfo:
+        filesystem, path = self._opened()
+        with self._asking("looked at"):
+            return filesystem.get_file_info(path)
+
+    def _type(self) -> str:
+        return self._kind or self._info().type.name
+
+    def _listed(self, recursive: bool) -> list[fs.FileInfo]:
+        """Returns the `pyarrow.fs.FileInfo` of everything below."""
+        from pyarrow import fs
+
+        filesystem, path = self._opened()
+        with self._asking("listed"):
+            return filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
+
+    @contextlib.contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Has an error of the store say what it was about, and what to do.
+
+        Args:
+          what: what cannot be done to the file, such as `read`.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            raise UserError(f"{self}: cannot be {what}: there is no such file") from None
+        except OSError as error:
+            raise UserError(f"{self}: cannot be {what}: {reason(error)}; {advice(self._root)}") from None
 
 
 def bytes_and_crc32(path: Path) -> tuple[int, int]:
     """Returns (number of bytes, CRC-32) of the file at a `Path`, which is read once."""
     size = crc32 = 0
-    for block in path.blocks(_BLOCK):
+    for block in path.blocks(_STREAM_BYTES):
         crc32, size = zlib.crc32(block, crc32), size + len(block)
     return size, crc32
 

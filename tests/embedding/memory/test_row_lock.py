@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from ctr_trainer.embedding.memory import row_lock
-from ctr_trainer.embedding.memory.row_lock import LockTimes, RowLock
+from ctr_trainer.embedding.memory import growable_array
+from ctr_trainer.embedding.memory.growable_array import LockTimes, RowLock
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def clock(monkeypatch):
     """A clock that stands where the test puts it, in seconds."""
     found = types.SimpleNamespace(now=100)
     fake = types.SimpleNamespace(perf_counter_ns=lambda: found.now * 1_000_000_000)
-    monkeypatch.setattr(row_lock, "time", fake)
+    monkeypatch.setattr(growable_array, "time", fake)
     return found
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from ctr_trainer.embedding.snapshot import packed_rows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.publish_config import DTYPES
+from ctr_trainer.settings.training_configs import DTYPES
 from ctr_trainer.system.messages.errors import UserError
 
 CONFIG = TableConfig("dim2", (2, 1), (0.01, 0.0), "adagrad")  # Rows of 3 weights and 3 floats of state.

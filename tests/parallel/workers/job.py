@@ -26,7 +26,7 @@ from ctr_trainer.features.columns import TableLimits
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed, last_words
-from ctr_trainer.settings.publish_config import PublishConfig
+from ctr_trainer.settings.training_configs import PublishConfig
 from tests.constant import CONSTANT
 
 NEXT = "--next"

@@ -1,12 +1,74 @@
-"""Flags of the commands that run or ask servers: `serve`, `service` and `score`."""
+"""Flags of the commands that supervise trainings, run or ask servers, or use a trained model."""
 
 import dataclasses
 from typing import Any
 
 from ctr_trainer.settings.embedding_config import SecurityFiles
-from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.setting import Settings, same_as, setting
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages import log_lines
+from ctr_trainer.system.messages.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchFlags(Settings, title="Launch"):
+    """Launch.
+
+    Raises:
+      UserError: numbers of workers that cannot be, or two sources of the hosts.
+    """
+
+    np: int = setting(1, "number of workers to start with", "workers", minimum=1)
+    min_np: int = setting(0, "fewest workers to continue with after a loss; 0 for --np", "workers", minimum=0)
+    max_np: int = setting(0, "most workers to continue with if slots are added; 0 for --np", "workers", minimum=0)
+    hosts: str = setting(
+        "", "hosts and their numbers of slots, such as a:4,b:4, this host first; this host alone if not given"
+    )
+    hostfile: str = setting("", "file of the hosts, one NAME slots=NUMBER per line", "path")
+    host_discovery_script: str = setting(
+        "", "command that prints the available hosts, one NAME or NAME:SLOTS per line; it is run every second"
+    )
+    slots_per_host: int = setting(
+        1, "slots of a host that --host_discovery_script prints without", "slots", minimum=1, flag=None
+    )
+    network_interface: str = setting("", "network interface by which the workers of several hosts connect", "name")
+    ssh_port: int = setting(
+        0, "port of ssh on all hosts; 0 takes the port of the ssh settings", minimum=0, maximum=65535
+    )
+    start_timeout: int = setting(30, "longest time for horovodrun to reach all hosts", "seconds", minimum=1)
+    elastic_timeout: float = setting(
+        600.0, "longest wait until the hosts have enough slots; after it the launcher gives up", "seconds", minimum=1.0
+    )
+    max_restarts: int = setting(
+        5,
+        "number of restarts without a new checkpoint between them after which the launcher gives up",
+        "restarts",
+        minimum=0,
+    )
+
+    standby: bool = setting(
+        True, "keep workers of this host ready for the next start, with all that they import", flag=None
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.fewest <= self.np <= self.most:
+            raise UserError(
+                f"--min-np={self.fewest}, -np {self.np}, --max-np={self.most}: expected these in ascending order"
+            )
+        given = [f"--{name}" for name in ("hosts", "hostfile", "host_discovery_script") if getattr(self, name)]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(given)} exclude each other: each says which hosts there are")
+
+    @property
+    def fewest(self) -> int:
+        """The fewest workers to continue with."""
+        return self.min_np or self.np
+
+    @property
+    def most(self) -> int:
+        """The most workers."""
+        return self.max_np or self.np
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,3 +217,60 @@ class ScoreFlags(Settings, title="Score"):
     log_format: str = same_as(ServeFlags, "log_format")
     limits: ScoreLimits = ScoreLimits()
     redis: RedisFiles = RedisFiles()
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointFlags(Settings, title="Checkpoint"):
+    """Checkpoint."""
+
+    checkpoint: str = setting(
+        "auto",
+        "checkpoint to use: latest; best, by --best_metric; a step; auto: best if --recipe=data chose to keep it, else "
+        "latest",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModelFlags(Settings, title="Evaluation of an export"):
+    """Evaluation of an export."""
+
+    saved_model: str = setting(
+        "", "SavedModel to evaluate in place of a checkpoint; --eval_data is then raw data", "path"
+    )
+    format: str = setting(
+        "csv",
+        "format of the raw data that a SavedModel is evaluated on",
+        choices=("csv", "criteo", "movielens", "libsvm", "libffm", "parquet", "tfrecord"),
+    )
+    max_bad_rows: int = setting(
+        0,
+        "number of unreadable rows of the raw data that are left out and logged before the command ends with an error",
+        "rows",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportFlags(Settings, title="Export"):
+    """Export."""
+
+    export_dir: str = setting(
+        "", "directory, or its URL, of the SavedModel to write; `train` writes it at its end", "path"
+    )
+    export_rows: str = setting(
+        "all",
+        "embedding rows in the SavedModel. all: the SavedModel predicts from raw features; none: it has the dense "
+        "tower alone, which takes rows as inputs",
+        choices=("all", "none"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictFlags(Settings, title="Predict"):
+    """Predict."""
+
+    output: str = setting(
+        "",
+        "Parquet file, or its URL, to write predictions to; with several workers, rank r writes part r next to it",
+        "path",
+    )

@@ -1,4 +1,4 @@
-"""Warns of a wait that takes long, says what and whom the process waits for, and ends a process that waits too long."""
+"""Waits with a limit: functions in other threads, and a watchdog that says what a process waits for."""
 
 import contextlib
 import logging
@@ -6,14 +6,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from ctr_trainer.system.messages import errors
-from ctr_trainer.system.messages.errors import end_of
-from ctr_trainer.system.processes.background import call_within as within
+from ctr_trainer.system.messages.errors import Lost, end_of
+from ctr_trainer.system.processes import hardware
 
 _log = logging.getLogger(__name__)
 _HOPELESS_SECONDS, _MOST_SELDOM_SECONDS, _TELL_SECONDS = 1.0, 30.0, 30.0
 _EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
+T = TypeVar("T")
 
 
 class Watchdog:
@@ -88,7 +90,7 @@ class Watchdog:
         if self.explain is None:
             return ""
         try:
-            text = within(_EXPLAIN_SECONDS, self.explain)
+            text = call_within(_EXPLAIN_SECONDS, self.explain)
         except Exception as error:  # An error in the explanation must not keep the process alive.
             text = f"which ranks are missing is not known: {error}"
         return f" ({text})" if text else ""
@@ -109,7 +111,7 @@ class Watchdog:
         if self.hopeless is not None and seconds >= max(_HOPELESS_SECONDS, asked_again):
             self._asked_at = seconds
             with contextlib.suppress(Exception):  # If `hopeless` fails, nothing is known.
-                if error := within(_EXPLAIN_SECONDS, self.hopeless):
+                if error := call_within(_EXPLAIN_SECONDS, self.hopeless):
                     self._end(lambda: str(error), end_of(error).status)
         if seconds < self._warning:
             self._next_warning = self._warning
@@ -117,7 +119,7 @@ class Watchdog:
             self._next_warning = 2 * seconds
             # A warning that cannot be given must not end the watch.
             with contextlib.suppress(Exception):
-                within(_WARN_SECONDS, lambda: self._warn(seconds, what))
+                call_within(_WARN_SECONDS, lambda: self._warn(seconds, what))
 
     def _warn(self, seconds: float, what: str) -> None:
         _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self.explanation())
@@ -134,6 +136,98 @@ class Watchdog:
             logging.shutdown()
 
         try:
-            within(_END_SECONDS, speak)
+            call_within(_END_SECONDS, speak)
         finally:
             os._exit(status)
+
+
+def call_within(seconds: float, function: Callable[[], T]) -> T:
+    """Calls the function in a thread, and leaves the thread behind if the function takes longer than `seconds`.
+
+    Args:
+      seconds: longest time to wait.
+      function: f(), which may hang because it reads a file or writes to a pipe.
+
+    Returns:
+      what the function returns.
+
+    Raises:
+      TimeoutError: the function takes longer than `seconds`.
+      Exception: what the function raises.
+    """
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def call() -> None:
+        try:
+            results.append(function())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
+    return results[0]
+
+
+class Background:
+    """Runs tasks in a thread, one at a time: a task starts when the previous one has ended.
+
+    An exception of a task is raised by the next `wait` or `start`.
+
+    Args:
+      what: what the tasks do, such as `the sync of the embedding rows`; the name of the thread, and part of the error.
+      timeout: seconds to wait for a task's end.
+      cores: set of the cores that the tasks run on; None for all that this process may use.
+
+    Raises:
+      Lost: a task did not end within `timeout`.
+    """
+
+    def __init__(self, what: str, timeout: float = 1800, cores: set[int] | None = None) -> None:
+        self._what, self._timeout, self._cores = what, timeout, cores
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, task: Callable[[], object]) -> None:
+        """Waits for the end of the previous task, then starts `task()` and returns at once."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(task,), name=self._what, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until no task runs. Raises the exception of the last task, if it raised one."""
+        self.close()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a task runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Waits until no task runs, without raising the task's exception.
+
+        Args:
+          timeout: seconds to wait; None for the `timeout` of the constructor.
+        """
+        if self._thread is None:
+            return
+        seconds = self._timeout if timeout is None else timeout
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise Lost(f"{self._what} did not end within {seconds:g} s; is the disk, the network or a rank stuck?")
+        self._thread = None
+
+    def _run(self, task: Callable[[], object]) -> None:
+        hardware.run_on(self._cores)
+        try:
+            task()
+        except BaseException as error:  # Raised again in the thread that waits.
+            self._error = error

@@ -1,0 +1,200 @@
+"""What a training does besides its steps: evaluation, publication, and reading a stream."""
+
+import dataclasses
+import datetime
+
+from ctr_trainer.settings.setting import Settings, setting
+
+# How the weights of a published row are packed; see `embedding.snapshot.packed_rows`.
+DTYPES = ("float32", "float16", "int8")
+FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricsConfig(Settings, title="Metrics"):
+    """Which metrics an evaluation computes in addition to the usual ones; both take memory, see `ScoredExamples`."""
+
+    exact_auc: bool = setting(
+        False,
+        "compute AUC and AUC-PR exactly, from all scores instead of from bins; takes 24 bytes of memory per example",
+    )
+    group_by: str = setting(
+        "",
+        "id column or single-valued feature, such as user; adds the AUC within the examples of each of its values "
+        "(gauc)",
+        "column",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Settings, title="Evaluation while training"):
+    """When a training is evaluated on the way, and what comes of it; `EvalSpec` adds on what."""
+
+    every_n_steps: int | None = setting(
+        None,
+        "steps between two evaluations on --eval_data; 0 evaluates at the end only",
+        "steps",
+        minimum=0,
+        flag="eval_steps",
+    )
+    every_n_epochs: int = setting(
+        0,
+        "epochs between two evaluations on --eval_data, in place of --eval_steps; 0 for --eval_steps",
+        "epochs",
+        minimum=0,
+        flag="eval_epochs",
+    )
+    steps: int | None = setting(
+        0,
+        "batches per worker in an evaluation while training; 0 takes all",
+        "batches",
+        minimum=0,
+        flag="eval_batches",
+    )
+    best_metric: str | None = setting(
+        "",
+        "metric that selects the best checkpoint, which is kept: auc, logloss, gauc or, of one label, auc/click; empty "
+        "keeps none",
+    )
+    best_direction: str | None = setting(
+        "",
+        "whether larger (max) or smaller (min) values of --best_metric are better; needed for a metric of your own",
+        choices=("max", "min"),
+        flag=None,
+    )
+    early_stopping_patience: int = setting(
+        0,
+        "number of evaluations without an improvement of --best_metric after which training ends; 0 has no such limit",
+        "times",
+        minimum=0,
+    )
+    early_stopping_min_delta: float = setting(
+        0.0, "smallest change of --best_metric that counts as an improvement", minimum=0.0, flag=None
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every_n_steps and self.every_n_epochs:
+            raise self.refused("{every_n_steps} and {every_n_epochs} exclude each other: leave out one of the two")
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there are evaluations while training, and not only one at its end."""
+        return bool(self.every_n_steps or self.every_n_epochs)
+
+
+@dataclasses.dataclass(frozen=True)
+class RedisFiles(Settings, title="Redis or Valkey cluster"):
+    """Files that a client of a cluster reads; "" where there is no file."""
+
+    redis_auth_file: str = setting(
+        "",
+        "file whose first line is the password of the cluster, USER:PASSWORD, or :PASSWORD if the password contains a "
+        "colon",
+        "path",
+        alike=False,
+    )
+    redis_ca: str = setting(
+        "", "PEM file of the authority that signed the certificates of a rediss:// cluster", "path", alike=False
+    )
+    redis_cert: str = setting(
+        "", "PEM file of the certificate of this client, if the cluster requires one", "path", alike=False
+    )
+    redis_key: str = setting("", "PEM file of the key of --redis_cert", "path", alike=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishConfig(Settings, title="Publishing"):
+    """Where a training is published to, and how often; see `docs/serving.md`.
+
+    Attributes:
+      to: "" publishes nothing.
+      redis: `RedisFiles`.
+    """
+
+    to: str = setting(
+        "",
+        "where to publish rows and dense tower while training: a directory, its URL, or a Redis or Valkey cluster as "
+        "redis://host:port,host:port/NAME; none publishes nothing",
+        "URL",
+        flag="publish",
+    )
+    secs: float = setting(
+        10.0,
+        "time between two publications of changed rows; a publication waits until the previous ones are delivered",
+        "seconds",
+        minimum=0.1,
+        flag="publish_secs",
+    )
+    dtype: str = setting(
+        "float32",
+        "type of the weights in published rows; smaller types make smaller, less exact publications",
+        choices=DTYPES,
+        flag="publish_dtype",
+    )
+    redis: RedisFiles = RedisFiles()
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamConfig(Settings, title="Stream"):
+    """How a training reads a stream; see `docs/streaming.md`."""
+
+    start: str = setting(
+        "checkpoint",
+        "where to begin in a stream. checkpoint: at the position in the checkpoint, or at the earliest record without "
+        "one; earliest; latest; or a time such as 2026-11-23T10:00:00Z. A run with the value of the previous run "
+        "resumes from its checkpoint",
+        "time",
+        flag="stream_from",
+    )
+    until: str = setting(
+        "",
+        "where to end in a stream. latest: at the record that is the newest when training starts; or a time; none "
+        "trains without end",
+        "time",
+        flag="stream_until",
+    )
+    wait_secs: float = setting(
+        1.0,
+        "longest time that a record waits until its batch is full; then the batch is trained as it is",
+        "seconds",
+        minimum=0.0,
+        maximum=60.0,
+        flag="stream_wait_secs",
+    )
+    max_bad_rows: int = setting(
+        0,
+        "number of unreadable rows that are left out and logged; one more ends the command with an error",
+        "rows",
+        minimum=0,
+    )
+    kafka_config: str = setting(
+        "",
+        "file of librdkafka settings, one name=value per line, such as security.protocol=SASL_SSL or group.id=ctr",
+        "path",
+        alike=False,
+    )
+    metrics_port: int = setting(
+        -1,
+        "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves no metrics",
+        "port",
+        minimum=-1,
+        maximum=65535,
+        alike=False,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, words in (("start", self.start, FROM), ("until", self.until, ("", *UNTIL))):
+            if value not in words and seconds_of(value) is None:
+                known = ", ".join(word for word in words if word)
+                raise self.refused(f"{{{name}}}: expected {known} or a time, as 2026-11-23T10:00:00Z")
+
+
+def seconds_of(text: str) -> float | None:
+    """Returns a time in seconds since 1970; without a zone it is UTC. None if the text is not a time."""
+    try:
+        found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=datetime.timezone.utc)).timestamp()
