@@ -1,4 +1,4 @@
-"""What the parts of `model_quality.py` and `leaderboard.py` share: real data sets, and a file of results.
+"""What the parts of `model_quality.py` and `leaderboard.py` share: real data, a training and its test, and results.
 
 The data sets are logs that are converted once; the peers get the same rows as arrays.
 """
@@ -8,20 +8,23 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import sides
+from sides import ROOT
 
+from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import dense_transform
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-SPECS = ROOT / "configs" / "features"
-DATA = ("movielens-random", "movielens-time", "movielens-history", "movielens-liked", "adult")
+CONFIGS = ROOT / "configs"
+_OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
 _SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
@@ -44,15 +47,11 @@ class Results:
     """
 
     def __init__(self, path: pathlib.Path) -> None:
-        self._path = pathlib.Path(path)
+        self._path = path
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self.lines: list[dict[str, Any]] = []
         if self._path.is_file():
             self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
-
-    def has(self, **key: Any) -> bool:
-        """Returns whether there is a line with these values."""
-        return any(_matches(line, key) for line in self.lines)
 
     def add(self, **line: Any) -> None:
         """Appends a line."""
@@ -60,114 +59,167 @@ class Results:
         with self._path.open("a") as file:
             print(json.dumps(line), file=file)
 
-    def once(
-        self, key: dict[str, Any], run: Callable[..., dict[str, Any]], *arguments: Any, **more: Any
-    ) -> dict[str, Any]:
+    def of(self, **key: Any) -> list[dict[str, Any]]:
+        """Returns the lines with these values."""
+        return [line for line in self.lines if all(line.get(name) == value for name, value in key.items())]
+
+    def once(self, run: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
         """Returns the line with these values; if there is none, adds one with the figures that `run` returns."""
-        if not self.has(**key):
-            self.add(**key, **run(*arguments, **more))
-        return next(line for line in self.lines if _matches(line, key))
+        if not self.of(**key):
+            self.add(**key, **run())
+        return self.of(**key)[0]
 
 
-def _matches(line: dict[str, Any], key: dict[str, Any]) -> bool:
-    return all(line.get(name) == value for name, value in key.items())
+def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = False) -> dict[str, float]:
+    """Trains by `train` in a process of its own; returns `examples_per_sec` and `core_seconds`, its CPU time."""
+    before = os.times()
+    data = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"
+    sides.call([*sides.COMMAND, "train", *flags, *data], shows_log=shows_log)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return {"examples_per_sec": sides.summary(model_dir)["examples_per_sec"], "core_seconds": round(used, 1)}
 
 
-def default_directory():
+def test(model_dir: pathlib.Path, data: pathlib.Path, *flags: str) -> dict[str, float]:
+    """Returns the metrics of a part, with the exact AUC."""
+    given = f"--model_dir={model_dir}", f"--eval_data={data}", "--exact_auc", *flags
+    return sides.last_json(sides.call([*sides.COMMAND, "evaluate", *given]))
+
+
+def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
+    """Trains to the best epoch by the AUC of the part `valid`, and tests it.
+
+    Returns:
+      dict of `auc`, `logloss` and `copc` of the part `test`, and `valid`, the AUC of the part `valid`.
+    """
+    own = f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--exact_auc"
+    with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as directory:
+        model_dir = pathlib.Path(directory, "model")
+        train(parts, model_dir, *flags, *own)
+        valid, tested = (test(model_dir, data, "--checkpoint=best") for data in (parts.valid, parts.test))
+    return {name: tested[name] for name in ("auc", "logloss", "copc")} | {"valid": valid["auc"]}
+
+
+def default_directory() -> pathlib.Path:
     """Returns the default of `--real_data`."""
     return pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
-def spec_path(data):
+def flagfile(data: str, model: str) -> pathlib.Path:
+    """Returns the path of an experiment, such as configs/movielens_time_deepfm.flags."""
+    return CONFIGS / f"{data.removesuffix('-random').replace('-', '_')}_{model}.flags"
+
+
+def flags_of(file: pathlib.Path) -> list[str]:
+    """Returns the flags of a flagfile, without those that each run has of its own."""
+    lines = [line for line in file.read_text().splitlines() if line.startswith("--")]
+    return [line for line in lines if line[2:].partition("=")[0] not in _OF_A_RUN]
+
+
+def spec_path(data: str) -> pathlib.Path:
     """Returns the path of the feature spec of a data set."""
-    own = SPECS / f"{data.replace('-', '_')}.toml"
-    return own if own.is_file() else SPECS / f"{data.partition('-')[0]}.toml"
+    own = CONFIGS / "features" / f"{data.replace('-', '_')}.toml"
+    return own if own.is_file() else CONFIGS / "features" / f"{data.partition('-')[0]}.toml"
 
 
-def prepare(data, real_data, work):
+def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     """Returns the parts of a data set, which the first call converts below `work`.
 
     MovieLens is split into 80, 10 and 10 percent at random or by time. The split by time also exists with histories of
     liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent. Of
     `adult-categories` the numbers are categories only.
     """
-    source, spec_file = pathlib.Path(real_data) / data.partition("-")[0], spec_path(data)
+    source, spec_file = real_data / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
     if missing:
         sys.exit(f"{source} has no {', '.join(missing)}: download the data set there, or name its parent: --real_data")
     spec = FeatureSpec.load(spec_file)
     if data.endswith("-categories"):
         spec = dataclasses.replace(spec, dense=())
-    output = pathlib.Path(work) / data
+    output = work / data
     if data in _SPLITS:
-        parts = Parts(output / "train", output / "valid", output / "test")
-        if not (parts.test / FILE).is_file():
-            convert("movielens", str(source), output, spec, split=_SPLITS[data])
+        parts = converted("movielens", source, spec, output, _SPLITS[data])
     else:
-        parts = Parts(output / "learn" / "train", output / "learn" / "test", output / "test")
-        if not (parts.test / FILE).is_file():
-            convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
-            convert("csv", str(source / "adult.test"), output / "test", spec)
+        parts = converted("csv", source / "adult.data", spec, output, "random:0.9,0.1", source / "adult.test")
     if open_dataset(parts.train).spec != spec:
-        sys.exit(f"{output} was converted with another {spec_file.name}: remove it, and {output}.npz")
+        sys.exit(f"{output} was converted with another {spec_file.name}: remove {work}, and the results with it")
     return parts
 
 
-def export_arrays(parts, path):
+def converted(
+    form: str,
+    source: pathlib.Path,
+    spec: FeatureSpec,
+    output: pathlib.Path,
+    split: str,
+    test_source: pathlib.Path | None = None,
+    seed: int = 2026,
+) -> Parts:
+    """Converts files to three parts by a split, or to two by a split and one of its own, unless `output` has them.
+
+    The seed is that of the split, by default the one of `convert`.
+    """
+    learn, names = (output / "learn", ("train", "test")) if test_source else (output, ("train", "valid"))
+    parts = Parts(learn / names[0], learn / names[1], output / "test")
+    if not (parts.test / FILE).is_file():
+        convert(form, str(source), learn, spec, split=split, split_seed=seed)
+        if test_source:
+            convert(form, str(test_source), parts.test, spec)
+    return parts
+
+
+def export_arrays(parts: Parts, path: pathlib.Path) -> None:
     """Writes the rows of a data set to `path` as a NumPy archive for the peers, unless it exists.
 
-    Each part of train, valid and test has `PART/ids` int32[n, F], `PART/bag/NAME` int32[n, most values], `PART/dense`
+    Each part of train, valid and test has for each feature `PART/ids/NAME` int32[n, most values], `PART/dense`
     float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids count the values of the training part
-    from 1; 0 stands for other values, for missing ones and for padding. `sizes` int64[F] and `sizes/NAME` are the
-    numbers of ids with 0.
+    from 1; 0 stands for other values, for missing ones and for padding. `sizes/NAME` is the number of ids with 0. The
+    features with one value are named `id0`, `id1` and so on.
     """
-    path = pathlib.Path(path)
     if path.is_file():
         return
     train = BatchReader(parts.train, 1)
-    (table,) = train.spec.tables
-    rows = {part: _rows(getattr(parts, part), train.statistics) for part in ("train", "valid", "test")}
-    columns = rows["train"].keys[table.name].T
-    vocabularies = [_vocabulary(column) for column in columns]
-    arrays = {
-        "sizes": np.array([len(vocabulary) + 1 for vocabulary in vocabularies]),
-    }
-    for part, batch in rows.items():
-        columns = zip(batch.keys[table.name].T, vocabularies, strict=True)
-        arrays[f"{part}/ids"] = np.stack([_ids(column, vocabulary) for column, vocabulary in columns], 1)
+    arrays: dict[str, np.ndarray] = {}
+    values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    for part in ("train", "valid", "test"):
+        batch = _rows(getattr(parts, part), train.statistics)
         arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
         arrays[f"{part}/labels"] = batch.labels
-    for feature in table.bags:
-        vocabulary = _vocabulary(rows["train"].bags[feature.name].values)
-        arrays[f"sizes/{feature.name}"] = np.array(len(vocabulary) + 1)
-        for part, batch in rows.items():
-            arrays[f"{part}/bag/{feature.name}"] = _padded(batch.bags[feature.name], vocabulary)
+        values[part] = _values(batch)
+    for name, (keys, _) in values["train"].items():
+        vocabulary = np.unique(keys)
+        vocabulary = vocabulary[vocabulary != 0]
+        arrays[f"sizes/{name}"] = np.array(len(vocabulary) + 1)
+        for part, of_part in values.items():
+            keys, lengths = of_part[name]
+            arrays[f"{part}/ids/{name}"] = _padded(_ids(keys, vocabulary), lengths)
     unfinished = path.with_suffix(".unfinished.npz")
-    np.savez(unfinished, **arrays)
+    np.savez(unfinished, **arrays)  # type: ignore[arg-type]  # Its keywords are names of arrays.
     unfinished.replace(path)
 
 
-def _rows(path, statistics):
+def _rows(path: pathlib.Path, statistics: Any) -> Batch:
     """Returns a batch of all rows, in the order of the files."""
     rows = BatchReader(path, 1).rows
     (batch,) = BatchReader(path, rows, shuffle=False, epochs=1).with_statistics(statistics)
     return batch
 
 
-def _vocabulary(keys):
-    distinct = np.unique(keys)
-    return distinct[distinct != 0]
+def _values(batch: Batch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns the keys of each feature, row after row, and the number of keys of each row."""
+    (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
+    found = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
+    return found | {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
 
 
-def _ids(keys, vocabulary):
+def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
     """Maps keys int64[n] to int32[n]: 1 + the position in the vocabulary, 0 for other keys."""
     places = np.minimum(np.searchsorted(vocabulary, keys), len(vocabulary) - 1)
     return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)
 
 
-def _padded(bag, vocabulary):
-    """Returns the ids of a bag of B rows as int32[B, most values]."""
-    lengths = np.diff(bag.splits)
+def _padded(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the ids of B rows of these lengths as int32[B, most ids]."""
     padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(bag.values, vocabulary)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = ids
     return padded

@@ -21,18 +21,7 @@ import tempfile
 import numpy as np
 import torch
 from fuxictr.features import FeatureMap
-from fuxictr.pytorch.layers import (
-    BilinearInteractionV2,
-    CompressedInteractionNet,
-    CrossNetV2,
-    FactorizationMachine,
-    FeatureEmbedding,
-    InnerProductInteraction,
-    LogisticRegression,
-    MLP_Block,
-    ScaledDotProductAttention,
-    SqueezeExcitation,
-)
+from fuxictr.pytorch import layers
 from fuxictr.pytorch.models import BaseModel
 from fuxictr.pytorch.torch_utils import seed_everything
 from sklearn.metrics import log_loss, roc_auc_score
@@ -51,7 +40,7 @@ class Model(BaseModel):
 
     def __init__(self, features, **settings):
         super().__init__(features, **settings)
-        self.embedding_layer = FeatureEmbedding(features, DIM)
+        self.embedding_layer = layers.FeatureEmbedding(features, DIM)
         self.add_layers(features, features.num_fields, features.sum_emb_out_dim())
 
     def forward(self, inputs):
@@ -62,14 +51,14 @@ class Model(BaseModel):
 
 def mlp(width):
     """Returns the hidden layers and an output of one number."""
-    return MLP_Block(width, list(HIDDEN_UNITS), output_dim=1)
+    return layers.MLP_Block(width, list(HIDDEN_UNITS), output_dim=1)
 
 
 class DeepFM(Model):
     """p = sigmoid(FM(x) + MLP(x))."""
 
     def add_layers(self, features, fields, width):
-        self.fm = FactorizationMachine(features)
+        self.fm = layers.FactorizationMachine(features)
         self.mlp = mlp(width)
 
     def logits(self, inputs, vectors, flat):
@@ -80,8 +69,8 @@ class DCNv2(Model):
     """p = sigmoid(w [CrossNetV2(x), MLP(x)])."""
 
     def add_layers(self, features, fields, width):
-        self.crossnet = CrossNetV2(width, CROSS_LAYERS)
-        self.parallel_dnn = MLP_Block(width, list(HIDDEN_UNITS))
+        self.crossnet = layers.CrossNetV2(width, CROSS_LAYERS)
+        self.parallel_dnn = layers.MLP_Block(width, list(HIDDEN_UNITS))
         self.fc = nn.Linear(width + HIDDEN_UNITS[-1], 1)
 
     def logits(self, inputs, vectors, flat):
@@ -92,8 +81,8 @@ class XDeepFM(Model):
     """p = sigmoid(LR(x) + CIN(e) + MLP(e))."""
 
     def add_layers(self, features, fields, width):
-        self.lr = LogisticRegression(features, use_bias=False)
-        self.cin = CompressedInteractionNet(fields, list(CIN_UNITS))
+        self.lr = layers.LogisticRegression(features, use_bias=False)
+        self.cin = layers.CompressedInteractionNet(fields, list(CIN_UNITS))
         self.mlp = mlp(width)
 
     def logits(self, inputs, vectors, flat):
@@ -107,7 +96,7 @@ class Interacting(nn.Module):
         super().__init__()
         out = HEADS * HEAD_DIM
         self.query, self.key, self.value, self.rest = (nn.Linear(width, out, bias=False) for _ in range(4))
-        self.attention = ScaledDotProductAttention()
+        self.attention = layers.ScaledDotProductAttention()
 
     def forward(self, x):
         projections = self.query, self.key, self.value
@@ -132,9 +121,9 @@ class FiBiNET(Model):
     """p = sigmoid(LR(x) + MLP([bilinear(e), bilinear(senet(e))]))."""
 
     def add_layers(self, features, fields, width):
-        self.lr = LogisticRegression(features, use_bias=False)
-        self.senet = SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
-        self.plain, self.weighted = (BilinearInteractionV2(fields, DIM, "field_interaction") for _ in range(2))
+        self.lr = layers.LogisticRegression(features, use_bias=False)
+        self.senet = layers.SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
+        self.plain, self.weighted = (layers.BilinearInteractionV2(fields, DIM, "field_interaction") for _ in range(2))
         self.mlp = mlp(fields * (fields - 1) * DIM)
 
     def logits(self, inputs, vectors, flat):
@@ -173,8 +162,8 @@ class Stream(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.context = nn.Parameter(torch.zeros(1, DIM))
-        self.gate = MLP_Block(DIM, [GATE_UNITS], output_dim=width, output_activation="Sigmoid")
-        self.mlp = MLP_Block(width, list(HIDDEN_UNITS))
+        self.gate = layers.MLP_Block(DIM, [GATE_UNITS], output_dim=width, output_activation="Sigmoid")
+        self.mlp = layers.MLP_Block(width, list(HIDDEN_UNITS))
 
     def forward(self, x):
         return self.mlp(2 * self.gate(self.context) * x)
@@ -200,7 +189,7 @@ class IPNN(Model):
     """p = sigmoid(MLP([e, <e_i, e_j>]))."""
 
     def add_layers(self, features, fields, width):
-        self.products = InnerProductInteraction(fields, output="inner_product")
+        self.products = layers.InnerProductInteraction(fields, output="inner_product")
         self.mlp = mlp(fields * DIM + fields * (fields - 1) // 2)
 
     def logits(self, inputs, vectors, flat):
@@ -260,13 +249,11 @@ def train(kind, arrays, l2, seed):
 def _features(arrays, directory):
     """Returns the FeatureMap of the columns of `_columns`."""
     features = FeatureMap(NAME, directory)
-    category = {"source": "", "padding_idx": 0}
-    for at, size in enumerate(arrays["sizes"]):
-        features.features[f"id{at}"] = {"type": "categorical", "vocab_size": int(size), **category}
-    mean = {"type": "sequence", "feature_encoder": "layers.MaskedAveragePooling()", **category}
-    for name in _bags(arrays):
-        length = arrays[f"train/bag/{name}"].shape[1]
-        features.features[name] = {"vocab_size": int(arrays[f"sizes/{name}"]), "max_len": length, **mean}
+    for name in _names(arrays):
+        length, size = arrays[f"train/ids/{name}"].shape[1], int(arrays[f"sizes/{name}"])
+        mean = {"type": "sequence", "feature_encoder": "layers.MaskedAveragePooling()", "max_len": length}
+        kind = mean if length > 1 else {"type": "categorical"}
+        features.features[name] = {"vocab_size": size, "source": "", "padding_idx": 0, **kind}
     for at in range(arrays["train/dense"].shape[1]):
         features.features[f"dense{at}"] = {"type": "numeric", "source": ""}
     features.labels = ["label"]
@@ -276,14 +263,14 @@ def _features(arrays, directory):
 
 
 def _columns(arrays, part):
-    columns = {f"id{at}": column.astype(np.int64) for at, column in enumerate(arrays[f"{part}/ids"].T)}
-    columns |= {name: arrays[f"{part}/bag/{name}"].astype(np.int64) for name in _bags(arrays)}
+    columns = {name: arrays[f"{part}/ids/{name}"].astype(np.int64) for name in _names(arrays)}
+    columns = {name: ids if ids.shape[1] > 1 else ids[:, 0] for name, ids in columns.items()}
     columns |= {f"dense{at}": column for at, column in enumerate(arrays[f"{part}/dense"].T)}
     columns["label"] = arrays[f"{part}/labels"]
     return {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
 
 
-def _bags(arrays):
+def _names(arrays):
     return [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
 
 

@@ -5,21 +5,14 @@ after a delay drawn from an exponential distribution, whose mean depends on a fe
 each value of C14. (Where delays do not depend on features, the AUC of late labels has no gap to close: p / (1 + p s)
 orders examples as p does.) What comes after the last day is not seen.
 
-| method | an impression comes | a later click comes | loss |
-|---|---|---|---|
-| oracle | at once, with its final label | | cross entropy |
-| wait | after 3 days, with its label by then | never | cross entropy |
-| window | after 1 hour, with its label by then | never | cross entropy |
-| ignore | after 1 hour, with its label by then | again, as a positive | cross entropy |
-| es_dfm | after 1 hour, with its label by then | again, as a positive | ES-DFM |
-| ignore_at_once | at once, as a negative | again, as a positive | cross entropy |
-| fake_negative | at once, as a negative | again, as a positive | FNW |
+METHODS has the streams and their losses; docs/delayed_labels.md explains them. An impression comes with its label by
+then, and a click that comes later is ignored, or comes again as a positive record. Each method trains DeepFM once over
+its records in the order of their times, and is evaluated on impressions that follow, with their final labels. It closes
+the share (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
 
-Each trains DeepFM once over its records in the order of their times, and is evaluated on impressions that follow, with
-their final labels. A method closes the share (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
+Example: python benchmarks/delayed_labels.py --rows=100000 --seeds=1
 """
 
-import argparse
 import dataclasses
 import json
 import pathlib
@@ -30,23 +23,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sides import command
+import sides
+from sides import command, last_json
 
 DAYS, WINDOW_HOURS, WAIT_HOURS, MEAN_HOURS, COLUMN = 20, 1.0, 72.0, (0.1, 12.0), "C14"
 METRICS = ("auc", "logloss", "copc")
+GAPS = {"auc_gap_closed": "auc", "nll_gap_closed": "logloss"}
 SPEC = """
 name = "delayed"
-[[label]]
-column = "click"
-[[label]]
-column = "late"
-[defaults]
-dim = 16
-transform = "log1p"
-[[dense]]
-columns = ["I1..I13"]
-[[sparse]]
-columns = ["C1..C26"]
+label = [{column = "click"}, {column = "late"}]
+defaults = {dim = 16, transform = "log1p"}
+dense = [{columns = ["I1..I13"]}]
+sparse = [{columns = ["C1..C26"]}]
 """
 
 
@@ -100,7 +88,7 @@ def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pat
     own = [f"--train_data={work / 'train.parquet'}", f"--feature_spec={work / 'spec.toml'}", "--label=click"]
     own += ["--noshuffle", f"--seed={seed}", "--embedding_initial_accumulator=1e-3", f"--delayed_labels={method.flag}"]
     command("train", *flags, *own)
-    found = json.loads(command("evaluate", *flags, f"--eval_data={work / 'test.parquet'}"))
+    found = last_json(command("evaluate", *flags, f"--eval_data={work / 'test.parquet'}"))
     return {name: found[f"{name}/click"] for name in METRICS}
 
 
@@ -112,28 +100,29 @@ def measure(rows: int = 400_000, seeds: int = 3) -> dict[str, Any]:
             data = pathlib.Path(directory)
             command("convert", "--format=synthetic", f"--output={data / 'demo'}", f"--rows={rows}", f"--seed={seed}")
             train, test = (pq.read_table(data / "demo" / part, partitioning=None) for part in ("train", "test"))
-            for name, method in METHODS.items():
-                found[name].append(scores(method, train, test, seed, data / name))
-                print(f"seed {seed}, {name}: {found[name][-1]}", flush=True)
-    methods = {}
-    for name, of_seeds in found.items():
-        figures = {metric: [one[metric] for one in of_seeds] for metric in METRICS}
-        for metric, key in (("auc", "auc_gap_closed"), ("logloss", "nll_gap_closed")):
-            triples = zip(of_seeds, found["ignore"], found["oracle"], strict=True)
-            figures[key] = [(one[metric] - low[metric]) / (high[metric] - low[metric]) for one, low, high in triples]
-        methods[name] = {
-            key: {"mean": round(statistics.mean(v), 4), "min": round(min(v), 4), "max": round(max(v), 4)}
-            for key, v in figures.items()
-        }
+            of_seed = {name: scores(each, train, test, seed, data / name) for name, each in METHODS.items()}
+        low, high = of_seed["ignore"], of_seed["oracle"]
+        for name, one in of_seed.items():
+            closed = {key: (one[of] - low[of]) / (high[of] - low[of]) for key, of in GAPS.items()}
+            found[name].append(one | closed)
+            print(f"seed {seed}, {name}: {found[name][-1]}", flush=True)
+    methods = {
+        name: {key: summary([each[key] for each in of_seeds]) for key in (*METRICS, *GAPS)}
+        for name, of_seeds in found.items()
+    }
     chosen = methods["fake_negative"]
-    return {f"delayed_{key}": chosen[key]["mean"] for key in ("auc_gap_closed", "nll_gap_closed", "copc")} | {
+    return {f"delayed_{key}": chosen[key]["mean"] for key in (*GAPS, "copc")} | {
         "delayed_labels": {"rows": rows, "seeds": seeds, **methods}
     }
 
 
+def summary(values: list[float]) -> dict[str, float]:
+    """Returns mean, least and greatest value."""
+    return {"mean": round(statistics.mean(values), 4), "min": round(min(values), 4), "max": round(max(values), 4)}
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sides.parser(__doc__)
     parser.add_argument("--rows", type=int, default=400_000, help="impressions to train on")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of data, delays and training")
-    given = parser.parse_args()
-    print(json.dumps(measure(given.rows, given.seeds)))
+    print(json.dumps(measure(**vars(parser.parse_args()))))

@@ -6,14 +6,9 @@
     python benchmarks/leaderboard.py --data=movielens
 
 --path is the directory of BARS' train.csv, valid.csv and test.csv, whose MD5s are checked; nothing is downloaded. The
-files are brought into the leaderboard's form and converted once, below --work. Each model is trained for each seed by
-`train --flagfile=configs/leaderboard/DATA.flags`, in which `--recipe=bars` has FuxiCTR's equations; the epoch is chosen
-by the validation AUC, and the test part is read once. configs/leaderboard/figures.toml has BARS' figures, the settings
-of single models, and where each comes from.
-
-movielens, adult and criteo_sample are the real data of the tests, of which BARS has no figures: --path is then the
-directory that has movielens/, adult/ and criteo/. The first two have their own flagfiles; the first rows of Criteo's
-challenge are split at random into files of the form of Criteo_x4, and then handled as Criteo_x4.
+files are brought into the leaderboard's form and converted once, below --work. configs/leaderboard has the settings,
+and BARS' figures with their sources. movielens, adult and criteo_sample are the real data of the tests, of which BARS
+has no figures: --path is then the directory that has movielens/, adult/ and criteo/. docs/accuracy.md says more.
 
 Each run is a line of --results and is not repeated while its flags are the same. The table has means over the seeds,
 with the spread, highest minus lowest; core seconds are the CPU time of the training with its evaluations. The last line
@@ -21,28 +16,24 @@ is JSON.
 """
 
 import argparse
-import dataclasses
+import functools
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
-from typing import Any
+from typing import Any, NamedTuple
 
 import accuracy_data
 import leaderboard_data
 import numpy as np
 import sides
-from accuracy_data import Results
+from accuracy_data import Parts, Results
 from leaderboard_data import load
 
-MODELS = ("deepfm", "dcn_v2")
 SAMPLES = ("movielens", "adult", "criteo_sample")
 _HEADER = ",".join(["Label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))])
 _SHARES, _SPLIT_SEED = {"train": 0.7, "valid": 0.1, "test": 0.2}, 2018
-SEEDS = (1, 2, 3, 4, 5)
 _FIGURES = ("auc", "logloss", "gauc", "copc", "examples_per_sec", "core_seconds")
 _NOT_BARS = "These are not the leaderboard's files: the figures are not the leaderboard's."
 _ON_TEST = "The epoch was chosen by the test file, as BARS does: the figures are too good for what new data would show."
@@ -52,75 +43,41 @@ _HELD_OUT = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One training and its test.
+class Training(NamedTuple):
+    """What a model is trained on, and how.
 
     Attributes:
       parts: the converted data.
-      model, seed: what is trained.
-      flags: all other flags of the training.
+      flags: the flags of `train`, but for the paths, the model and the seed.
       group: column within which gauc is taken; "" for no gauc.
     """
 
-    parts: accuracy_data.Parts
-    model: str
-    seed: int
+    parts: Parts
     flags: tuple[str, ...]
     group: str = ""
 
-    def result(self, work: pathlib.Path, title: str) -> dict[str, float]:
-        """Prints the title, trains, tests the best epoch, and returns the figures by the names in `_FIGURES`."""
-        print(title, file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix=f"{self.model}_", dir=work) as model_dir:
-            data = f"--train_data={self.parts.train}", f"--eval_data={self.parts.valid}", f"--model_dir={model_dir}"
-            own = f"--model={self.model}", f"--seed={self.seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
-            _, core_seconds = _call("train", *self.flags, *data, *own)
-            trained = sides.summary(model_dir)
-            groups = [f"--group_by={self.group}"] if self.group else []
-            test = f"--model_dir={model_dir}", f"--eval_data={self.parts.test}", "--checkpoint=best", "--exact_auc"
-            printed, _ = _call("evaluate", *test, *groups)
-        tested = json.loads(printed.splitlines()[-1])
-        speed = {"examples_per_sec": trained["examples_per_sec"], "core_seconds": round(core_seconds, 1)}
-        return {name: value for name, value in (tested | speed).items() if name in _FIGURES}
 
-
-def _call(*arguments: str) -> tuple[str, float]:
-    """Runs a command of the package; returns what it printed and its seconds of CPU. Its log and bar are shown."""
-    command = [*sides.COMMAND, *arguments]
-    before = os.times()
-    done = subprocess.run(command, env=sides.environment(), stdout=subprocess.PIPE, text=True)
-    after = os.times()
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}; its last lines above say why")
-    used = after.children_user + after.children_system - before.children_user - before.children_system
-    return done.stdout, used
-
-
-def _runs(flags: argparse.Namespace) -> list[Run]:
-    """Checks and converts the data; returns the runs, of a model all seeds after one another."""
-    work, runs = flags.work / flags.data, []
+def _training(flags: argparse.Namespace, model: str) -> Training:
+    """Checks and converts the data for a model."""
+    work = flags.work / flags.data
     if flags.data in SAMPLES:
-        for model in flags.models:
-            parts, given = _sample(flags.data, flags.path, work, model)
-            runs += [Run(parts, model, seed, (*given, *flags.more)) for seed in flags.seeds]
-        return runs
+        parts, given = _sample(flags.data, flags.path, work, model)
+        return Training(parts, (*given, *flags.more))
     data = load(flags.data)
     leaderboard_data.check(data, flags.path, work, flags.any_files)
-    for model in flags.models:
-        parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
-        given = f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more
-        runs += [Run(parts, model, seed, given, "group" if data.group else "") for seed in flags.seeds]
-    return runs
+    parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
+    given = f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more
+    return Training(parts, given, "group" if data.group else "")
 
 
-def _sample(
-    name: str, path: pathlib.Path, work: pathlib.Path, model: str
-) -> tuple[accuracy_data.Parts, tuple[str, ...]]:
-    """Returns the converted parts of one of SAMPLES, and the flags of a model."""
+def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tuple[Parts, tuple[str, ...]]:
+    """Returns the converted parts of one of SAMPLES, and the flags of a model.
+
+    The first rows of Criteo's challenge are split at random into files of the form of Criteo_x4.
+    """
     if name != "criteo_sample":
         data = {"movielens": "movielens-random"}.get(name, name)
-        flagfile = accuracy_data.ROOT / "configs" / f"{name}_{model}.flags"
+        flagfile = accuracy_data.flagfile(data, model)
         if not flagfile.is_file():
             sys.exit(f"{flagfile}: there is no such flagfile, so {model} has no settings that were chosen on {name}")
         return accuracy_data.prepare(data, path, work), (f"--flagfile={flagfile}",)
@@ -129,33 +86,49 @@ def _sample(
         if not source.is_file():
             sys.exit(f"{source}: there is no such file; --path=DIR is the directory that has criteo/train_head.tsv")
         lines = source.read_text().splitlines()
-        part_of = np.random.default_rng(_SPLIT_SEED).choice(len(_SHARES), len(lines), p=list(_SHARES.values()))
+        part_of = np.random.default_rng(_SPLIT_SEED).choice([*_SHARES], len(lines), p=[*_SHARES.values()])
         files.mkdir(parents=True, exist_ok=True)
-        for number, part in enumerate(_SHARES):
-            rows = [lines[row].replace("\t", ",") for row in np.flatnonzero(part_of == number)]
+        for part in _SHARES:
+            rows = [lines[row].replace("\t", ",") for row in np.flatnonzero(part_of == part)]
             (files / f"{part}.csv").write_text("\n".join([_HEADER, *rows, ""]))
     parts = leaderboard_data.prepare(load("criteo_x4"), files, work, model, choose_on_test=False, any_files=True)
     return parts, (f"--flagfile={leaderboard_data.CONFIGS / 'criteo_sample.flags'}",)
 
 
-def _measured(runs: list[Run], flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Returns the results of each model, one per seed; runs what --results lacks."""
-    results, found = Results(flags.results), {}
-    for number, run in enumerate(runs, 1):
-        key = dict(data=flags.data, model=run.model, seed=run.seed, flags=_experiment(run))
-        title = f"run {number} of {len(runs)}: {flags.data}, {run.model}, seed {run.seed}"
-        found.setdefault(run.model, []).append(results.once(key, run.result, flags.work / flags.data, title))
+    trainings = {model: _training(flags, model) for model in flags.models}
+    results, number = Results(flags.results), 0
+    found: dict[str, list[dict[str, float]]] = {model: [] for model in trainings}
+    for model, training in trainings.items():
+        for seed in flags.seeds:
+            number += 1
+            title = f"run {number} of {len(trainings) * len(flags.seeds)}: {flags.data}, {model}, seed {seed}"
+            result = functools.partial(_result, training, model, seed, flags.work / flags.data, title)
+            key = {"data": flags.data, "model": model, "seed": seed, "flags": _experiment(training)}
+            found[model].append(results.once(result, **key))
     return found
 
 
-def _experiment(run: Run) -> list[str]:
-    """Returns what makes a run: the lines of its flagfile, its other flags, and its training data's directory."""
+def _result(training: Training, model: str, seed: int, work: pathlib.Path, title: str) -> dict[str, float]:
+    """Prints the title, trains, tests the best epoch, and returns the figures by the names in `_FIGURES`."""
+    print(title, file=sys.stderr, flush=True)
+    own = f"--model={model}", f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
+    groups = [f"--group_by={training.group}"] if training.group else []
+    with tempfile.TemporaryDirectory(prefix=f"{model}_", dir=work) as directory:
+        model_dir = pathlib.Path(directory)
+        trained = accuracy_data.train(training.parts, model_dir, *training.flags, *own, shows_log=True)
+        tested = accuracy_data.test(model_dir, training.parts.test, "--checkpoint=best", *groups)
+    return {name: value for name, value in (tested | trained).items() if name in _FIGURES}
+
+
+def _experiment(training: Training) -> list[str]:
+    """Returns what makes a training: the flags of its flagfile, its other flags, and its data's directories."""
     lines: list[str] = []
-    for flag in run.flags:
+    for flag in training.flags:
         name, _, value = flag.partition("=")
-        own = pathlib.Path(value).read_text().splitlines() if name == "--flagfile" else [flag]
-        lines += [line for line in own if line and not line.startswith("#")]
-    return [*lines, f"--train_data={run.parts.train}", f"--eval_data={run.parts.valid}"]
+        lines += accuracy_data.flags_of(pathlib.Path(value)) if name == "--flagfile" else [flag]
+    return [*lines, f"--train_data={training.parts.train}", f"--eval_data={training.parts.valid}"]
 
 
 def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -187,27 +160,22 @@ def _mean(values: list[float]) -> float:
 
 
 _COLUMNS = (
-    *(("model", "", ""), ("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f")),
-    *(
-        ("BARS", "bars_auc", ".4f"),
-        ("mean of 5", "bars_mean_auc", ".4f"),
-        ("ours - BARS", "auc_minus_bars", "+.4f"),
-    ),
+    *(("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f"), ("BARS", "bars_auc", ".4f")),
+    *(("mean of 5", "bars_mean_auc", ".4f"), ("ours - BARS", "auc_minus_bars", "+.4f")),
     *(("log loss", "logloss", ".4f"), ("spread", "logloss_spread", ".4f"), ("BARS", "bars_logloss", ".4f")),
     *(("ours - BARS", "logloss_minus_bars", "+.4f"), ("gauc", "gauc", ".4f"), ("BARS", "bars_gauc", ".4f")),
     *(("COPC", "copc", ".3f"), ("examples/s", "examples_per_sec", ",.0f"), ("core s", "core_seconds", ",.0f")),
 )
 
 
-def table(models: dict[str, dict[str, Any]]) -> str:
-    """Returns a table in Markdown, without columns that are empty."""
-    columns = [c for c in _COLUMNS if not c[1] or any(c[1] in entry for entry in models.values())]
-    rows = [[title for title, _, _ in columns], ["---"] * len(columns)]
-    for model, entry in models.items():
-        rows.append(
-            [format(entry[key], form) if key in entry else model if not key else "" for _, key, form in columns]
-        )
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def table(models: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns the lines of a table in Markdown, without columns that are empty."""
+    columns = [column for column in _COLUMNS if any(column[1] in entry for entry in models.values())]
+    rows = [
+        [model, *(format(entry[key], form) if key in entry else "" for _, key, form in columns)]
+        for model, entry in models.items()
+    ]
+    return sides.markdown(["model", *(title for title, *_ in columns)], rows)
 
 
 def notes(flags: argparse.Namespace) -> list[str]:
@@ -229,23 +197,21 @@ def notes(flags: argparse.Namespace) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     flags = _flags(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     (flags.work / flags.data).mkdir(parents=True, exist_ok=True)
     if flags.any_files:
         print(_NOT_BARS, file=sys.stderr, flush=True)
-    shown = summary(flags, _measured(_runs(flags), flags))
-    print(table(shown["models"]))
-    print("\n".join(notes(flags)))
+    shown = summary(flags, _measured(flags))
+    print("\n".join([*table(shown["models"]), *notes(flags)]))
     print(json.dumps(shown))
 
 
 def _flags(arguments: list[str] | None) -> argparse.Namespace:
     names = (*leaderboard_data.figures(), *SAMPLES)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = sides.parser(__doc__)
     parser.add_argument("--data", required=True, choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--path", type=pathlib.Path, help="directory of train.csv, valid.csv and test.csv")
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help=",".join(MODELS))
-    parser.add_argument("--seeds", type=_integers, default=list(SEEDS), help=",".join(map(str, SEEDS)))
+    parser.add_argument("--models", type=sides.words, default=["deepfm", "dcn_v2"], help="default deepfm,dcn_v2")
+    parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3, 4, 5], help="default 1,2,3,4,5")
     parser.add_argument("--any_files", action="store_true", help="take files of other MD5s; the output says so")
     parser.add_argument(
         "--choose_on_test", action="store_true", help="choose the epoch by the test file where BARS has no valid.csv"
@@ -260,10 +226,6 @@ def _flags(arguments: list[str] | None) -> argparse.Namespace:
     flags.path = flags.path or accuracy_data.default_directory()
     flags.results = flags.results or flags.work / "results.jsonl"
     return flags
-
-
-def _integers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ keep. A bucket of a number that is as rare, and 0, which FuxiCTR gives no row of
 """
 
 import dataclasses
+import functools
 import hashlib
-import json
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import tqdm
-from accuracy_data import ROOT, Parts
+from accuracy_data import Parts, Results
+from sides import ROOT
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
@@ -101,26 +102,22 @@ def load(name: str) -> Data:
 def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -> None:
     """Ends the program if a file of BARS is missing, or is another one; `any_files` allows others.
 
-    A file that was right once is not read again while its size and time stay.
+    A file is not read again while its size and time stay.
     """
-    known_file = work / "md5.json"
-    known: dict[str, list[Any]] = json.loads(known_file.read_text()) if known_file.is_file() else {}
+    known = Results(work / "md5.jsonl")
     for part, wanted in data.md5.items():
         file = path / f"{part}.csv"
         if not file.is_file():
             sys.exit(f"{file}: there is no such file; unpack {data.download} there, or name its directory: --path=DIR")
         if any_files:
             continue
-        state = [file.stat().st_size, file.stat().st_mtime_ns]
-        found = known[str(file)][2] if known.get(str(file), [])[:2] == state else _md5(file)
+        state = {"file": str(file), "size": file.stat().st_size, "time": file.stat().st_mtime_ns}
+        found = known.once(functools.partial(_md5, file), **state)["md5"]
         if found != wanted:
             sys.exit(
                 f"{file}: has the MD5 {found}; the leaderboard's {data.title} has {wanted} ({data.md5_source}). "
                 f"Download {data.download} again, or give --any_files for figures that are not the leaderboard's"
             )
-        known[str(file)] = [*state, found]
-        work.mkdir(parents=True, exist_ok=True)
-        known_file.write_text(json.dumps(known))
 
 
 def prepare(
@@ -144,10 +141,9 @@ def prepare(
             rows = sum(each.rows for each in done["parts"].values())
             if rows != data.rows[part] and not any_files:
                 sys.exit(f"{source}: {rows:,} rows were converted, and the leaderboard's part has {data.rows[part]:,}")
-    valid = output / ("valid" if own_valid else "test")
-    parts = (
-        Parts(learn / "train", learn / "test", output / "test") if held_out else Parts(learn, valid, output / "test")
-    )
+    parts = Parts(learn, output / ("valid" if own_valid else "test"), output / "test")
+    if held_out:
+        parts = Parts(learn / "train", learn / "test", output / "test")
     if open_dataset(parts.train).spec != spec:
         sys.exit(f"{output} was converted with another {data.name}.toml: remove it, or give another --work")
     return parts
@@ -267,7 +263,7 @@ def _in_form(table: pa.Table, spec: FeatureSpec, kept: dict[str, pa.Array]) -> p
     return pa.table(columns)
 
 
-def _md5(file: pathlib.Path) -> str:
+def _md5(file: pathlib.Path) -> dict[str, str]:
     digest = hashlib.md5(usedforsecurity=False)
     with (
         file.open("rb") as stream,
@@ -276,4 +272,4 @@ def _md5(file: pathlib.Path) -> str:
         while block := stream.read(_BLOCK):
             digest.update(block)
             bar.update(len(block))
-    return digest.hexdigest()
+    return {"md5": digest.hexdigest()}

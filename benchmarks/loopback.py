@@ -5,49 +5,65 @@ The demo's traffic is a training without the dense tower: real batches, caches a
 
 import concurrent.futures
 import itertools
-import os
 import pathlib
-import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import psutil
 
-from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease
-from ctr_trainer.embedding.service.local_service import LocalService
+from ctr_trainer.embedding.service.local_service import LocalService, LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowwiseAdagrad
 from ctr_trainer.settings.run_config import RunConfig
 
+DISTRIBUTIONS, ZIPF = ("uniform", "zipf"), 1.2
+CONFIG = TableConfig("bench", (16,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))
+LOAD_ROWS, REQUEST_ROWS, BATCHES, CLIENTS = 1 << 18, 20_000, 32, 2
 TIMEOUT_S = 60
-CLIENTS = 2
 LEASE = Lease.new("benchmark")
-BATCH_SIZE = 1024
-PREFETCH_BATCHES = RunConfig().prefetch_batches
 # Steps of each worker before the measurement, in which the service loads its kernels and the caches fill.
-WARMUP_STEPS = 60
-SPEC = pathlib.Path(__file__).parents[1] / "configs" / "features" / "demo.toml"
+WARMUP_STEPS, BATCH_SIZE = 60, 1024
+PREFETCH_BATCHES = RunConfig().prefetch_batches
 # The demo's model: DeepFM, an embedding and a linear weight a key; Adagrad's rows are 34 floats, row-wise Adagrad's 19.
 DIMS, SCALES, ACCUMULATOR = (16, 1), (0.01, 0.0), 1e-3
-OPTIMIZERS = ("rowwise_adagrad", "adagrad")
 
 
-def start(directory: str, core: int) -> LocalService:
-    """Returns a service whose threads all run on `core`."""
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})  # The child inherits it.
-    try:
-        return LocalService(directory, os.path.join(directory, "log"), TIMEOUT_S)
-    finally:
-        os.sched_setaffinity(0, own)
+def key_of(ranks: np.ndarray) -> np.ndarray:
+    """Maps ranks int64[n] from 1 to keys int64[n] that are spread over all 64 bits."""
+    return ranks * np.int64(-7046029254386353131)  # odd, so a bijection of 64-bit integers; 0 stays 0
+
+
+def draw(rng: np.random.Generator, distribution: str, rows: int, count: int) -> np.ndarray:
+    """Returns int64[count], ranks from 1 to `rows`."""
+    if distribution == "uniform":
+        return rng.integers(1, rows + 1, count)
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < count:
+        more = rng.zipf(ZIPF, 2 * count)
+        drawn = np.append(drawn, more[more <= rows])
+    return drawn[:count]
+
+
+def draw_distinct(rng: np.random.Generator, distribution: str, rows: int, count: int) -> np.ndarray:
+    """Returns int64[count], distinct ranks in random order."""
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < count:
+        drawn = np.unique(np.append(drawn, draw(rng, distribution, rows, count)))
+    return rng.permutation(drawn)[:count]
+
+
+def blocks(rows: int) -> Iterator[np.ndarray]:
+    """Yields the keys of all ranks, LOAD_ROWS at a time."""
+    for first in range(1, rows + 1, LOAD_ROWS):
+        yield key_of(np.arange(first, min(first + LOAD_ROWS, rows + 1)))
 
 
 def connect(service: LocalService) -> ServiceClient:
@@ -62,84 +78,80 @@ def cpu_seconds(service: LocalService) -> float:
 
 
 class Worker:
-    """A client that pulls, pushes and syncs its own batches, and remembers the versions of its rows."""
+    """A client that pulls, pushes and syncs its own batches of ranks, and remembers the versions of its rows.
 
-    def __init__(self, service, name, batches, rows, bench):
+    `came` counts the rows that syncs have sent back.
+    """
+
+    def __init__(self, service: LocalService, name: str, batches: list[np.ndarray], rows: int) -> None:
         self.client = connect(service)
-        self.client.create_table(bench.CONFIG)
-        self.batches = [(ranks, bench.key_of(ranks)) for ranks in batches]
+        self.client.create_table(CONFIG)
+        self.batches, self.came = batches, 0
         self._name, self._sequence = name, 0
         self._known = np.zeros(rows + 1, np.uint32)
-        self._deltas = np.full((bench.REQUEST_ROWS, bench.CONFIG.width), 1e-6, np.float32)
-        self.came = 0
+        self._deltas = np.full((len(batches[0]), CONFIG.width), 1e-6, np.float32)
 
-    def pull(self, ranks, keys):
-        self.client.pull("bench", keys)
+    def pull(self, ranks: np.ndarray) -> None:
+        self.client.pull("bench", key_of(ranks))
 
-    def push(self, ranks, keys):
+    def push(self, ranks: np.ndarray) -> None:
         self._sequence += 1
-        self.client.push("bench", keys, self._deltas, self._name, self._sequence)
+        self.client.push("bench", key_of(ranks), self._deltas, self._name, self._sequence)
 
-    def sync(self, ranks, keys):
+    def sync(self, ranks: np.ndarray) -> None:
         self._sequence += 1
-        newer = self.client.sync("bench", keys, self._deltas, self._name, self._sequence, self._known[ranks])
+        known = self._known[ranks]
+        newer = self.client.sync("bench", key_of(ranks), self._deltas, self._name, self._sequence, known)
         self._known[ranks] = newer.versions
         self.came += len(newer.positions)
 
 
-def measure(rows, flags, directory, core, bench):
-    """Returns rates and percentiles by distribution, and the service's `index_bytes_per_row`."""
-    results = {}
-    with start(directory, core) as service:
+def measure(
+    rows: int, seconds: float, syncs: int, directory: str, core: int
+) -> tuple[float, dict[str, dict[str, float]]]:
+    """Returns the bytes of the index per row, and rates and percentiles by distribution, of a service."""
+    results: dict[str, dict[str, float]] = {}
+    with LocalServices(1, directory, TIMEOUT_S).running({core}) as (service,):
         loader = connect(service)
-        loader.create_table(bench.CONFIG)
-        zeros = np.zeros((bench.LOAD_ROWS, bench.CONFIG.width), np.float32)
-        for number, first in enumerate(range(1, rows + 1, bench.LOAD_ROWS)):
-            keys = bench.key_of(np.arange(first, min(first + bench.LOAD_ROWS, rows + 1)))
+        loader.create_table(CONFIG)
+        zeros = np.zeros((LOAD_ROWS, CONFIG.width), np.float32)
+        for number, keys in enumerate(blocks(rows)):
             loader.push("bench", keys, zeros[: len(keys)], "loader", number)
         table = loader.stats()["tables"]["bench"]
         assert table["rows"] == rows, table
-        results["index_bytes_per_row"] = table["bytes"] / rows - 4 * bench.CONFIG.width
-        for distribution in ("uniform", "zipf"):
-            rng = np.random.default_rng(2)
-            workers = []
+        loader.close()
+        for distribution in DISTRIBUTIONS:
+            rng, workers, size = np.random.default_rng(2), [], min(REQUEST_ROWS, rows // 4)
             for number in range(CLIENTS):
-                size = min(bench.REQUEST_ROWS, rows // 4)
-                batches = [bench.draw_distinct(rng, distribution, rows, size) for _ in range(bench.BATCHES)]
-                workers.append(Worker(service, f"{distribution}{number}", batches, rows, bench))
-                workers[-1]._deltas = workers[-1]._deltas[:size]
+                batches = [draw_distinct(rng, distribution, rows, size) for _ in range(BATCHES)]
+                workers.append(Worker(service, f"{distribution}{number}", batches, rows))
             figures = results[distribution] = {}
             for op in ("pull", "push", "sync"):
-                figures.update(saturate(op, service, workers, flags.seconds))
-            figures.update(at_half_load(workers, figures["sync_rows_per_sec"] / 2, flags.syncs))
+                figures |= saturate(op, service, workers, seconds)
+            figures |= at_half_load(workers, figures["sync_rows_per_sec"] / 2, syncs)
             for worker in workers:
                 worker.client.close()
-        loader.close()
-    return results
+    return table["bytes"] / rows - 4 * CONFIG.width, results
 
 
-def saturate(op, service, workers, seconds):
+def saturate(op: str, service: LocalService, workers: list[Worker], seconds: float) -> dict[str, float]:
     """Returns rows/s and rows per core-second of an operation that all workers request without a pause."""
     for worker in workers:
-        for batch in worker.batches:
-            getattr(worker, op)(*batch)
+        for ranks in worker.batches:
+            getattr(worker, op)(ranks)
         worker.came = 0
-    barrier = threading.Barrier(len(workers) + 1)
 
-    def ask(worker):
-        barrier.wait(TIMEOUT_S)
-        done, end = 0, time.perf_counter() + seconds
+    def ask(worker: Worker) -> int:
+        done, end, batches = 0, time.perf_counter() + seconds, itertools.cycle(worker.batches)
         while time.perf_counter() < end:
-            ranks, keys = worker.batches[done % len(worker.batches)]
-            getattr(worker, op)(ranks, keys)
-            done += 1
-        return done * len(keys)
+            ranks = next(batches)
+            getattr(worker, op)(ranks)
+            done += len(ranks)
+        return done
 
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as threads:
-        futures = [threads.submit(ask, worker) for worker in workers]
         used, begin = cpu_seconds(service), time.perf_counter()
-        barrier.wait(TIMEOUT_S)
-        rows = sum(future.result() for future in futures)
+        rows = sum(threads.map(ask, workers))
         wall, used = time.perf_counter() - begin, cpu_seconds(service) - used
     figures = {f"{op}_rows_per_sec": rows / wall, f"{op}_rows_per_core_sec": rows / used}
     if op == "sync":
@@ -147,17 +159,17 @@ def saturate(op, service, workers, seconds):
     return figures
 
 
-def at_half_load(workers, rows_per_sec, syncs):
+def at_half_load(workers: list[Worker], rows_per_sec: float, syncs: int) -> dict[str, float]:
     """Returns latency percentiles, in ms, of syncs at a fixed rate, measured from the time at which they are due."""
-    interval = len(workers[0].batches[0][1]) / rows_per_sec
+    interval = len(workers[0].batches[0]) / rows_per_sec
     begin = time.perf_counter() + interval
 
-    def ask(number):
+    def ask(number: int) -> list[float]:
         worker, latencies = workers[number], []
         for i in range(number, syncs, len(workers)):
             due = begin + i * interval
             time.sleep(max(due - time.perf_counter(), 0))
-            worker.sync(*worker.batches[i % len(worker.batches)])
+            worker.sync(worker.batches[i % len(worker.batches)])
             latencies.append(time.perf_counter() - due)
         return latencies
 
@@ -166,73 +178,60 @@ def at_half_load(workers, rows_per_sec, syncs):
     return {f"sync_p{p}_ms": 1e3 * float(np.percentile(latencies, p)) for p in (50, 95, 99)}
 
 
-def write_data(rows, directory):
-    """Writes the demo's data."""
-    convert("synthetic", None, directory / "data", FeatureSpec.load(SPEC), rows=rows, seed=1, progress=False)
+def traffic(
+    data: pathlib.Path, core: int, optimizer: str, sync_steps: int, workers: int, workers_a_host: int = 1
+) -> dict[str, float]:
+    """Returns the core-seconds of the service per million examples, and bytes and misses per example.
 
+    The workers take turns in this process, so that the copy of a host needs no shared memory.
 
-def measure_demo(workers, directory, cores):
-    """Returns, by optimizer, core-seconds per million examples at N = 1 and 30, and bytes and misses per example."""
-    figures = {}
-    for optimizer in OPTIMIZERS:
-        figures[optimizer] = {}
-        for sync_steps in (1, 30):
-            figures[optimizer].update(_train(directory, workers, optimizer, sync_steps, cores))
-    return figures
-
-
-def measure_demo_of_hosts(hosts, workers_a_host, directory, cores):
-    """Returns the figures of row-wise Adagrad at N = 30 for workers that train one copy of the rows on each host."""
-    return _train(directory, hosts * workers_a_host, OPTIMIZERS[0], 30, cores, workers_a_host)
-
-
-def _train(directory, workers, optimizer, sync_steps, cores, workers_a_host=1):
-    """Trains with workers that take turns in this process, so that the copy of a host needs no shared memory."""
-    data, hosts = directory / "data" / "train", workers // workers_a_host
+    Args:
+      data: converted data.
+      core: the core of the service.
+      optimizer: of the rows.
+      sync_steps: steps between two syncs of a host.
+      workers: number of workers.
+      workers_a_host: how many of them train one copy of the rows.
+    """
     readers = [BatchReader(data, BATCH_SIZE, rank, workers, epochs=1) for rank in range(workers)]
-    table = readers[0].spec.tables[0]
+    table, hosts = readers[0].spec.tables[0], workers // workers_a_host
     config = TableConfig(table.name, DIMS, SCALES, ROW_OPTIMIZERS[optimizer](initial_accumulator=ACCUMULATOR))
-    with start(str(directory), cores[0]) as service:
+    with LocalServices(1, data.parent, TIMEOUT_S).running({core}) as (service,):
         clients = [connect(service) for _ in range(hosts)]
         caches = [RowCache(client, config, f"host{host}") for host, client in enumerate(clients)]
-        workers_of = [_steps(caches[rank // workers_a_host], reader, table.name) for rank, reader in enumerate(readers)]
-        examples = 0
-        for step, sizes in enumerate(zip(*workers_of, strict=True), start=1):
+        steps = [_steps(caches[rank // workers_a_host], reader, table.name) for rank, reader in enumerate(readers)]
+        examples, before = 0, {}
+        for step, sizes in enumerate(zip(*steps, strict=True), start=1):
             for host, cache in enumerate(caches):
                 if (step + host * sync_steps // hosts) % sync_steps == 0:
                     cache.sync()
             examples += sum(sizes)
             if step == WARMUP_STEPS:
-                before, examples = cpu_seconds(service), 0
-                at_start = _counters(caches)
-        used = cpu_seconds(service) - before
+                examples, before = 0, _counters(service, caches)
+        after = _counters(service, caches)
         for client in clients:
             client.close()
-    came = _counters(caches)
-    return {
-        f"core_sec_per_million_examples_sync_{sync_steps}": used / examples * 1e6,
-        **{f"{name}_per_example_sync_{sync_steps}": (came[name] - at_start[name]) / examples for name in came},
-    }
+    per_example = {name: (after[name] - before[name]) / examples for name in after}
+    used = {f"core_sec_per_million_examples_sync_{sync_steps}": 1e6 * per_example.pop("core_sec")}
+    return used | {f"{name}_per_example_sync_{sync_steps}": value for name, value in per_example.items()}
 
 
-def _counters(caches):
+def _counters(service: LocalService, caches: list[RowCache]) -> dict[str, float]:
     names = ("bytes_synced", "rows_pulled", "misses", "pulled_ahead")
-    return {name: sum(getattr(cache, name) for cache in caches) for name in names}
+    return {"core_sec": cpu_seconds(service)} | {name: sum(getattr(cache, name) for cache in caches) for name in names}
 
 
-def _steps(cache, reader, table):
-    """Yields the size of each batch after its step. Batches are looked up ahead, as in the input pipeline."""
+def _steps(cache: RowCache, reader: BatchReader, table: str) -> Iterator[int]:
+    """Yields the size of each batch after its step, which has constant gradients of the size in a click model.
+
+    Batches are looked up ahead, as in the input pipeline.
+    """
     batches = iter(reader)
     while group := list(itertools.islice(batches, PREFETCH_BATCHES)):
         lookups = [Lookup(batch.keys[table]) for batch in group]
         since = cache.pull_ahead(distinct([lookup.unique for lookup in lookups]))
         for batch, lookup in zip(group, lookups, strict=True):
-            _step(cache, lookup, since)
+            slots = cache.find_or_create(lookup.unique, since)
+            gradients = [np.full((len(slots), dim), 1e-4, np.float32) for dim in DIMS]
+            cache.apply_gradients(slots, gradients, 0.05)
             yield batch.size
-
-
-def _step(cache, lookup, since):
-    """Makes a step with constant gradients of the size in a click model."""
-    slots = cache.find_or_create(lookup.unique, since)
-    gradients = [np.full((len(slots), dim), 1e-4, np.float32) for dim in DIMS]
-    cache.apply_gradients(slots, gradients, 0.05)

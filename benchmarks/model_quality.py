@@ -1,97 +1,206 @@
 """How good the models are: one JSON object of the figures that the issue on model quality names.
 
-    python benchmarks/model_quality.py --parts=bars,defaults --peer_python=peers/bin/python
+    python benchmarks/model_quality.py --parts=defaults,best --seeds=1
+    python benchmarks/model_quality.py --parts=best --data=adult --models=tabm --seeds=1,2,3
+    python benchmarks/model_quality.py --parts=bars --peer_python=peers/bin/python
 
-Each part is a module with `run(flags) -> dict`, which is imported only if the part is asked for, and has its figures
-under the keys that PARTS names. A figure that was not measured is null. The last line is the JSON object.
+The parts `bars`, `best` and `search` are in this file, the others in `quality_PART.py`. docs/accuracy.md says what each
+compares. Results stay below --work, and a run whose result is there is not repeated; a search continues for as long
+again. The last line is the JSON object, in which a figure that was not measured is null, and `failed` names the parts
+that failed.
 """
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import json
 import pathlib
+import statistics
 import sys
 import tempfile
+from typing import Any
 
-import accuracy_data
+import sides
+from accuracy_data import Parts, Results, default_directory, export_arrays, flagfile, flags_of, prepare, train_and_test
+from sides import Part
+
+# Chosen from a grid by FuxiCTR's validation AUC. FuxiCTR embeds numbers and we do not: Adult has them as categories.
+BARS_L2 = {"movielens-random": 1e-4, "adult-categories": 1e-5}
+BARS_MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp", "pnn")
+# Where our defaults are another variant of a model than the one that FuxiCTR has.
+BARS_PARAMS = {"fibinet": ("--model_params=bilinear=interaction",)}
+# The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
+SEARCHED, SEARCHED_MODEL = ("movielens-random", "adult"), "deepfm"
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """A part of the benchmark: the module that measures it, what it compares, and the keys of its figures."""
+class Candidates:
+    """The flagfiles of a data set from which the part `best` chooses.
 
-    module: str
-    compares: str
-    keys: tuple[str, ...]
+    Attributes:
+      figure: the key of the figure; data sets with the same key are one choice.
+      models: the models of the flagfiles, see `flagfile`.
+    """
+
+    figure: str
+    models: tuple[str, ...]
+
+
+BEST = {
+    "adult": Candidates("adult_best_auc", ("dcn_v2", "deepfm", "lr", "tabm", "wide_deep")),
+    "adult-pieces": Candidates("adult_best_auc", ("tabm",)),
+    "movielens-history": Candidates("movielens_history_best_auc", ("din",)),
+    "movielens-means": Candidates("movielens_history_best_auc", ("din",)),
+}
+
+
+def bars(flags: argparse.Namespace) -> dict[str, float]:
+    """Returns `bars_gap_max`, the largest shortfall of our mean test AUC; prints a line for each model and data set."""
+    results, gaps = Results(flags.work / "bars.jsonl"), []
+    for data in flags.data or BARS_L2:
+        parts = prepare(data, flags.real_data, flags.work)
+        for model in flags.models or BARS_MODELS:
+            peer = _fuxictr(results, data, parts, model, flags)
+            ours = _trained(results, data, parts, flags.seeds, bars_flags(data, model))
+            aucs = {side: {run["seed"]: run["auc"] for run in runs} for side, runs in (("peer", peer), ("ours", ours))}
+            gaps.append(_mean(peer, "auc") - _mean(ours, "auc"))
+            print(json.dumps({"data": data, "model": model, **aucs, "gap": round(gaps[-1], 6)}), flush=True)
+    return {"bars_gap_max": round(max(gaps), 6)}
+
+
+def bars_flags(data: str, model: str) -> list[str]:
+    """Returns the flags of our run, but for its paths and its seed."""
+    own = [f"--model={model}", f"--embedding_l2={BARS_L2[data]}", *BARS_PARAMS.get(model, ())]
+    return ["--recipe=bars", *own, "--batch_size=2048", "--hidden_units=256,128,64"]
+
+
+def _fuxictr(results: Results, data: str, parts: Parts, model: str, flags: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns the results of FuxiCTR by seed, which `accuracy_fuxictr.py` measures under --peer_python."""
+    key = {"side": "peer", "data": data, "model": model, "library": "FuxiCTR", "setting": BARS_L2[data]}
+    if missing := [seed for seed in flags.seeds if not results.of(**key, seed=seed)]:
+        arrays = flags.work / f"{data}-arrays.npz"
+        export_arrays(parts, arrays)
+        command = [flags.peer_python, sides.HERE / "accuracy_fuxictr.py", arrays, model, BARS_L2[data], *missing]
+        for line in sides.call(command, shows_log=True).splitlines():
+            results.add(**key | json.loads(line))
+    return [results.of(**key, seed=seed)[0] for seed in flags.seeds]
+
+
+def best(flags: argparse.Namespace) -> dict[str, float]:
+    """Returns the mean test AUC of the flagfile with the best validation AUC, by figure; prints a line per data set.
+
+    `--data=adult` takes both feature specs of Adult.
+    """
+    results, chosen = Results(flags.work / "best.jsonl"), dict[str, dict[str, float]]()
+    for data, candidates in BEST.items():
+        models = [model for model in candidates.models if not flags.models or model in flags.models]
+        if not models or (flags.data and not {data, data.partition("-")[0]} & {*flags.data}):
+            continue
+        parts = prepare(data, flags.real_data, flags.work)
+        means = {model: _by_hand(results, data, parts, model, flags.seeds)[0] for model in models}
+        print(json.dumps({"data": data, "means": means}), flush=True)
+        known = [chosen[candidates.figure]] if candidates.figure in chosen else []
+        chosen[candidates.figure] = max([*known, *means.values()], key=lambda each: each["valid"])
+    return {figure: each["auc"] for figure, each in chosen.items()}
+
+
+def search(flags: argparse.Namespace) -> dict[str, float]:
+    """Returns `search_minus_hand_tuned_min`, the least difference of mean test AUCs; prints a line per data set."""
+    results, gains = Results(flags.work / "search.jsonl"), []
+    data_sets = flags.data or SEARCHED
+    for data in data_sets:
+        parts = prepare(data, flags.real_data, flags.work)
+        found = _searched(data, parts, flags.work, flags.search_minutes / len(data_sets))
+        runs = _trained(results, data, parts, flags.seeds, flags_of(pathlib.Path(found["flagfile"])))
+        means, by_hand = _by_hand(results, data, parts, SEARCHED_MODEL, flags.seeds)
+        gains.append(_mean(runs, "auc") - means["auc"])
+        gain = {"data": data, "search": found, "gain": round(gains[-1], 6)}
+        print(json.dumps({**gain, "found": runs, "by_hand": by_hand}), flush=True)
+    return {"search_minus_hand_tuned_min": round(min(gains), 6)}
+
+
+def _searched(data: str, parts: Parts, work: pathlib.Path, minutes: float) -> dict[str, Any]:
+    """Searches by validation AUC, or continues a search for as long again; returns its last line."""
+    paths = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={work / f'{data}.model'}"
+    file = work / f"{data}.search.flags"
+    file.write_text("\n".join([*paths, f"--model={SEARCHED_MODEL}", "--best_metric=auc", "--seed=1", ""]))
+    given = f"--flagfile={file}", f"--minutes={minutes}", f"--output={work / f'{data}.search'}"
+    return sides.last_json(sides.call([*sides.COMMAND, "search", *given], shows_log=True))
+
+
+def _by_hand(
+    results: Results, data: str, parts: Parts, model: str, seeds: list[int]
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Returns the means of a flagfile's runs, with the `spread` of the test AUC, highest less lowest, and the runs."""
+    runs = _trained(results, data, parts, seeds, flags_of(flagfile(data, model)))
+    means = {name: round(_mean(runs, name), 6) for name in ("valid", "auc", "logloss", "copc")}
+    aucs = [each["auc"] for each in runs]
+    return {**means, "spread": round(max(aucs) - min(aucs), 6)}, runs
+
+
+def _trained(results: Results, data: str, parts: Parts, seeds: list[int], given: list[str]) -> list[dict[str, Any]]:
+    """Returns the results of our runs by seed."""
+    key = {"side": "ours", "data": data, "flags": given}
+    return [results.once(functools.partial(train_and_test, parts, seed, *given), **key, seed=seed) for seed in seeds]
+
+
+def _mean(runs: list[dict[str, Any]], name: str) -> float:
+    return statistics.mean(run[name] for run in runs)
+
+
+def _of(module: str, flags: argparse.Namespace) -> dict[str, Any]:
+    """Returns the figures of the part in a module, which is imported only if the part is asked for."""
+    return importlib.import_module(module).run(flags)
 
 
 PARTS = {
-    "bars": Part("quality_bars", "our models by --recipe=bars with FuxiCTR's, the same rows", ("bars_gap_max",)),
-    "defaults": Part("quality_defaults", "default settings with logistic regression", ("defaults_minus_lr_min",)),
-    "best": Part(
-        "quality_best", "our best models with LightGBM and DIN", ("adult_best_auc", "movielens_history_best_auc")
+    "bars": Part("our models by --recipe=bars with FuxiCTR's, on the same rows", ("bars_gap_max",), bars),
+    "defaults": Part(
+        "default settings with logistic regression",
+        ("defaults_minus_lr_min",),
+        functools.partial(_of, "quality_defaults"),
     ),
+    "best": Part("our best models with LightGBM and DIN", ("adult_best_auc", "movielens_history_best_auc"), best),
     "speed": Part(
-        "quality_speed",
         "examples per second of sequence models with DeepFM's",
         (
             *("din_over_deepfm_speed", "dien_over_deepfm_speed", "bst_over_deepfm_speed"),
-            "din_over_deepfm_speed_50",
-            *("sdim_1000_over_din_50_speed", "sdim_1000_over_sdim_50_speed"),
+            *("din_over_deepfm_speed_50", "sdim_1000_over_din_50_speed", "sdim_1000_over_sdim_50_speed"),
         ),
+        functools.partial(_of, "quality_speed"),
     ),
     "zoo": Part(
-        "quality_zoo",
         "all models of one label on MovieLens, and writes their table into docs/models.md",
         ("zoo_best_auc", "zoo_best_history_auc"),
+        functools.partial(_of, "quality_zoo"),
     ),
-    "search": Part("quality_search", "`search` with the settings found by hand", ("search_minus_hand_tuned_min",)),
+    "search": Part("`search` with the settings found by hand", ("search_minus_hand_tuned_min",), search),
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    flags = _flags(arguments)
-    flags.work.mkdir(parents=True, exist_ok=True)
-    found: dict[str, float | None] = {key: None for part in PARTS.values() for key in part.keys}
-    for name in flags.parts:
-        part = PARTS[name]
-        figures = importlib.import_module(part.module).run(flags)
-        if unknown := set(figures) - set(part.keys):
-            sys.exit(f"{part.module}.run returned {', '.join(sorted(unknown))}: PARTS names {', '.join(part.keys)}")
-        found |= figures
-        print(json.dumps({"part": name, **figures}), flush=True)
-    print(json.dumps(found))
-
-
-def _flags(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = "; ".join(f"{name}: {part.compares}" for name, part in PARTS.items())
-    parser.add_argument("--parts", type=_names, default=["bars"], help=parts)
-    parser.add_argument("--models", type=lambda text: text.split(","), default=[], help="of a part; all by default")
-    parser.add_argument("--data", type=lambda text: text.split(","), default=[], help="of a part; all by default")
-    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
+    parser = sides.parser(__doc__)
+    sides.add_parts(parser, PARTS, default=["bars"])
+    parser.add_argument("--models", type=sides.words, default=[], help="models of a part; all by default")
+    parser.add_argument("--data", type=sides.words, default=[], help="data sets of a part; all by default")
+    parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3], help="seeds of each run; default 1,2,3")
     parser.add_argument(
-        "--real_data", default=accuracy_data.default_directory(), help="where movielens/ and adult/ are"
+        "--real_data", type=pathlib.Path, default=default_directory(), help="directory of movielens/ and adult/"
     )
-    parser.add_argument(
-        "--work", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
-    )
+    work = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
+    parser.add_argument("--work", type=pathlib.Path, default=work, help="directory of converted data and results")
     parser.add_argument(
         "--sizes",
-        type=lambda text: [int(size) for size in text.split(",")],
+        type=sides.integers,
         default=[],
         help="of the part `zoo`: also measure its models of several sizes at these ones, 1 (the smallest) to 5",
     )
     parser.add_argument("--search_minutes", type=float, default=60, help="of all searches of the part `search`")
     parser.add_argument("--peer_python", default=sys.executable, help="the Python interpreter that has FuxiCTR")
-    return parser.parse_args(arguments)
-
-
-def _names(text: str) -> list[str]:
-    if unknown := [name for name in text.split(",") if name not in PARTS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(PARTS)}")
-    return text.split(",")
+    flags = parser.parse_args(arguments)
+    flags.work.mkdir(parents=True, exist_ok=True)
+    sides.run_parts(PARTS, flags)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,17 @@ not in ASIDE. Results stay in defaults.jsonl below --work.
 """
 
 import argparse
-import itertools
+import functools
 import json
 import pathlib
 import statistics
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import accuracy_data
 import numpy as np
-from sides import command
+from accuracy_data import Parts, Results, converted, export_arrays, spec_path, test, train
 
-from ctr_trainer.data.convert import convert
-from ctr_trainer.data.dataset import FILE
 from ctr_trainer.features.spec import FeatureSpec
 
 C = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -32,63 +30,51 @@ RARE = 0.01  # Share of positives of the samples with rare positives.
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `defaults_minus_lr_min`, our least mean test AUC less the regression's; prints a line per data set."""
-    results, model = accuracy_data.Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0]
-    missing = {}
-    for data, seed in itertools.product(flags.data or DATA, flags.seeds):
-        if not results.has(data=data, seed=seed, model=model):
-            parts = prepare(data, seed, pathlib.Path(flags.real_data), flags.work / "defaults" / data / str(seed))
-            missing[data, seed] = parts, regression(parts)
-    for (data, seed), (parts, theirs) in missing.items():  # After all that is eager, which `train` switches off.
-        ours = train(parts, model, seed, parts.train.parents[1] / model)
-        results.add(data=data, seed=seed, model=model, **ours, **{f"lr_{name}": each for name, each in theirs.items()})
-    differences = [_difference(results, data, model, flags.seeds) for data in flags.data or DATA]
+    results, model = Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0]
+    differences = []
+    for data in flags.data or DATA:
+        runs = []
+        for seed in flags.seeds:
+            measured = functools.partial(both, data, seed, model, flags.real_data)
+            runs.append(results.once(measured, data=data, seed=seed, model=model))
+        differences.append(_difference(data, runs))
     return {"defaults_minus_lr_min": round(min(differences), 6)}
 
 
-def _difference(results: accuracy_data.Results, data: str, model: str, seeds: list[int]) -> float:
+def both(data: str, seed: int, model: str, real_data: pathlib.Path) -> dict[str, float]:
+    """Returns METRICS of the test part: ours by default settings, and under `lr_NAME` the regression's."""
+    with tempfile.TemporaryDirectory() as directory:
+        work = pathlib.Path(directory)
+        parts = DATA[data](seed, real_data, work)
+        train(parts, work / "model", f"--model={model}", f"--seed={seed}")
+        ours, theirs = test(work / "model", parts.test), regression(parts, work / "arrays.npz")
+    return {name: ours[name] for name in METRICS} | {f"lr_{name}": value for name, value in theirs.items()}
+
+
+def _difference(data: str, runs: list[dict[str, Any]]) -> float:
     """Returns our mean AUC less the regression's, and prints the figures of a data set."""
-    lines = [each for each in results.lines if (each["data"], each["model"]) == (data, model) and each["seed"] in seeds]
-    found = {name: [each[name] - each[f"lr_{name}"] for each in lines] for name in ("auc", "logloss")}
-    means = {name: round(statistics.mean(each[name] for each in lines), 4) for name in _SHOWN}
-    shown = {f"{name}_less_lr": [round(value, 4) for value in values] for name, values in found.items()}
-    print(json.dumps(dict(data=data, aside=data in ASIDE, **means, **shown)), flush=True)
-    return statistics.mean(found["auc"])
+    shown: dict[str, Any] = {
+        name: round(statistics.mean(run[name] for run in runs), 4)
+        for name in (*METRICS, *(f"lr_{name}" for name in METRICS))
+    }
+    less = {name: [run[name] - run[f"lr_{name}"] for run in runs] for name in ("auc", "logloss")}
+    shown |= {f"{name}_less_lr": [round(value, 4) for value in values] for name, values in less.items()}
+    print(json.dumps({"data": data, "aside": data in ASIDE, **shown}), flush=True)
+    return statistics.mean(less["auc"])
 
 
-_SHOWN = (*METRICS, *(f"lr_{name}" for name in METRICS))
-
-
-def prepare(data: str, seed: int, real_data: pathlib.Path, work: pathlib.Path) -> accuracy_data.Parts:
-    """Returns the parts of a data set, which the first call converts to a directory of `work`."""
-    output = work / "parts"
-    parts = accuracy_data.Parts(output / "train", output / "valid", output / "test")
-    if not (parts.test / FILE).is_file():
-        work.mkdir(parents=True, exist_ok=True)
-        DATA[data](seed, real_data, work)
-    return parts
-
-
-def train(parts: accuracy_data.Parts, model: str, seed: int, model_dir: pathlib.Path) -> dict[str, float]:
-    """Returns METRICS of the test part, by default settings."""
-    own = [f"--model={model}", f"--model_dir={model_dir}"]
-    command("train", f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--seed={seed}", *own)
-    found = json.loads(command("evaluate", f"--eval_data={parts.test}", f"--model_dir={model_dir}", "--exact_auc"))
-    return {name: found[name] for name in METRICS}
-
-
-def regression(parts: accuracy_data.Parts) -> dict[str, float]:
+def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
     """Returns METRICS of the test part, and the C with the best log loss of the validation part."""
     import sklearn.linear_model
     import sklearn.metrics
     import sklearn.preprocessing
 
-    file = parts.train.parent / "arrays.npz"
-    accuracy_data.export_arrays(parts, file)
+    export_arrays(parts, file)
     with np.load(file) as archive:
         arrays = dict(archive)
-    scaler = sklearn.preprocessing.StandardScaler().fit(arrays["train/dense"]) if arrays["train/dense"].size else None
-    for part in ("train", "valid", "test") if scaler else ():
-        arrays[f"{part}/dense"] = scaler.transform(arrays[f"{part}/dense"])
+    if arrays["train/dense"].size:
+        scaler = sklearn.preprocessing.StandardScaler().fit(arrays["train/dense"])
+        arrays |= {f"{part}/dense": scaler.transform(arrays[f"{part}/dense"]) for part in ("train", "valid", "test")}
     columns = {part: one_hot(arrays, part) for part in ("train", "valid", "test")}
     tried = []
     for c in C:
@@ -110,16 +96,13 @@ def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
     """Returns a sparse float32[n, columns] of the ids and the numbers; id 0 has no column."""
     import scipy.sparse
 
-    blocks = []
-    for values, size in zip(arrays[f"{part}/ids"].T, arrays["sizes"], strict=True):
-        blocks.append(_shares(values[:, None], int(size)))
-    for name in (name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")):
-        blocks.append(_shares(arrays[f"{part}/bag/{name}"], int(arrays[f"sizes/{name}"])))
-    return scipy.sparse.hstack([*blocks, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
+    names = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
+    shares = [_shares(arrays[f"{part}/ids/{name}"], int(arrays[f"sizes/{name}"])) for name in names]
+    return scipy.sparse.hstack([*shares, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
 
 
 def _shares(values: np.ndarray, size: int) -> Any:
-    """Returns a sparse float32[n, size - 1]: a value of a bag of n has 1 / n in its column."""
+    """Returns a sparse float32[n, size - 1]: one of n values of an example has 1 / n in its column."""
     import scipy.sparse
 
     counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
@@ -128,46 +111,45 @@ def _shares(values: np.ndarray, size: int) -> Any:
     return scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:]
 
 
-def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> None:
+def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of adult.data, cut into training and validation part, and all of adult.test."""
-    spec = FeatureSpec.load(accuracy_data.spec_path("adult"))
+    spec = FeatureSpec.load(spec_path("adult"))
     lines = _lines(real_data / "adult" / "adult.data")
-    sample = _sample(lines, [">50K" in line for line in lines], TRAINED + 2_000, seed, share)
-    (work / "sample.data").write_text("\n".join(sample) + "\n", encoding="latin-1")
-    convert("csv", str(work / "sample.data"), work / "learn", spec, split="random:0.8,0.2", split_seed=seed)
-    (work / "parts").mkdir()
-    (work / "learn" / "train").rename(work / "parts" / "train")
-    (work / "learn" / "test").rename(work / "parts" / "valid")
+    _write_sample(work / "sample.data", lines, _is_rich, TRAINED + 2_000, seed, share)
     lines = [line for line in _lines(real_data / "adult" / "adult.test") if not line.startswith("|")]
-    if share:
-        lines = _sample(lines, [">50K" in line for line in lines], 12_000, seed, share)
-    (work / "sample.test").write_text("\n".join(lines) + "\n", encoding="latin-1")
-    convert("csv", str(work / "sample.test"), work / "parts" / "test", spec)
+    _write_sample(work / "sample.test", lines, _is_rich, 12_000 if share else len(lines), seed, share)
+    return converted("csv", work / "sample.data", spec, work / "parts", "random:0.8,0.2", work / "sample.test", seed)
 
 
-def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> None:
+def _is_rich(line: str) -> bool:
+    return ">50K" in line
+
+
+def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of the ratings."""
-    source = real_data / "movielens"
-    lines = _lines(source / "ratings.dat")
-    sample = _sample(lines, [int(line.split("::")[2]) >= 4 for line in lines], TRAINED + OTHERS, seed, share)
-    (work / "sample").mkdir(exist_ok=True)
-    (work / "sample" / "ratings.dat").write_text("\n".join(sample) + "\n", encoding="latin-1")
+    source, sample = real_data / "movielens", work / "sample"
+    sample.mkdir()
     for name in ("users.dat", "movies.dat"):
-        (work / "sample" / name).write_bytes((source / name).read_bytes())
-    spec = FeatureSpec.load(accuracy_data.spec_path("movielens"))
-    convert("movielens", str(work / "sample"), work / "parts", spec, split=SPLIT, split_seed=seed)
+        (sample / name).write_bytes((source / name).read_bytes())
+    lines = _lines(source / "ratings.dat")
+    _write_sample(sample / "ratings.dat", lines, _is_liked, TRAINED + OTHERS, seed, share)
+    spec = FeatureSpec.load(spec_path("movielens"))
+    return converted("movielens", sample, spec, work / "parts", SPLIT, seed=seed)
 
 
-def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> None:
-    spec = FeatureSpec.load(accuracy_data.spec_path("criteo"))
-    source = str(real_data / "criteo" / "train_head.tsv")
-    convert("criteo", source, work / "parts", spec, split="random:0.6,0.15,0.25", split_seed=seed)
+def _is_liked(line: str) -> bool:
+    return int(line.split("::")[2]) >= 4
 
 
-def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., None]:
+def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
+    spec, source = FeatureSpec.load(spec_path("criteo")), real_data / "criteo" / "train_head.tsv"
+    return converted("criteo", source, spec, work / "parts", "random:0.6,0.15,0.25", seed=seed)
+
+
+def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Parts]:
     """Returns the function that converts a data set of scikit-learn: each number scaled, and its deciles."""
 
-    def write(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> None:
+    def write(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
         import sklearn.datasets
 
         bunch = getattr(sklearn.datasets, f"load_{name}")()
@@ -178,7 +160,7 @@ def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Call
         levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
         dense = [{"name": column, "transform": "standardize"} for column in columns]
         spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
-        convert("csv", str(work / "rows.csv"), work / "parts", spec, split="random:0.6,0.2,0.2", split_seed=seed)
+        return converted("csv", work / "rows.csv", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
 
     return write
 
@@ -187,23 +169,25 @@ def _lines(path: pathlib.Path) -> list[str]:
     return [line for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
 
 
-def _sample(lines: list[str], positive: list[bool], rows: int, seed: int, share: float | None) -> list[str]:
-    """Returns some lines at random; with a share, so many of them positive."""
-    order, is_positive = np.random.default_rng(seed).permutation(len(lines)), np.array(positive)
+def _write_sample(
+    file: pathlib.Path, lines: list[str], is_positive: Callable[[str], bool], rows: int, seed: int, share: float | None
+) -> None:
+    """Writes some lines at random; with a share, so many of them positive."""
+    order = np.random.default_rng(seed).permutation(len(lines))
     if share:
-        count = round(share * rows)
-        order = np.concatenate([order[is_positive[order]][:count], order[~is_positive[order]][: rows - count]])
-    return [lines[place] for place in order[:rows]]
+        positive, count = np.array([is_positive(lines[place]) for place in order]), round(share * rows)
+        order = np.concatenate([order[positive][:count], order[~positive][: rows - count]])
+    file.write_text("\n".join(lines[place] for place in order[:rows]) + "\n", encoding="latin-1")
 
 
-DATA: dict[str, Callable[..., None]] = {
+DATA: dict[str, Callable[..., Parts]] = {
     "adult-8000": _adult,
     "movielens-8000": _movielens,
-    "adult-rare": lambda *where: _adult(*where, share=RARE),
+    "adult-rare": functools.partial(_adult, share=RARE),
     "criteo-6000": _criteo,
     "breast_cancer": _bundled("breast_cancer", lambda target: target == 1),
     "digits": _bundled("digits", lambda target: target % 2 == 1),
-    "movielens-rare": lambda *where: _movielens(*where, share=RARE),
+    "movielens-rare": functools.partial(_movielens, share=RARE),
     "diabetes": _bundled("diabetes", lambda target: target > np.median(target)),
     "wine": _bundled("wine", lambda target: target == 1),
 }

@@ -1,43 +1,41 @@
 """The part `zoo` of `model_quality.py`: all models of one label on the same rows, and their table in docs/models.md.
 
 The rows are MovieLens-1M's, split by time. The models of histories also read the user's last 20 liked movies and last
-20 ratings. All models have one setting, SETTING, which was found for DeepFM on the validation part; the epoch is chosen
-by its AUC, and the test part is read once. The speed is in examples per second of processor time, which other programs
-on the machine change little, of one worker with one thread. Results stay in zoo.jsonl below --work; a run whose result
-is there is not repeated. The table has the mean of the seeds that are there, and says of which models no faster one has
-a higher validation AUC. With --sizes a second table has the AUC of the models in SIZES against the floating-point
-operations of one prediction. A row of the page stays if the results have none for its model, so that `--models=tabm`
-adds one row.
+20 ratings. All models have the setting of configs/movielens_time_deepfm.flags; the epoch is chosen by the validation
+AUC, and the test part is read once. The speed is in examples per second of processor time, which other programs on the
+machine change little, of one worker with one thread. With --sizes the models in SIZES are also measured at these sizes,
+and a second table has their AUC against the floating-point operations of one prediction.
+
+docs/models.json has the figures of each model and size, and the tables of the page are written from it. A run replaces
+the figures of the models that it measures, so that `--models=tabm` changes one row.
 """
 
 import argparse
-import collections
-import dataclasses
+import functools
 import itertools
 import json
 import math
-import pathlib
 import statistics
-import textwrap
+import tempfile
 import time
 from typing import Any
 
-import accuracy_data
 import numpy as np
+import sides
 import tensorflow as tf
+from accuracy_data import Parts, Results, flagfile, flags_of, prepare, train_and_test
 
+from ctr_trainer.commands.train import GROUPS
+from ctr_trainer.experiment import build
+from ctr_trainer.experiment import flags as experiment_flags
+from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.models.registry import MODELS, find_model
 from ctr_trainer.models.shared import HistoryParams
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "models.md"
-BEGIN, END = "<!-- The next table is written by benchmarks/quality_zoo.py. -->\n", "<!-- Its end. -->\n"
-BATCH, FROM, TO = 2048, 20, 150  # The speed is measured between two steps before the first evaluation.
-SETTING = (
-    f"--batch_size={BATCH}",
-    *("--dropout=0.1", "--optimizer=adam", "--learning_rate=0.002"),
-    *("--embedding_optimizer=adam", "--embedding_learning_rate=0.002", "--embedding_l2=3e-4"),
-    *("--epochs=8", "--eval_steps=191", "--best_metric=auc", "--early_stopping_patience=2"),
-)
+PAGE, ROWS = sides.ROOT / "docs" / "models.md", sides.ROOT / "docs" / "models.json"
+BEGIN, END = "<!-- benchmarks/quality_zoo.py writes the next table from models.json. -->\n", "<!-- Its end. -->\n"
+BATCH, FROM, TO = 2048, 20, 150  # The speed is measured between two steps.
+SETTING = tuple(flags_of(flagfile("movielens-time", "deepfm")))
 # What a model needs that the others have no use for.
 OWN = {
     "ffm": ("--embedding_dim=32",),  # Four numbers for each pair of the 8 features.
@@ -68,17 +66,12 @@ SIZES = {
         ("token_dim=160,blocks=2,expansion=2", "512,256,64"),
     ),
 }
-COLUMNS = (
-    "model",
-    "AUC",
-    "log loss",
-    "COPC",
-    "valid AUC",
-    "examples/s",
-    "dense parameters",
-    "seeds",
-    "no faster one is better",
+# The columns of both tables: the title, the name in models.json, and the format.
+_FIGURES = (
+    *(("AUC", "auc", ".4f"), ("log loss", "logloss", ".4f"), ("COPC", "copc", ".3f"), ("valid AUC", "valid", ".4f")),
+    *(("dense parameters", "parameters", ",.0f"), ("seeds", "seeds", "d")),
 )
+_SPEED, _OPERATIONS = ("examples/s", "examples_per_sec", ",.0f"), ("kFLOPs", "kflops", ",.0f")
 
 
 def models() -> list[str]:
@@ -87,27 +80,27 @@ def models() -> list[str]:
 
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
-    """Trains the models, writes the table, and returns the best test AUC with histories and without, if measured."""
-    results = accuracy_data.Results(flags.work / "zoo.jsonl")
-    wanted = [(model, chosen(model)) for model in flags.models or models()]
-    wanted += [(model, sized(model, size)) for size in flags.sizes for model in SIZES if model in dict(wanted)]
-    for seed in flags.seeds:
-        for model, of in wanted:
-            key = dict(model=model, seed=seed, flags=list(of))
-            if not results.has(**key):
-                results.add(**key, **_measured(model, seed, flags, of))
-                print(json.dumps(results.lines[-1]), flush=True)
-    known = [line for line in results.lines if line["flags"] == list(chosen(line["model"]))]
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    page, _, after = rest.partition(END)
-    rows = table(known, page) + sizes_table(results.lines, page)
-    PAGE.write_text(before + BEGIN + rows + END + after)
-    print(rows)
-    aucs: dict[str, float] = {}
-    for line in known:
-        key = "zoo_best_history_auc" if reads_histories(line["model"]) else "zoo_best_auc"
-        aucs[key] = max(aucs.get(key, 0.0), line["auc"])
-    return aucs
+    """Measures the models, writes the tables, and returns the best test AUC with histories and without."""
+    results, best = Results(flags.work / "zoo.jsonl"), dict[str, float]()
+    rows = {(row["model"], row["size"]): row for row in json.loads(ROWS.read_text())}
+    for size, model in itertools.product((0, *flags.sizes), flags.models or models()):
+        if size and model not in SIZES:
+            continue
+        data, given, runs = "movielens-history" if reads_histories(model) else "movielens-time", chosen(model, size), []
+        parts = prepare(data, flags.real_data, flags.work)
+        for seed in flags.seeds:
+            measured = functools.partial(_measured, parts, seed, given)
+            runs.append(results.once(measured, model=model, seed=seed, flags=[*given]))
+            print(json.dumps(runs[-1]), flush=True)
+        names = ("auc", "logloss", "copc", "valid", "examples_per_sec", "parameters", "kflops")
+        means = {name: round(statistics.mean(each[name] for each in runs), 6) for name in names}
+        rows[model, size] = {"model": model, "size": size, **means, "seeds": len(runs)}
+        key = "zoo_best_history_auc" if reads_histories(model) else "zoo_best_auc"
+        best[key] = max(best.get(key, 0.0), 0.0 if size else means["auc"])
+    ROWS.write_text("[\n" + ",\n".join(json.dumps(row) for _, row in sorted(rows.items())) + "\n]\n")
+    above, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(above + BEGIN + tables([*rows.values()]) + END + rest.partition(END)[2])
+    return best
 
 
 def reads_histories(model: str) -> bool:
@@ -115,26 +108,27 @@ def reads_histories(model: str) -> bool:
     return issubclass(find_model(model).params_class, HistoryParams)
 
 
-def chosen(model: str) -> tuple[str, ...]:
-    """Returns the flags of a model, but for its paths and its seed."""
+def chosen(model: str, size: int = 0) -> tuple[str, ...]:
+    """Returns the flags of a model, but for its paths and its seed; 0 stands for no size of SIZES, which begin at 1."""
     target = ("--model_params=target=movie_id",) if reads_histories(model) else ()
-    return (f"--model={model}", *SETTING, *OWN.get(model, target))
-
-
-def sized(model: str, size: int) -> tuple[str, ...]:
-    """Returns the flags of a model of SIZES, but for its paths and its seed; sizes count from 1."""
+    flags = (*SETTING, f"--model={model}", *OWN.get(model, target))
+    if not size:
+        return flags
     params, units = SIZES[model][size - 1]
-    return (*chosen(model), f"--model_params={params}", f"--hidden_units={units}")
+    return (*flags, f"--model_params={params}", f"--hidden_units={units}")
 
 
-def _measured(model: str, seed: int, flags: argparse.Namespace, of: tuple[str, ...]) -> dict[str, Any]:
-    import accuracy_ours
-
-    data = "movielens-history" if reads_histories(model) else "movielens-time"
-    parts, cost = accuracy_data.prepare(data, flags.real_data, flags.work), Cost()
-    found = accuracy_ours.run(data, parts, model, seed, of, is_flagfile=False, hooks=[cost])
-    costs = {"parameters": cost.parameters, "flops": cost.flops}
-    return found | {"examples_per_sec": round(cost.examples_per_sec), **costs}
+def _measured(parts: Parts, seed: int, given: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the figures of a run: of its test, and of a short training with a `Cost`."""
+    values, cost = experiment_flags.define(GROUPS), Cost()
+    with tempfile.TemporaryDirectory() as directory:
+        values(["zoo", *given, f"--train_data={parts.train}", f"--model_dir={directory}", "--save_checkpoints_steps=0"])
+        experiment = experiment_flags.read(Experiment, values)
+        build.start_workers(experiment)
+        estimator = build.make_estimator(experiment)
+        estimator.train(lambda: build.training_reader(experiment, None), hooks=[cost], max_steps=TO)
+    costs = {"examples_per_sec": round(cost.examples_per_sec, -2), "parameters": cost.parameters}
+    return train_and_test(parts, seed, *given) | costs | {"kflops": cost.flops / 1000}
 
 
 class Cost(tf.compat.v1.train.SessionRunHook):
@@ -152,7 +146,6 @@ class Cost(tf.compat.v1.train.SessionRunHook):
 
     def begin(self) -> None:
         self.parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.compat.v1.trainable_variables())
-
         self.flops = sum(_flops(op) for op in tf.compat.v1.get_default_graph().get_operations()) // BATCH
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -175,79 +168,27 @@ def _flops(op: tf.Operation) -> int:
     return 2 * math.prod(dict(zip(letters, left + right, strict=True)).values())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """The means of a model over its seeds."""
-
-    model: str
-    auc: float
-    logloss: float
-    copc: float
-    valid: float
-    examples_per_sec: float
-    parameters: float
-    seeds: int
-
-
-def table(lines: list[dict[str, Any]], page: str = "") -> str:
-    """Returns the table in Markdown, the highest AUC first, and a line that names the models without a result.
-
-    Args:
-      lines: the results.
-      page: the tables that this one replaces; the rows of models without a line in `lines` are taken from there.
-    """
-    of_models = collections.defaultdict(list)
-    for line in lines:
-        of_models[line["model"]].append(line)
-    found = {row.model: row for row in _rows_of(page)} | {model: _row(model, of) for model, of in of_models.items()}
-    rows = sorted(found.values(), key=lambda row: -row.auc)
-    texts = [f"| {' | '.join(COLUMNS)} |", f"|---|{'---:|' * (len(COLUMNS) - 1)}"]
-    for row in rows:
-        history = " (histories)" if reads_histories(row.model) else ""
-        numbers = f"{row.auc:.4f} | {row.logloss:.4f} | {row.copc:.3f} | {row.valid:.4f}"
-        costs = f"{round(row.examples_per_sec, -2):,.0f} | {row.parameters:,.0f} | {row.seeds}"
-        faster = [other for other in rows if other.examples_per_sec > row.examples_per_sec]
-        ahead = all(round(row.valid, 4) >= round(other.valid, 4) for other in faster)
-        texts.append(f"| `{row.model}`{history} | {numbers} | {costs} | {'yes' if ahead else ''} |")
-    if missing := [f"`{model}`" for model in models() if model not in found]:
-        texts += ["", *textwrap.wrap(f"Without a result so far: {', '.join(missing)}.", 120)]
-    return "\n".join(texts) + "\n"
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Returns both tables in Markdown: the models, the highest AUC first, and those of several sizes."""
+    plain = sorted((row for row in rows if not row["size"]), key=lambda row: -row["auc"])
+    of_models, of_sizes = [], []
+    for row in plain:
+        history = " (histories)" if reads_histories(row["model"]) else ""
+        faster = [other for other in plain if other["examples_per_sec"] > row["examples_per_sec"]]
+        ahead = all(round(row["valid"], 4) >= round(other["valid"], 4) for other in faster)
+        of_models.append([f"`{row['model']}`{history}", *_cells(row, _SPEED), "yes" if ahead else ""])
+    for row in sorted((row for row in rows if row["size"]), key=lambda row: (row["size"], row["model"])):
+        of_sizes.append([str(row["size"]), f"`{row['model']}`", *_cells(row, _OPERATIONS)])
+    titles = [title for title, *_ in _FIGURES]
+    return "\n".join(
+        [
+            *sides.markdown(["model", _SPEED[0], *titles, "no faster one is better"], of_models),
+            *("", "Models of several sizes, by the thousand operations of one prediction:", ""),
+            *sides.markdown(["size", "model", _OPERATIONS[0], *titles], of_sizes),
+            "",
+        ]
+    )
 
 
-def sizes_table(lines: list[dict[str, Any]], page: str = "") -> str:
-    """Returns the table of the models in SIZES, in Markdown, and a line above it; nothing without a result.
-
-    Args:
-      lines: the results.
-      page: see `table`.
-    """
-    kept = {text[: text.rindex("`")]: text for text in page.splitlines() if text[:3] in {f"| {n}" for n in range(1, 6)}}
-    texts = ["", "Models of several sizes, by the thousand operations of one prediction:", ""]
-    texts.append("| size | model | kFLOPs | AUC | log loss | COPC | valid AUC | dense parameters | seeds |")
-    texts.append(f"|---|---|{'---:|' * 7}")
-    for size, model in itertools.product(range(1, 6), SIZES):
-        if of := [line for line in lines if line["flags"] == list(sized(model, size))]:
-            row = _row(model, of)
-            numbers = f"{row.auc:.4f} | {row.logloss:.4f} | {row.copc:.3f} | {row.valid:.4f}"
-            costs = f"{of[0]['flops'] / 1000:,.0f} | {numbers} | {row.parameters:,.0f} | {row.seeds}"
-            texts.append(f"| {size} | `{model}` | {costs} |")
-        elif text := kept.get(f"| {size} | `{model}"):
-            texts.append(text)
-    return "\n".join(texts) + "\n" if len(texts) > 5 else ""
-
-
-def _row(model: str, lines: list[dict[str, Any]]) -> _Row:
-    names = ("auc", "logloss", "copc", "valid", "examples_per_sec", "parameters")
-    means = {name: statistics.mean(line[name] for line in lines) for name in names}
-    return _Row(model, **means, seeds=len(lines))
-
-
-def _rows_of(page: str) -> list[_Row]:
-    """Returns the rows of the models in a text that `table` returned, rounded as they are shown there."""
-    rows = []
-    for text in page.splitlines():
-        if text.startswith("| `"):
-            name, *cells = (cell.strip().replace(",", "") for cell in text.strip("|").split("|"))
-            auc, logloss, copc, valid, speed, parameters, seeds = map(float, cells[:7])
-            rows.append(_Row(name.split("`")[1], auc, logloss, copc, valid, speed, parameters, int(seeds)))
-    return rows
+def _cells(row: dict[str, Any], first: tuple[str, str, str]) -> list[str]:
+    return [format(row[name], form) for _, name, form in (first, *_FIGURES)]

@@ -2,144 +2,203 @@
 
 The last line is JSON.
 
-Every worker has one thread on a core of its own; a service may use all cores. All sides run in turn. On a processor
-without instructions for bfloat16 the side `one_bf16` is left out, and its keys are null.
-
-    one_worker_vs_in_graph          one worker over TensorFlow's in-graph variables, one core each, float32
-    one_worker_bfloat16_vs_in_graph the same with --mixed_precision=bfloat16
-    two_workers_periodic            two workers over one: rows shared in memory, dense variables averaged every 30 steps
-    two_workers_periodic_service    the same with an embedding service, which the host syncs with every 30 steps
-    two_workers_every_step          two workers over one: rows shared in memory, dense gradients reduced every step
-    two_workers_every_step_service  the same with an embedding service
-    one_worker_with_service         one worker on a core with a service on the other, over one worker without
-    demo_default_vs_shared          the demo's job by its default flags over the same with --embedding_service=shared
-    two_workers_vs_naive_horovod    two_workers_periodic over two workers of in-graph variables under Horovod
-    step_vs_dense_tower             time of a step, with a second core free, over the time of its dense tower; rows are
-                                    looked up and trained while steps run (--overlap_lookup)
-    step_vs_dense_tower_in_turn     the same without
-    bfloat16_vs_float32             one worker with --mixed_precision=bfloat16 over one without
-    seconds_to_first_step           from the start of `python -m ctr_trainer train` to its first step, caches warm
-    rss_growth_percent              resident memory after --rss_steps steps, over that after 2,000
+Every worker has one thread on a core of its own; a service may use all cores. All sides run in turn, and a ratio is the
+median of the rounds' ratios. On a processor without instructions for bfloat16 the side `one_bf16` is left out, and its
+keys are null.
 
 Example: python benchmarks/scaling.py --rounds 5
 """
 
-import argparse
+import contextlib
+import functools
 import json
+import os
 import pathlib
+import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from sides import COMMAND, ROOT, Side, call, compare, environment, ratio, runnable, summary
+import psutil
+import sides
 
+from ctr_trainer.bench import jobs
+from ctr_trainer.bench import worker as w1
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.system.processes import hardware
 
-FIRST_STEP_RUNS = 3
+FIRST_STEP_RUNS, WARMUP_STEPS, BATCH_SIZE, RSS_STEPS = 3, 20, 1024, 1000
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CTR_TRAINER_THREADS": "1"}
+W1_FLAGS = (
+    *("--model=deepfm", f"--hidden_units={','.join(map(str, w1.HIDDEN_UNITS))}", f"--embedding_stddev={w1.STDDEV}"),
+    *("--optimizer=adagrad", f"--learning_rate={w1.LEARNING_RATE}"),
+    *("--embedding_optimizer=adagrad", f"--embedding_learning_rate={w1.LEARNING_RATE}"),
+    *(f"--embedding_initial_accumulator={w1.INITIAL_ACCUMULATOR}", "--sync_steps=30", "--threads=1"),
+)
+SHARED, AVERAGED = "--embedding_service=shared", "--dense_sync_steps=30"
+BFLOAT16 = "--mixed_precision=bfloat16"
 
 
-def sides(steps: int) -> dict[str, Side]:
-    alone, two = (f"--steps={steps}", "--cores=0"), (f"--steps={steps}", "--cores=0,1")
-    shared, averaged = "--embedding_service=shared", "--dense_sync_steps=30"
+# By their keys in the last line, the sides of each ratio, and what it is.
+RATIOS = {
+    "one_worker_vs_in_graph": ("one", "in_graph", "one worker over TensorFlow's in-graph variables, float32"),
+    "one_worker_bfloat16_vs_in_graph": ("one_bf16", "in_graph", f"the same with {BFLOAT16}"),
+    "two_workers_periodic": ("two_shared", "one", "two workers over one: shared rows, dense averaged every 30 steps"),
+    "two_workers_periodic_service": ("two_service", "one", "the same with a service, synced every 30 steps"),
+    "two_workers_every_step": ("two_shared_each", "one", "shared rows, dense gradients reduced every step"),
+    "two_workers_every_step_service": ("two_service_each", "one", "the same with a service"),
+    "one_worker_with_service": ("one_service", "one", "a service on the other core, over none"),
+    "demo_default_vs_shared": ("demo", "demo_shared", f"the demo's job of two workers over the same with {SHARED}"),
+    "two_workers_vs_naive_horovod": ("two_shared", "two_naive", "over in-graph variables under Horovod"),
+    "step_vs_dense_tower": ("tower", "one_2_cores", "time over the dense tower's, two cores, --overlap_lookup"),
+    "step_vs_dense_tower_in_turn": ("tower", "one_2_cores_in_turn", "the same without --overlap_lookup"),
+    "bfloat16_vs_float32": ("one_bf16", "one", f"one worker with {BFLOAT16} over one without"),
+}
+OTHERS = {
+    "seconds_to_first_step": "from the start of `python -m ctr_trainer train` to its first step, caches warm",
+    "rss_growth_percent": "resident memory after --rss_steps steps, over that after 3,000",
+}
+
+
+def ours(
+    steps: int,
+    *flags: str,
+    workers: int = 1,
+    cores: Sequence[int] = (0,),
+    service_core: int | None = None,
+) -> float:
+    """Returns the examples/s of all workers together; a lone worker may have a service on another core."""
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        if service_core is not None:
+            (service,) = stack.enter_context(LocalServices(1, directory, timeout=60).running({service_core}))
+            token = pathlib.Path(directory, "token")
+            token.touch(0o600)
+            token.write_text(service.token)
+            flags += f"--embedding_service={service.address}", f"--token_file={token}"
+        stack.enter_context(on_cores(cores))
+        job = jobs.Job("ours", workers, (*W1_FLAGS, *flags), steps, WARMUP_STEPS, environment=(*ONE_THREAD.items(),))
+        ranks = job.run(os.path.join(directory, "run"), sides.TIMEOUT_SECONDS)
+    return sum(rank["examples_per_sec"] for rank in ranks)
+
+
+@contextlib.contextmanager
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """Has the processes that start within the block use some cores only."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def reference(kind: str, steps: int, workers: int = 1) -> float:
+    """Returns the examples/s of all workers of `w1.py`, each of which ends its output with a JSON line."""
+    job = [sys.executable, sides.HERE / "w1.py", kind, f"--steps={steps}"]
+    launcher = ["horovodrun", "-np", workers, "--gloo"] if workers > 1 else []
+    found = re.findall(r'{"examples_per_sec": ([\d.]+)}', sides.call([*launcher, *job], ONE_THREAD))
+    if len(found) != workers:
+        raise SystemExit(f"{kind} printed {len(found)} results of {workers}")
+    return sum(map(float, found))
+
+
+def every_side(steps: int) -> dict[str, Callable[[], float]]:
+    """Returns what measures each side."""
+    alone = functools.partial(ours, steps)
+    free = functools.partial(ours, steps, "--prefetch_batches=4", cores=(0, 1))
+    two = functools.partial(ours, steps, workers=2, cores=(0, 1))
     return {
-        "one": Side(("ours", *alone)),
-        "one_service": Side(("ours", *alone, "--service_core=1", "--prefetch_batches=4")),
-        "one_bf16": Side(("ours", *alone, "--mixed_precision=bfloat16"), needs_bfloat16=True),
-        "in_graph": Side(("in_graph", *alone)),
-        "tower": Side(("tower", *alone)),
-        "one_2_cores": Side(("ours", *two, "--prefetch_batches=4", "--overlap_lookup")),
-        "one_2_cores_in_turn": Side(("ours", *two, "--prefetch_batches=4")),
-        "two_shared": Side(("ours", *two, shared, averaged), workers=2),
-        "two_service": Side(("ours", *two, averaged), workers=2),
-        "two_shared_each": Side(("ours", *two, shared), workers=2),
-        "two_service_each": Side(("ours", *two, "--prefetch_batches=4"), workers=2),
-        "two_naive": Side(("in_graph", *two), workers=2),
+        "one": functools.partial(alone, "--prefetch_batches=0"),
+        "one_service": functools.partial(alone, "--prefetch_batches=4", service_core=1),
+        "one_bf16": functools.partial(alone, "--prefetch_batches=0", BFLOAT16),
+        "in_graph": functools.partial(reference, "in_graph", steps),
+        "tower": functools.partial(reference, "tower", steps),
+        "one_2_cores": functools.partial(free, "--overlap_lookup"),
+        "one_2_cores_in_turn": free,
+        "two_shared": functools.partial(two, "--prefetch_batches=0", SHARED, AVERAGED),
+        "two_service": functools.partial(two, "--prefetch_batches=0", AVERAGED),
+        "two_shared_each": functools.partial(two, "--prefetch_batches=0", SHARED),
+        "two_service_each": functools.partial(two, "--prefetch_batches=4"),
+        "two_naive": functools.partial(reference, "in_graph", steps, workers=2),
     }
 
 
-def demo_rates(directory: str, rounds: int) -> tuple[float, dict[str, int]]:
-    """Trains the demo's job of two workers by its default flags and with `--embedding_service=shared`, in turn.
-
-    Returns:
-      (median over the rounds of the ratio of the examples/s, median examples/s by name).
-    """
-    data = pathlib.Path(directory, "demo")
-    call([*COMMAND, "convert", "--format=synthetic", f"--output={data}"])
-    job = ("horovodrun", "-np", "2", "--gloo", ROOT / "run.sh", f"--flagfile={ROOT}/configs/demo.flags")
-    sides: dict[str, tuple[str, ...]] = {"demo": (), "demo_shared": ("--embedding_service=shared",)}
-    rates: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds):
-        for name, flags in sides.items():
-            model = pathlib.Path(directory, f"{name}{number}")
-            call([*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model}", *flags])
-            rates[name].append(summary(model)["examples_per_sec"])
-    ratios = [one / other for one, other in zip(*rates.values(), strict=True)]
-    return round(statistics.median(ratios), 3), {name: round(statistics.median(each)) for name, each in rates.items()}
+def runnable(every: dict[str, Callable[[], float]], cpuinfo: str | os.PathLike[str]) -> dict[str, Callable[[], float]]:
+    """Returns the sides that this processor can run, and prints the name of the side that is left out."""
+    if hardware.has_bfloat16(cpuinfo):
+        return every
+    print("left out: one_bf16, since this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)")
+    return {name: side for name, side in every.items() if name != "one_bf16"}
 
 
-def seconds_to_first_step(directory: str) -> float:
+def demo(flags: Sequence[str], data: pathlib.Path) -> float:
+    """Returns the examples/s of the demo's job of two workers."""
+    job = ("horovodrun", "-np", "2", "--gloo", sides.ROOT / "run.sh", f"--flagfile={sides.ROOT}/configs/demo.flags")
+    with tempfile.TemporaryDirectory() as model_dir:
+        sides.call([*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model_dir}", *flags])
+        return sides.summary(model_dir)["examples_per_sec"]
+
+
+def logged_steps(command: Sequence[object]) -> Iterator[tuple[int, float, int]]:
+    """Runs a training; yields the steps of its log, each with the seconds since its start and its resident bytes."""
+    start, line = time.perf_counter(), [*map(str, command)]
+    with subprocess.Popen(line, env=sides.environment(ONE_THREAD), stderr=subprocess.PIPE, text=True) as job:
+        for text in job.stderr or ():
+            if found := re.search(r"step (\d+), ", text):
+                yield int(found[1]), time.perf_counter() - start, psutil.Process(job.pid).memory_info().rss
+    if job.returncode:
+        raise SystemExit(f"{' '.join(line)} ended with {job.returncode}")
+
+
+def seconds_to_first_step(data: pathlib.Path) -> float:
     """Returns the median of the seconds from the start of a training command to the log line of its first step."""
-    data = f"{directory}/data"
-    call([*COMMAND, "convert", "--format=synthetic", "--rows=50000", f"--output={data}"])
     seconds = []
-    for number in range(FIRST_STEP_RUNS):
-        flags = [
-            f"--train_data={data}/train",
-            f"--model_dir={directory}/model{number}",
-            "--max_steps=2",
-            "--recipe=none",
-            "--log_steps=1",
-        ]
-        start = time.perf_counter()
-        with subprocess.Popen([*COMMAND, "train", *flags], env=environment(), stderr=subprocess.PIPE, text=True) as job:
-            first = None
-            for line in job.stderr:
-                if first is None and "step 1, " in line:
-                    first = time.perf_counter() - start
-        if job.returncode or first is None:
-            raise SystemExit(f"{' '.join(flags)} ended with {job.returncode} before its first step")
-        seconds.append(first)
+    for _ in range(FIRST_STEP_RUNS):
+        with tempfile.TemporaryDirectory() as model_dir:
+            flags = ["--max_steps=2", "--recipe=none", "--log_steps=1", f"--model_dir={model_dir}"]
+            steps = [*logged_steps([*sides.COMMAND, "train", f"--train_data={data}/train", *flags])]
+        seconds.append(steps[0][1])
     return round(statistics.median(seconds), 2)
 
 
+def rss_growth_percent(steps: int) -> float | None:
+    """Returns by how much the resident memory grows in a training on W1 after 3,000 steps; None for few steps."""
+    with tempfile.TemporaryDirectory() as directory, on_cores([0]):
+        flags = [*W1_FLAGS, f"--max_steps={steps}", "--epochs=0", f"--log_steps={RSS_STEPS}", "--batch_size=64"]
+        places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--phase_steps=20"
+        job = [sys.executable, "-m", "ctr_trainer.bench.worker", "--prefetch_batches=4", *flags, *places]
+        held = [size for step, _, size in logged_steps(job) if step >= 3 * RSS_STEPS]
+    return round(100 * (held[-1] / held[0] - 1), 2) if len(held) > 1 else None
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    keys = {key: about for key, (_, _, about) in RATIOS.items()} | OTHERS
+    parser = sides.parser("\n".join([str(__doc__), *(f"    {key:<32} {about}" for key, about in keys.items())]))
     parser.add_argument("--rounds", type=int, default=5, help="rounds of all sides, in turn")
     parser.add_argument("--steps", type=int, default=300, help="steps measured in each run, after 20 others")
     parser.add_argument("--rss_steps", type=int, default=20_000, help="steps for rss_growth_percent; null below 4,000")
     parser.add_argument("--cpuinfo", default="/proc/cpuinfo", help="file that names the processor's instructions")
     flags = parser.parse_args()
-    every = sides(flags.steps)
-    chosen = runnable(every, hardware.has_bfloat16(flags.cpuinfo))
-    chosen["one"].run()  # compiles the kernels and warms the file cache
-    rates = compare(chosen, flags.rounds)
-    small = ("--batch_size=64", f"--steps={flags.rss_steps}", "--cores=0", "--prefetch_batches=4")
-    (memory,) = Side(("ours", *small)).run()
-    growth = memory.get("rss_growth_percent")
+    every = every_side(flags.steps)
+    every["one"]()  # Compiles the kernels and warms the file cache.
+    rates = sides.in_turn(runnable(every, flags.cpuinfo), flags.rounds)
+    growth = rss_growth_percent(flags.rss_steps)
     with tempfile.TemporaryDirectory() as directory:
-        first = seconds_to_first_step(directory)
-        demo, rates_of_demo = demo_rates(directory, min(flags.rounds, 3))
-    results = {
-        "one_worker_vs_in_graph": ratio(rates, "one", "in_graph"),
-        "one_worker_bfloat16_vs_in_graph": ratio(rates, "one_bf16", "in_graph"),
-        "two_workers_periodic": ratio(rates, "two_shared", "one"),
-        "two_workers_periodic_service": ratio(rates, "two_service", "one"),
-        "two_workers_every_step": ratio(rates, "two_shared_each", "one"),
-        "two_workers_every_step_service": ratio(rates, "two_service_each", "one"),
-        "one_worker_with_service": ratio(rates, "one_service", "one"),
-        "demo_default_vs_shared": demo,
-        "two_workers_vs_naive_horovod": ratio(rates, "two_shared", "two_naive"),
-        "step_vs_dense_tower": ratio(rates, "tower", "one_2_cores"),
-        "step_vs_dense_tower_in_turn": ratio(rates, "tower", "one_2_cores_in_turn"),
-        "bfloat16_vs_float32": ratio(rates, "one_bf16", "one"),
-        "seconds_to_first_step": first,
-        "rss_growth_percent": None if growth is None else round(growth, 2),
-        "examples_per_sec": {name: round(statistics.median(rates[name])) if name in rates else None for name in every}
-        | rates_of_demo,
-        "rounds": flags.rounds,
-    }
-    print(json.dumps(results))
+        data = pathlib.Path(directory, "demo")
+        sides.call([*sides.COMMAND, "convert", "--format=synthetic", f"--output={data}"])
+        first = seconds_to_first_step(data)
+        demos = {"demo": functools.partial(demo, [], data), "demo_shared": functools.partial(demo, [SHARED], data)}
+        rates |= sides.in_turn(demos, min(flags.rounds, 3))
+    medians = {name: round(statistics.median(of)) for name, of in rates.items()}
+    results: dict[str, Any] = {key: sides.ratio(rates, one, other) for key, (one, other, _) in RATIOS.items()}
+    results |= {"seconds_to_first_step": first, "rss_growth_percent": growth}
+    results["examples_per_sec"] = {name: medians.get(name) for name in (*every, *demos)}
+    print(json.dumps(results | {"rounds": flags.rounds}))
 
 
 if __name__ == "__main__":

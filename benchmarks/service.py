@@ -11,65 +11,38 @@ Example: python benchmarks/service.py                  # 1 M and 20 M rows: minu
          python benchmarks/service.py --rows=200000 --demo_rows=250000 --workers=2 --seconds=0.5
 """
 
-import argparse
 import itertools
 import json
 import os
 import pathlib
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 
 import loopback
 import numpy as np
+import sides
+from loopback import BATCHES, CONFIG, DISTRIBUTIONS, draw, key_of
 
+from ctr_trainer.data.convert import convert
 from ctr_trainer.embedding.table.row_kernels import take
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.optimizers import RowwiseAdagrad
+from ctr_trainer.features.spec import FeatureSpec
 
-DIM, ZIPF = 16, 1.2
-CONFIG = TableConfig("bench", (DIM,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))
-LOAD_ROWS = 1 << 18
+SPEC = sides.ROOT / "configs" / "features" / "demo.toml"
+OPTIMIZERS = ("rowwise_adagrad", "adagrad")
 BATCH_KEYS = 26 * 1024
-REQUEST_ROWS = 20_000
-BATCHES = 32
 WORKER_EXAMPLES_PER_SEC = 60_000
 HOSTS, WORKERS_A_HOST = 2, 4
-
-
-def key_of(ranks: np.ndarray) -> np.ndarray:
-    """Maps ranks int64[n] from 1 to keys int64[n] that are spread over all 64 bits."""
-    return ranks * np.int64(-7046029254386353131)  # odd, so a bijection of 64-bit integers; 0 stays 0
-
-
-def draw(rng: np.random.Generator, distribution: str, rows: int, count: int) -> np.ndarray:
-    """Returns int64[count], ranks from 1 to `rows`."""
-    if distribution == "uniform":
-        return rng.integers(1, rows + 1, count)
-    drawn = np.empty(0, np.int64)
-    while len(drawn) < count:
-        more = rng.zipf(ZIPF, 2 * count)
-        drawn = np.append(drawn, more[more <= rows])
-    return drawn[:count]
-
-
-def draw_distinct(rng: np.random.Generator, distribution: str, rows: int, count: int) -> np.ndarray:
-    """Returns int64[count], distinct ranks in random order."""
-    drawn = np.empty(0, np.int64)
-    while len(drawn) < count:
-        drawn = np.unique(np.append(drawn, draw(rng, distribution, rows, count)))
-    return rng.permutation(drawn)[:count]
 
 
 def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], seconds: float) -> float:
     """Returns the keys/s of `what(keys)` over the batches in turn for `seconds`, after a first call with each."""
     for batch in batches:
         what(batch)
-    batches, done, start = itertools.cycle(batches), 0, time.perf_counter()
+    in_turn, done, start = itertools.cycle(batches), 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        batch = next(batches)
+        batch = next(in_turn)
         what(batch)
         done += len(batch)
     return done / (time.perf_counter() - start)
@@ -78,34 +51,39 @@ def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], second
 def in_process(rows: int, seconds: float) -> tuple[float, dict[str, dict[str, float]]]:
     """Returns the bytes of the index per row, and the rates by distribution, of a table on one core."""
     table = Table(CONFIG)
-    for first in range(1, rows + 1, LOAD_ROWS):
-        table.find_or_create(key_of(np.arange(first, min(first + LOAD_ROWS, rows + 1))))
+    for keys in loopback.blocks(rows):
+        table.find_or_create(keys)
     gathered = np.empty((BATCH_KEYS, CONFIG.width), np.float32)
-    gradient = np.full((BATCH_KEYS, DIM), 1e-3, np.float32)
+    gradient = np.full((BATCH_KEYS, CONFIG.dims[0]), 1e-3, np.float32)
+
+    def gather(slots: np.ndarray) -> None:
+        take(table.rows, slots, 0, gathered)
+
+    def update(slots: np.ndarray) -> None:
+        table.apply_gradients(slots, [gradient[: len(slots)]], 0.01)
+
     results = {}
-    for distribution in ("uniform", "zipf"):
+    for distribution in DISTRIBUTIONS:
         rng = np.random.default_rng(1)
         batches = [key_of(draw(rng, distribution, rows, BATCH_KEYS)) for _ in range(BATCHES)]
         slots = [table.find(keys) for keys in batches]
-        distinct = [np.unique(part) for part in slots]
-        for part in distinct:
-            rng.shuffle(part)
         results[distribution] = {
             "find_rows_per_sec": rate(table.find, batches, seconds),
-            "gather_rows_per_sec": rate(lambda part: take(table.rows, part, 0, gathered), slots, seconds),
-            "find_gather_rows_per_sec": rate(
-                lambda keys: take(table.rows, table.find(keys), 0, gathered), batches, seconds
-            ),
-            "update_rows_per_sec": rate(
-                lambda part: table.apply_gradients(part, [gradient[: len(part)]], 0.01), distinct, seconds
-            ),
+            "gather_rows_per_sec": rate(gather, slots, seconds),
+            "find_gather_rows_per_sec": rate(lambda keys: gather(table.find(keys)), batches, seconds),
+            "update_rows_per_sec": rate(update, [rng.permutation(np.unique(part)) for part in slots], seconds),
         }
     return (table.nbytes - rows * CONFIG.width * 4) / rows, results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="1000000,20000000", help="resident rows, such as 1000,2000; the last counts")
+    parser = sides.parser(__doc__)
+    parser.add_argument(
+        "--rows",
+        type=sides.integers,
+        default=[10**6, 2 * 10**7],
+        help="resident rows, such as 1000,2000; the last counts",
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds for each rate")
     parser.add_argument("--syncs", type=int, default=300, help="syncs at half load, for the percentiles")
     parser.add_argument("--demo_rows", type=int, default=1_000_000, help="training examples of the demo's data")
@@ -115,35 +93,40 @@ def main() -> None:
     if flags.demo_rows < 2 * loopback.WARMUP_STEPS * loopback.BATCH_SIZE * most_workers:
         parser.error("--demo_rows is too few: half of each worker's steps would be its warm-up")
     cores = sorted(os.sched_getaffinity(0))
-    sizes = [int(rows) for rows in flags.rows.split(",")]
-    cases = {}
-    for rows in sizes:
+    cases: dict[str, dict[str, float]] = {}
+    for rows in flags.rows:
         os.sched_setaffinity(0, cores[:1])
         index_bytes, local = in_process(rows, flags.seconds)
         os.sched_setaffinity(0, cores[1:] or cores)
         with tempfile.TemporaryDirectory() as directory:
-            remote = loopback.measure(rows, flags, directory, cores[0], sys.modules[__name__])
-        for distribution in ("uniform", "zipf"):
-            case = {**local[distribution], **remote[distribution]}
-            case["table_bytes_per_row"] = CONFIG.width * 4 + index_bytes
+            index_bytes_there, remote = loopback.measure(rows, flags.seconds, flags.syncs, directory, cores[0])
+        for distribution in DISTRIBUTIONS:
+            case = {
+                **local[distribution],
+                **remote[distribution],
+                "table_bytes_per_row": CONFIG.width * 4 + index_bytes,
+            }
             cases[f"{distribution}_{rows}"] = {name: round(value, 3) for name, value in case.items()}
             show(f"{rows:,} rows, {distribution}", cases[f"{distribution}_{rows}"])
-        cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(remote["index_bytes_per_row"], 2)
+        cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(index_bytes_there, 2)
+    demo: dict[str, dict[str, float]] = {name: {} for name in OPTIMIZERS}
     with tempfile.TemporaryDirectory() as directory:
-        directory = pathlib.Path(directory)
-        loopback.write_data(flags.demo_rows, directory)
-        demo = loopback.measure_demo(flags.workers, directory, cores)
-        of_hosts = loopback.measure_demo_of_hosts(HOSTS, WORKERS_A_HOST, directory, cores)
-    workers = {
-        optimizer: workers_fed(f"{flags.workers} workers, {optimizer}", figures) for optimizer, figures in demo.items()
-    }
-    fed_4_a_host = workers_fed(f"{HOSTS} hosts of {WORKERS_A_HOST} workers, {CONFIG.optimizer.name}", of_hosts)
-    scored = cases[f"zipf_{sizes[-1]}"]
+        data = pathlib.Path(directory, "data")
+        convert("synthetic", None, data, FeatureSpec.load(SPEC), rows=flags.demo_rows, seed=1, progress=False)
+        for optimizer in OPTIMIZERS:
+            for sync_steps in (1, 30):
+                demo[optimizer] |= loopback.traffic(data / "train", cores[0], optimizer, sync_steps, flags.workers)
+        workers = HOSTS * WORKERS_A_HOST
+        of_hosts = loopback.traffic(data / "train", cores[0], OPTIMIZERS[0], 30, workers, WORKERS_A_HOST)
+    fed = {name: workers_fed(f"{flags.workers} workers, {name}", demo[name]) for name in OPTIMIZERS}
+    fed_4_a_host = workers_fed(f"{HOSTS} hosts of {WORKERS_A_HOST} workers, {OPTIMIZERS[0]}", of_hosts)
+    scored = cases[f"zipf_{flags.rows[-1]}"]
     names = ("find_gather_rows_per_sec", "update_rows_per_sec", "pull_rows_per_sec", "sync_rows_per_sec", "sync_p99_ms")
-    result = {name: scored[name] for name in (*names, "index_bytes_per_row")}
-    result["workers_per_service_core"] = workers[CONFIG.optimizer.name]
-    result["workers_per_service_core_adagrad"] = workers["adagrad"]
-    result["workers_per_service_core_4_a_host"] = fed_4_a_host
+    result = {name: scored[name] for name in (*names, "index_bytes_per_row")} | {
+        "workers_per_service_core": fed["rowwise_adagrad"],
+        "workers_per_service_core_adagrad": fed["adagrad"],
+        "workers_per_service_core_4_a_host": fed_4_a_host,
+    }
     print(json.dumps({**result, "cases": {**cases, "demo": demo, "demo_of_hosts": of_hosts}}))
 
 

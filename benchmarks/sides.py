@@ -1,9 +1,9 @@
-"""What benchmarks share: commands, waiting, and the sides of a comparison.
+"""What benchmarks share: commands, waiting, the parts of a benchmark, and the sides of a comparison.
 
-The sides run in turn, so that a drift of the machine's speed affects all of them. The import of this module makes
-`tests` importable.
+The import of this module makes `tests` importable.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -14,37 +14,71 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import psutil
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 COMMAND = (sys.executable, "-m", "ctr_trainer")
-TIMEOUT_SECONDS = 1800
+TIMEOUT_SECONDS = 6 * 3600
 
 
-def environment(root: pathlib.Path = ROOT, **more: str) -> dict[str, str]:
-    """Returns the environment of a job that uses the package in `root` and the programs next to this Python."""
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser whose help shows the description as it is."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def words(text: str) -> list[str]:
+    """Parses a flag such as `--models=deepfm,din`."""
+    return text.split(",")
+
+
+def integers(text: str) -> list[int]:
+    """Parses a flag such as `--seeds=1,2`."""
+    return [int(word) for word in text.split(",")]
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns the environment of a job that uses this package and the programs next to this Python."""
     return {
         **os.environ,
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        **more,
+        **(more or {}),
     }
 
 
-def call(command: Sequence[object], root: pathlib.Path = ROOT, **more: str) -> subprocess.CompletedProcess:
-    """Runs a command in `root`; if it fails, the end of its output ends this program."""
-    line = [*map(str, command)]
+def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows_log: bool = False) -> str:
+    """Runs a command and returns what it printed; if it fails, the end of its output ends this program.
+
+    Args:
+      command: the program and its arguments.
+      more: further variables of its environment.
+      shows_log: whether the log of the command is shown while it runs.
+    """
+    line, log = [*map(str, command)], None if shows_log else subprocess.PIPE
     done = subprocess.run(
-        line, cwd=root, env=environment(root, **more), capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        line,
+        env=environment(more),
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
     )
     if done.returncode:
-        failed = f"{' '.join(line)} ended with {done.returncode}"
-        raise SystemExit(f"{failed}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return done
+        output = f"{done.stdout[-3000:]}\n{(done.stderr or '')[-3000:]}"
+        raise SystemExit(f"{' '.join(line)} ended with {done.returncode}:\n{output}")
+    return done.stdout
+
+
+def last_json(output: str) -> dict[str, Any]:
+    """Returns the object in the last line of an output."""
+    return json.loads(output.strip().rpartition("\n")[2])
 
 
 def summary(model_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -53,7 +87,7 @@ def summary(model_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def command(*arguments: object) -> str:
-    """Runs a command of the package in this process. Returns the last line that it prints, "" if it prints nothing."""
+    """Runs a command of the package in this process, which saves the import of TensorFlow. Returns what it prints."""
     from ctr_trainer import cli
 
     line = [*map(str, arguments)]
@@ -61,7 +95,24 @@ def command(*arguments: object) -> str:
         status = cli.main(line)
     if status:
         raise SystemExit(f"{' '.join(line)} ended with {status}")
-    return out.getvalue().strip().rpartition("\n")[2]
+    return out.getvalue()
+
+
+@contextlib.contextmanager
+def running(command: Sequence[object], log: pathlib.Path) -> Iterator[subprocess.Popen]:
+    """Gives a process, which the end of the block kills with all of its children."""
+    line = [*map(str, command)]
+    with open(log, "w", encoding="utf-8") as out:
+        process = subprocess.Popen(line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment())
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            process.kill()
+        process.wait()
 
 
 def wait_until(
@@ -85,57 +136,75 @@ def wait_until(
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
-    """A run of `w1.py`, whose workers each end their output with a JSON line.
+class Part:
+    """A part of a benchmark.
 
     Attributes:
-      arguments: the arguments of the program.
-      workers: number of workers; 0 runs the script without horovodrun.
-      needs_bfloat16: whether it multiplies bfloat16, for which not every processor has instructions.
+      about: what it measures, for the help.
+      keys: the keys of its figures in the last line.
+      measure: returns the figures, given the flags of the program.
     """
 
-    arguments: tuple[str, ...]
-    workers: int = 0
-    needs_bfloat16: bool = False
-
-    def run(self) -> list[dict]:
-        """Returns the JSON objects of the workers."""
-        command = [sys.executable, str(HERE / "w1.py"), *self.arguments]
-        if self.workers:
-            command = ["horovodrun", "-np", str(self.workers), "--gloo", *command]
-        done = call(command, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
-        lines = [line[line.index("{") :] for line in done.stdout.splitlines() if line.endswith("}") and "{" in line]
-        if len(lines) != max(self.workers, 1):
-            raise SystemExit(f"{' '.join(command)} printed {len(lines)} results:\n{done.stdout[-3000:]}")
-        return [json.loads(line) for line in lines]
-
-    def examples_per_sec(self) -> float:
-        """Returns the examples/s of all workers together."""
-        return sum(result["examples_per_sec"] for result in self.run())
+    about: str
+    keys: tuple[str, ...]
+    measure: Callable[[argparse.Namespace], dict[str, Any]]
 
 
-def runnable(sides: dict[str, Side], has_bfloat16: bool) -> dict[str, Side]:
-    """Returns the sides that this processor can run, and prints the name of each side that is left out."""
-    left_out = [name for name, side in sides.items() if side.needs_bfloat16 and not has_bfloat16]
-    for name in left_out:
-        print(f"left out: {name}, since this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)")
-    return {name: side for name, side in sides.items() if name not in left_out}
+def add_parts(parser: argparse.ArgumentParser, parts: Mapping[str, Part], default: Sequence[str]) -> None:
+    """Adds the flag `--parts`."""
+
+    def names(text: str) -> list[str]:
+        if unknown := [name for name in words(text) if name not in parts]:
+            raise argparse.ArgumentTypeError(f"there is no part {unknown[0]}: choose from {', '.join(parts)}")
+        return words(text)
+
+    about = "; ".join(f"{name}: {part.about}" for name, part in parts.items())
+    parser.add_argument("--parts", type=names, default=[*default], help=f"{about}; default {','.join(default)}")
 
 
-def compare(sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
-    """Runs all sides in turn, `rounds` times, and prints a line per round. Returns the examples/s by side and round."""
-    rates = {name: [] for name in sides}
-    width = max(map(len, sides)) + 2
-    print(f"{'round':>5}" + "".join(f"{name:>{width}}" for name in sides) + "   (examples/s)", flush=True)
+def run_parts(parts: Mapping[str, Part], flags: argparse.Namespace) -> None:
+    """Runs the parts that `flags.parts` names, and prints the last line, a JSON object.
+
+    The keys of a part that did not run, or that failed, are null; `failed` names the latter. A failed part leaves the
+    others their figures, and ends the program with an error after the last line.
+    """
+    found: dict[str, Any] = {key: None for part in parts.values() for key in part.keys}
+    seconds, failed = {}, []
+    for name in flags.parts:
+        print(f"part {name}", flush=True)
+        began = time.monotonic()
+        try:
+            found |= parts[name].measure(flags)
+        except (Exception, SystemExit):
+            traceback.print_exc()
+            failed.append(name)
+        seconds[name] = round(time.monotonic() - began)
+    print(json.dumps(found | {"seconds": seconds, "failed": failed, "cores": len(os.sched_getaffinity(0))}))
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}; why stands above, with the name of the part")
+
+
+def in_turn(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Measures all sides in turn, `rounds` times, so that a drift of the machine's speed affects all of them.
+
+    Prints a line per round. Returns the figures by side and round.
+    """
+    found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(1, rounds + 1):
-        for name, side in sides.items():
-            rates[name].append(side.examples_per_sec())
-        print(f"{number:>5}" + "".join(f"{rates[name][-1]:>{width},.0f}" for name in sides), flush=True)
-    return rates
+        for name, measure in sides.items():
+            found[name].append(measure())
+        print(f"round {number}: " + ", ".join(f"{name} {each[-1]:,.0f}" for name, each in found.items()), flush=True)
+    return found
 
 
-def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
-    """Returns the median over the rounds of one side's rate over another's, or None if one of them did not run."""
-    if one not in rates or other not in rates:
+def ratio(found: Mapping[str, list[float]], one: str, other: str) -> float | None:
+    """Returns the median over the rounds of one side over another, or None if one of them was not measured."""
+    if one not in found or other not in found:
         return None
-    return round(statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True)), 3)
+    return round(statistics.median(a / b for a, b in zip(found[one], found[other], strict=True)), 3)
+
+
+def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table in Markdown, whose columns but the first are aligned to the right."""
+    line = ["---", *["---:"] * (len(titles) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (titles, line, *rows)]

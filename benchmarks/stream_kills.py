@@ -1,29 +1,21 @@
-"""How many records of a stream random kills cost or repeat; for `click_to_score.py`.
+"""The part `kills` of `click_to_score.py`: how many records of a stream random kills cost or repeat.
 
-A broker, a job of two workers and a service under `launch`, its publisher, and two score servers run while records are
-appended at a fixed rate. At random moments one of these is killed, in a random order in which each has its turn:
-
-| kill | what restarts it |
-|---|---|
-| worker, service | `launch`, from the last checkpoint |
-| publisher | rank 0 of the training |
-| connection: all TCP connections to the broker are cut | librdkafka, on both sides |
-| server | this program; the other server answers meanwhile |
+docs/benchmarks.md says what runs, what is killed, and what each figure means. A killed worker or service is restarted
+by `launch`, the publisher by rank 0, a cut connection by librdkafka, and a score server by this program.
 
 Each record has a key that no other record has, so only it trains the key's row. Adam's state of a row tells its number
 of steps t, by `c1 = 1 - beta1^t`. That number, from the last checkpoint, is compared with the records of the topic. The
 same topic is then trained without kills, and both models are evaluated on the same held-out rows.
 """
 
+import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import http.client
+import itertools
 import json
 import pathlib
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -35,95 +27,63 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import sides
-import tqdm
-from stream_loop import COLUMNS, NAME, OWN, PARTITIONS, TOPIC, Appender, Clicks, running
+from stream_loop import NAME, OWN, PARTITIONS, TOPIC, Appender, Row, clicks, without_label
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
 from ctr_trainer.features import hashing
-from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.stream.plan import StreamPosition
+from tests.launch import processes
 from tests.scoring.conftest import Client
 from tests.scoring.process import Server, serving
 from tests.service.proxy import CuttingProxy
 from tests.stream import brokers
 
 KINDS = ("worker", "service", "publisher", "connection", "server")
-WORKERS, DIM, BETA1, HELD_OUT, EXAMPLES, REQUEST_SECONDS = 2, 4, 0.9, 100_000, 10, 0.05
-WAIT_SECONDS, MOST_RESTARTS = 900.0, 20
+Until = Callable[[Callable[[], Any], str], Any]  # See `sides.wait_until`.
+WORKERS, COLUMNS, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 8, 4, 0.9, 100_000, 10
+WAIT_SECONDS, REQUEST_SECONDS, MOST_RESTARTS = 900.0, 0.05, 20
 LINGER_MS = 100  # A fetch takes the broker seconds once it holds hundreds of thousands of batches of a few records.
 SPEC = f"""
 name = "clicks"
-[label]
-column = "label"
-[defaults]
-dim = {DIM}
-[[sparse]]
-columns = ["{OWN}", "C1..C{COLUMNS}"]
+label = {{column = "label"}}
+sparse = [{{columns = ["{OWN}", "C1..C{COLUMNS}"], dim = {DIM}}}]
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A running `launch`."""
-
-    process: subprocess.Popen
-    log: pathlib.Path
-    model_dir: pathlib.Path
-
-    def workers(self) -> list[psutil.Process]:
-        """Returns the worker of each rank that trains; those with a higher number wait for their turn."""
-        starts: dict[str, tuple[int, psutil.Process]] = {}
-        for process in self.processes("ctr_trainer.launch.worker"):
-            with contextlib.suppress(psutil.Error):
-                rank, start = (process.environ()[name] for name in ("HOROVOD_RANK", ATTEMPT))
-                number = int(start.partition(".")[2])
-                starts[rank] = min(starts.get(rank, (number, process)), (number, process), key=lambda one: one[0])
-        return [process for _, process in starts.values()]
-
-    def processes(self, *module: str) -> list[psutil.Process]:
-        """Returns its processes of `python -m MODULE`, with the words that follow."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                line = process.cmdline()
-                is_ours = ATTEMPT in process.environ() and str(self.model_dir) in " ".join(line)
-                if is_ours and line[2 : 2 + len(module)] == [*module]:
-                    found.append(process)
-        return found
-
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Returns what a condition returns, once it is true; see `sides.wait_until`."""
-        return sides.wait_until(condition, what, WAIT_SECONDS, self.process, self.log)
 
 
 class Servers:
     """Two score servers of a publication; `kill` kills them in turn, and has another one start in its place."""
 
     def __init__(self, publication: pathlib.Path, work: pathlib.Path, stack: contextlib.ExitStack) -> None:
-        self._publication, self._work, self._stack, self._started = publication, work, stack, 0
+        self._publication, self._work, self._stack = publication, work, stack
+        self._numbers = itertools.count()
         self.running: list[Server] = []
-        self._starting: threading.Thread | None = None
-        for _ in range(2):
-            self._start()
+        self._threads = concurrent.futures.ThreadPoolExecutor(1)
+        self._start()
+        self._starting = self._threads.submit(self._start)
+        self._starting.result()
 
     def kill(self) -> None:
         """Kills the server that has run for longest, once the other one serves."""
-        self.wait()
+        self._starting.result()
         self.running[0].process.kill()
-        self._starting = threading.Thread(target=self._start)
-        self._starting.start()
+        self._starting = self._threads.submit(self._start)
 
-    def wait(self) -> None:
-        """Waits until the last server serves that was started."""
-        if self._starting:
-            self._starting.join()
+    def wait_for_step(self, step: int) -> None:
+        """Waits until both servers serve a step."""
+        self._starting.result()
+        for server in self.running:
+            is_served = functools.partial(self._serves, server, step)
+            sides.wait_until(is_served, f"step {step} at a score server", WAIT_SECONDS, server.process)
 
     def _start(self) -> None:
-        self._started += 1
-        log = self._work / f"score-{self._started}.log"
+        log = self._work / f"score-{next(self._numbers)}.log"
         server = self._stack.enter_context(serving(self._publication, log, f"--name={NAME}"))
         self.running = [*self.running[-1:], server]
+
+    def _serves(self, server: Server, step: int) -> bool:
+        with contextlib.closing(Client(server.port)) as client:
+            return client.ask("/healthz")[1].get("global_step") == step
 
 
 class Asker(threading.Thread):
@@ -132,7 +92,7 @@ class Asker(threading.Thread):
     `failed` counts the requests to which no server answered with status 200, and `sent` counts all.
     """
 
-    def __init__(self, servers: Servers, instances: list[dict[str, Any]]) -> None:
+    def __init__(self, servers: Servers, instances: list[Row]) -> None:
         super().__init__(daemon=True)
         self._servers, self._instances, self._ends = servers, instances, threading.Event()
         self.sent = self.failed = 0
@@ -152,7 +112,15 @@ class Asker(threading.Thread):
         return False
 
 
-def kill_at_random(job: Job, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float) -> None:
+def training_workers(model_dir: pathlib.Path) -> list[psutil.Process]:
+    """Returns the worker of each rank that trains; those of a later start wait for their turn."""
+    latest_first = sorted(processes.workers(model_dir).items(), reverse=True)
+    return [*{rank: process for (rank, _), process in latest_first}.values()]
+
+
+def kill_at_random(
+    model_dir: pathlib.Path, until: Until, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float
+) -> None:
     """Kills so many times, every `kill_secs` seconds on average.
 
     A kill of a worker or the service waits at most `kill_secs` for a checkpoint since the last such kill, so that most
@@ -160,15 +128,15 @@ def kill_at_random(job: Job, proxy: CuttingProxy, servers: Servers, kills: int, 
     """
     draw, kinds, step = random.Random(0), list[str](), -1
     find: dict[str, Callable[[], list[psutil.Process]]] = {
-        "worker": job.workers,
-        "service": functools.partial(job.processes, "ctr_trainer", "serve"),
-        "publisher": functools.partial(job.processes, "ctr_trainer", "publish"),
+        "worker": functools.partial(training_workers, model_dir),
+        "service": functools.partial(processes.of_job, model_dir, "ctr_trainer", "serve"),
+        "publisher": functools.partial(processes.of_job, model_dir, "ctr_trainer", "publish"),
     }
-    for number in tqdm.trange(kills, desc="kills", disable=not sys.stderr.isatty()):
+    for number in range(1, kills + 1):
         kind = (kinds := kinds or draw.sample(KINDS, len(KINDS))).pop()
         if kind in ("worker", "service"):
             deadline = time.monotonic() + kill_secs
-            while saved(job.model_dir)[0] <= step and time.monotonic() < deadline:
+            while saved(model_dir)[0] <= step and time.monotonic() < deadline:
                 time.sleep(0.1)
         time.sleep(draw.uniform(0.5, 1.5) * kill_secs)
         if kind == "connection":
@@ -176,10 +144,10 @@ def kill_at_random(job: Job, proxy: CuttingProxy, servers: Servers, kills: int, 
         elif kind == "server":
             servers.kill()
         else:
-            draw.choice(job.until(find[kind], f"a running {kind}")).kill()
-        reached, offsets = saved(job.model_dir)
+            draw.choice(until(find[kind], f"a running {kind}")).kill()
+        reached, offsets = saved(model_dir)
         step = reached if kind in ("worker", "service") else step
-        print(f"kill {number + 1} of {kills}: {kind}; {sum(offsets.values())} records are trained", flush=True)
+        print(f"kill {number} of {kills}: {kind}; {sum(offsets.values())} records are trained", flush=True)
 
 
 def read_topic(address: str, most: int) -> tuple[list[str], dict[int, int]]:
@@ -223,12 +191,12 @@ def count(names: list[str], keys: np.ndarray, steps: np.ndarray) -> tuple[int, i
     return int((np.round(found) == 0).sum()), int((np.round(found) > appended).sum())
 
 
-def training_flags(work: pathlib.Path, address: str, model: str) -> list[str]:
+def training_flags(work: pathlib.Path, address: str, model_dir: pathlib.Path) -> list[str]:
     """Returns the flags of a training from the topic."""
     (work / "clicks.toml").write_text(SPEC)
     return [
         *(f"--train_data=kafka://{address}/{TOPIC}", f"--feature_spec={work / 'clicks.toml'}"),
-        *(f"--model_dir={work / model}", "--model=deepfm", "--hidden_units=64,32", "--batch_size=256"),
+        *(f"--model_dir={model_dir}", "--model=deepfm", "--hidden_units=64,32", "--batch_size=256"),
         *("--embedding_optimizer=adam", f"--embedding_optimizer_params=beta1={BETA1}"),
         *("--embedding_learning_rate=0.002", "--lr_schedule=constant", "--embedding_lr_schedule=constant"),
         "--save_checkpoints_secs=5",
@@ -237,51 +205,41 @@ def training_flags(work: pathlib.Path, address: str, model: str) -> list[str]:
 
 def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_secs: float, records: int) -> dict:
     """Runs the job that is killed, and returns the keys that are about it and its records; see `measure`."""
-    publication, held_out = work / "publication", Clicks("asked", seed=3)
-    instances = [{k: v for k, v in held_out.next().items() if k != "label"} for _ in range(EXAMPLES)]
-    flags = [*training_flags(work, proxy.address, "killed"), f"--publish={publication}", "--publish_secs=2"]
+    publication, model_dir, log = work / "publication", work / "killed", work / "launch.log"
+    flags = [*training_flags(work, proxy.address, model_dir), f"--publish={publication}", "--publish_secs=2"]
+    command = [*sides.COMMAND, "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
+    asked = [without_label(row) for row in itertools.islice(clicks(3, COLUMNS, 0, "asked"), EXAMPLES)]
+    rows = clicks(1, COLUMNS, 0, "record")
     with contextlib.ExitStack() as stack:
-        start = [*sides.COMMAND, "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS]
-        process = stack.enter_context(running([*start, "--", *flags], work / "launch.log"))
-        job = Job(process, work / "launch.log", work / "killed")
-        job.until((publication / "publication.json").exists, "the first publication")
+        process = stack.enter_context(sides.running(command, log))
+        until = functools.partial(sides.wait_until, seconds=WAIT_SECONDS, process=process, log=log)
+        until((publication / "publication.json").exists, "the first publication")
         servers = Servers(publication, work, stack)
-        rate = records / kills / kill_secs
-        appender = Appender(proxy.address, rate, Clicks("record", seed=1), LINGER_MS, records)
-        asker = Asker(servers, instances)
+        appender = Appender(proxy.address, records / kills / kill_secs, rows, LINGER_MS, records)
+        asker = Asker(servers, asked)
         for thread in (appender, asker):
             thread.start()
             stack.callback(thread.close)
-        kill_at_random(job, proxy, servers, kills, kill_secs)
+        kill_at_random(model_dir, until, proxy, servers, kills, kill_secs)
         asker.close()
         appender.join(WAIT_SECONDS)
         names, ends = read_topic(proxy.address, records)
         print(f"{records} records to append, {len(names)} in the topic, {len(set(names))} of them distinct", flush=True)
-        job.until(lambda: saved(work / "killed")[1] == ends, "the training of all records")
-        job.process.terminate()
-        job.process.wait(WAIT_SECONDS)
-        checkpoint = latest_checkpoint(work / "killed")
-        restarts = job.log.read_text(errors="replace").count("training again after")
-        servers.wait()
-        for server in servers.running:
-            is_served = functools.partial(serves, server, checkpoint.step)
-            sides.wait_until(is_served, f"step {checkpoint.step} at a score server", WAIT_SECONDS, server.process)
+        until(lambda: saved(model_dir)[1] == ends, "the training of all records")
+        process.terminate()
+        process.wait(WAIT_SECONDS)
+        checkpoint = latest_checkpoint(model_dir)
+        servers.wait_for_step(checkpoint.step)
     not_trained, twice = count(names, *steps_by_key(checkpoint))
     return {
         "records": len(names),
         "kill_runs": kills,
         "records_not_trained": not_trained,
         "records_trained_twice": twice,
-        "restarts": restarts,
+        "restarts": log.read_text(errors="replace").count("training again after"),
         "requests_during_kills": asker.sent,
         "requests_failed_during_kills": asker.failed,
     }
-
-
-def serves(server: Server, step: int) -> bool:
-    """Returns whether a server serves a step."""
-    with contextlib.closing(Client(server.port)) as client:
-        return client.ask("/healthz")[1].get("global_step") == step
 
 
 def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
@@ -299,18 +257,20 @@ def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT
         stack.enter_context(brokers.tansu(port, proxy.address))
         brokers.make_topic(proxy.address, TOPIC, PARTITIONS)
         found = run_with_kills(work, proxy, kills, kill_secs, records)
-        start = ["horovodrun", "-np", WORKERS, "--gloo", *sides.COMMAND, "train"]
-        sides.call([*start, *training_flags(work, proxy.address, "undisturbed"), "--stream_until=latest"])
+        start = ["horovodrun", "-np", WORKERS, "--gloo", *sides.COMMAND, "train", "--stream_until=latest"]
+        sides.call([*start, *training_flags(work, proxy.address, work / "undisturbed")])
         trained = sides.summary(work / "undisturbed")["examples"]
         if trained != found["records"]:
             raise SystemExit(f"the undisturbed training has {trained} examples of {found['records']}")
-        rows = Clicks("held out", seed=2)
-        pq.write_table(pa.Table.from_pylist([rows.next() for _ in range(held_out)]), work / "held_out.parquet")
+        rows = itertools.islice(clicks(2, COLUMNS, 0, "held out"), held_out)
+        pq.write_table(pa.Table.from_pylist([*rows]), work / "held_out.parquet")
         data = f"--eval_data={work / 'held_out.parquet'}"
-        of = "killed", "undisturbed"
-        one, other = (json.loads(sides.command("evaluate", f"--model_dir={work / name}", data)) for name in of)
-        print(f"with kills: {one}\nundisturbed: {other}", flush=True)
+        killed, undisturbed = (
+            sides.last_json(sides.command("evaluate", f"--model_dir={work / name}", data))
+            for name in ("killed", "undisturbed")
+        )
+        print(f"with kills: {killed}\nundisturbed: {undisturbed}", flush=True)
     return found | {
-        "auc_minus_undisturbed": round(one["auc"] - other["auc"], 5),
-        "log_loss_minus_undisturbed": round(one["logloss"] - other["logloss"], 5),
+        "auc_minus_undisturbed": round(killed["auc"] - undisturbed["auc"], 5),
+        "log_loss_minus_undisturbed": round(killed["logloss"] - undisturbed["logloss"], 5),
     }

@@ -1,110 +1,73 @@
-"""From the append of a record to an answer that shows it, and what all parts of `click_to_score.py` share.
-
-`Rows`, `Clicks`, `Appender` and `training` also serve the parts `file` and `kills`.
-"""
+"""The parts `loop` and `file` of `click_to_score.py`, and what they share with the part `kills`."""
 
 import argparse
 import contextlib
-import dataclasses
+import functools
+import itertools
 import json
 import pathlib
-import random
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import sides
-import tqdm
 
 from tests.scoring.conftest import Client
 from tests.scoring.process import serving
 from tests.stream import brokers
 
 TOPIC, PARTITIONS, NAME, TIMEOUT_SECONDS = "clicks", 4, "clicks", 180.0
-SHOWN = 1e-4
-OWN, COLUMNS, VALUES = "own", 8, 1000
+MARK_SECONDS, SHOWN = 0.5, 1e-4
+OWN, VALUES, BLOCK = "own", 1000, 4096
+Row = dict[str, Any]
+NUMBERS, COLUMNS = 13, 26  # The form of Criteo's rows.
 SPEC = """
 name = "clicks"
-[label]
-column = "label"
-[defaults]
-dim = 16
-transform = "log1p"
-[[dense]]
-columns = ["I1..I13"]
-[[sparse]]
-columns = ["C1..C26"]
+label = {column = "label"}
+defaults = {dim = 16, transform = "log1p"}
+dense = [{columns = ["I1..I13"]}]
+sparse = [{columns = ["C1..C26"]}]
 """
 
 
-class Source(Protocol):
-    """Makes the rows of a stream."""
-
-    def next(self) -> dict[str, Any]:
-        """Returns the next row."""
+def log_odds(columns: int) -> np.ndarray:
+    """Returns float64[columns, VALUES], what each value adds to the log odds of a click; equal in all programs."""
+    return np.random.default_rng(0).normal(0.0, 0.4, (columns, VALUES))
 
 
-class Rows:
-    """Rows in the shape of Criteo's, drawn at random; frequent values come often."""
-
-    def __init__(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self._texts = [[f"{value:08x}" for value in rng.zipf(1.2, 4096) % (1 << 20)] for _ in range(26)]
-        self._numbers = rng.integers(0, 100, 4096).tolist()
-        self._random = random.Random(seed)
-
-    def next(self) -> dict[str, Any]:
-        """Returns the next row."""
-        draw = self._random.randrange
-        row: dict[str, Any] = {"label": int(draw(4) == 0)}
-        row |= {f"I{n + 1}": self._numbers[draw(4096)] for n in range(13)}
-        return row | {f"C{n + 1}": texts[draw(4096)] for n, texts in enumerate(self._texts)}
-
-
-class Clicks:
-    """Rows with a key of their own each, and with labels that follow from the other columns, but for noise.
+def clicks(seed: int, columns: int = COLUMNS, numbers: int = NUMBERS, name: str = "") -> Iterator[Row]:
+    """Yields rows without end, whose labels follow from the values of `C1`, `C2` and so on, but for noise.
 
     Args:
-      name: the keys are "NAME 0", "NAME 1" and so on.
-      seed: of the values and the noise; the log odds of a value are the same with each seed.
+      seed: of the values and the noise.
+      columns: number of categories; frequent values come often.
+      numbers: number of `I1`, `I2` and so on.
+      name: if given, each row has a value of its own in the column OWN: "NAME 0", "NAME 1" and so on.
     """
-
-    def __init__(self, name: str, seed: int) -> None:
-        self._log_odds = np.random.default_rng(0).normal(0.0, 0.4, (COLUMNS, VALUES))
-        self._draw, self._name, self._number = np.random.default_rng(seed), name, 0
-        self._block: list[list[int]] = []
-
-    def next(self) -> dict[str, Any]:
-        """Returns the next row."""
-        if not self._block:
-            values = self._draw.integers(0, VALUES, (4096, COLUMNS))
-            logits = self._log_odds[np.arange(COLUMNS), values].sum(axis=1) - 1.0
-            labels = self._draw.random(len(values)) < 1.0 / (1.0 + np.exp(-logits))
-            self._block = np.column_stack([labels, values]).tolist()
-        label, *values = self._block.pop()
-        row = {OWN: f"{self._name} {self._number}", "label": label}
-        self._number += 1
-        return row | {f"C{n + 1}": value for n, value in enumerate(values)}
+    draw, odds = np.random.default_rng(seed), log_odds(columns)
+    for first in itertools.count(0, BLOCK):
+        values = draw.zipf(1.2, (BLOCK, columns)) % VALUES
+        logits = odds[np.arange(columns), values].sum(axis=1) - 1.0
+        labels = draw.random(BLOCK) < 1.0 / (1.0 + np.exp(-logits))
+        dense = draw.integers(0, 100, (BLOCK, numbers))
+        for at, (label, own, more) in enumerate(zip(labels.tolist(), values.tolist(), dense.tolist(), strict=True)):
+            row: Row = {OWN: f"{name} {first + at}"} if name else {}
+            row |= {"label": int(label)} | {f"C{n}": f"{value:08x}" for n, value in enumerate(own, 1)}
+            yield row | {f"I{n}": number for n, number in enumerate(more, 1)}
 
 
-@dataclasses.dataclass
-class Mark:
-    """A marked record: its key, the time at which it was appended, and the seconds until an answer showed it."""
-
-    key: str
-    row: dict[str, Any]
-    appended: float
-    seconds: float | None = None
+def without_label(row: Row) -> Row:
+    """Returns the features of a row."""
+    return {name: value for name, value in row.items() if name != "label"}
 
 
 class Appender(threading.Thread):
-    """Appends records to the topic at a fixed rate; with `marks_records`, every half second one has a key that is new.
+    """Appends records to the topic at a fixed rate.
 
     The producer is idempotent: without that, it appends records twice whose connection is cut before the answer.
 
@@ -116,118 +79,69 @@ class Appender(threading.Thread):
       most: how many records are appended; None for no end.
     """
 
-    def __init__(self, address: str, rate: float, rows: Source, linger_ms: int = 5, most: int | None = None) -> None:
+    def __init__(
+        self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5, most: int | None = None
+    ) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
 
         settings = {"bootstrap.servers": address, "linger.ms": linger_ms, "log_level": 0, "enable.idempotence": True}
         self._producer = Producer(settings)
         self._rate, self._rows, self._most, self._ends = rate, rows, most, threading.Event()
-        self.marks: list[Mark] = []
-        self.appended, self.marks_records = 0, False
+        self.appended = 0
 
     def run(self) -> None:
-        begin, marked = time.monotonic(), 0.0
-        while not self._ends.wait(0.01):
-            now = time.monotonic()
-            if self.marks_records and now - marked >= 0.5:
-                marked = now
-                self._mark()
-            due = int((now - begin) * self._rate)
+        begin = time.monotonic()
+        while self.appended != self._most and not self._ends.wait(0.01):
+            due = int((time.monotonic() - begin) * self._rate)
             for _ in range((due if self._most is None else min(due, self._most)) - self.appended):
-                self._append(self._rows.next())
+                self.append(next(self._rows))
+                self.appended += 1
             self._producer.poll(0)
-            if self.appended == self._most:
-                break
         self._producer.flush(TIMEOUT_SECONDS)
+
+    def append(self, row: Row) -> None:
+        """Appends a record, in addition to those of the rate."""
+        self._producer.produce(TOPIC, json.dumps(row).encode(), partition=self.appended % PARTITIONS)
 
     def close(self) -> None:
         """Ends the appending, once all records are at the broker."""
         self._ends.set()
         self.join(TIMEOUT_SECONDS)
 
-    def _mark(self) -> None:
-        key = f"marked {len(self.marks)}"
-        row = {**self._rows.next(), "label": 1, "C1": key}
-        self._append(row)
-        self.marks.append(Mark(key, row, time.monotonic()))
 
-    def _append(self, row: dict[str, Any]) -> None:
-        self._producer.produce(TOPIC, json.dumps(row).encode(), partition=self.appended % PARTITIONS)
-        self.appended += 1
-
-
-@contextlib.contextmanager
-def running(command: list[object], log: pathlib.Path) -> Iterator[subprocess.Popen]:
-    """Gives a process, which the end of the block stops with all of its children."""
-    with open(log, "w", encoding="utf-8") as out:
-        process = subprocess.Popen(
-            [*map(str, command)],
-            stdout=out,
-            stderr=out,
-            cwd=sides.ROOT,
-            env=sides.environment(),
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        yield process
-    finally:
-        family = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-        for each in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-        process.wait()
-
-
-def training(work: pathlib.Path, address: str, *flags: str, workers: int = 2) -> list[object]:
-    """Returns the command of a training from the topic."""
+def training(work: pathlib.Path, data: object, *flags: str) -> list[object]:
+    """Returns the command of a training on the rows of a topic or a file."""
     (work / "clicks.toml").write_text(SPEC)
-    start = ["horovodrun", "-np", workers, "--gloo"] if workers > 1 else []
-    return [
-        *start,
-        *(*sides.COMMAND, "train", f"--train_data=kafka://{address}/{TOPIC}"),
-        *(f"--feature_spec={work / 'clicks.toml'}", "--model=deepfm", *flags),
-    ]
+    paths = f"--train_data={data}", f"--feature_spec={work / 'clicks.toml'}"
+    return [*sides.COMMAND, "train", *paths, "--model=deepfm", *flags]
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(flags: argparse.Namespace) -> dict[str, Any]:
     """Runs the whole loop, and asks the server for the marked records until its answers show them."""
     with contextlib.ExitStack() as stack:
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(brokers.tansu())
         brokers.make_topic(broker.address, TOPIC, PARTITIONS)
-        appender = Appender(broker.address, args.rate, Rows(seed=1))
+        rows, log, publication = clicks(seed=1), work / "train.log", work / "publication"
+        appender = Appender(broker.address, flags.rate, rows)
         appender.start()
         stack.callback(appender.close)
-        flags = [f"--model_dir={work / 'model'}", f"--publish={work / 'publication'}"]
-        flags += [f"--publish_secs={args.publish_secs:g}", "--batch_size=256", "--save_checkpoints_secs=30"]
-        command = training(work, broker.address, *flags)
-        process = stack.enter_context(running(command, work / "train.log"))
-        place = work / "publication" / "publication.json"
-        sides.wait_until(place.exists, "the first publication", TIMEOUT_SECONDS, process, work / "train.log")
-        server = stack.enter_context(serving(work / "publication", work / "score.log", f"--name={NAME}"))
+        own = [f"--model_dir={work / 'model'}", f"--publish={publication}", f"--publish_secs={flags.publish_secs:g}"]
+        own += ["--batch_size=256", "--save_checkpoints_secs=30"]
+        job = training(work, f"kafka://{broker.address}/{TOPIC}", *own)
+        process = stack.enter_context(sides.running(["horovodrun", "-np", 2, "--gloo", *job], log))
+        is_there = (publication / "publication.json").exists
+        sides.wait_until(is_there, "the first publication", TIMEOUT_SECONDS, process, log)
+        server = stack.enter_context(serving(publication, work / "score.log", f"--name={NAME}"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
-        time.sleep(args.warm_secs)
-        appender.marks_records = True
+        time.sleep(flags.warm_secs)
         before, began = appender.appended, time.monotonic()
-        for _ in tqdm.trange(int(args.seconds), desc="clicks to scores", unit=" s", disable=not sys.stderr.isatty()):
-            _ask_for(appender, client, time.monotonic() + 1.0)
+        seconds = _until_shown(appender, client, flags.seconds, log)
         rate = (appender.appended - before) / (time.monotonic() - began)
-        appender.marks_records = False
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while _open(appender) and time.monotonic() < deadline:
-            _ask_for(appender, client, time.monotonic() + 1.0)
-        if process.poll() is not None or _open(appender):
-            raise SystemExit(
-                f"{len(_open(appender))} of {len(appender.marks)} marked records were never shown:\n"
-                + (work / "train.log").read_text(encoding="utf-8", errors="replace")[-3000:]
-            )
-        seconds = [mark.seconds for mark in appender.marks if mark.seconds is not None]
-        if args.keep_logs:
+        if flags.keep_logs:
             for name in ("train.log", "score.log"):
-                (pathlib.Path(args.keep_logs) / name).write_bytes((work / name).read_bytes())
+                (pathlib.Path(flags.keep_logs) / name).write_bytes((work / name).read_bytes())
     return {
         "click_to_score_p50_secs": round(float(np.percentile(seconds, 50)), 2),
         "click_to_score_p99_secs": round(float(np.percentile(seconds, 99)), 2),
@@ -236,27 +150,79 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _open(appender: Appender) -> list[Mark]:
-    return [mark for mark in list(appender.marks) if mark.seconds is None]
-
-
-def _ask_for(appender: Appender, client: Client, until: float) -> None:
-    """Asks the server again and again for the marked records that no answer has shown yet.
-
-    An answer shows a key if its score differs from the score of the same example with a key that is never trained, by
-    more than products of matrices round differently in another row.
-    """
-    while time.monotonic() < until:
-        marks = _open(appender)[:64]
-        if marks:
-            rows = [{k: v for k, v in mark.row.items() if k != "label"} for mark in marks]
-            never = [{**row, "C1": "never trained"} for row in rows]
-            status, body, _ = client.ask(f"/v1/models/{NAME}:predict", {"instances": rows + never})
-            now = time.monotonic()
-            if status != 200:
-                raise SystemExit(f"the server answered {status}: {body}")
-            scores = [each["probabilities"] for each in body["predictions"]]
-            for mark, own, other in zip(marks, scores, scores[len(marks) :], strict=False):
-                if abs(own - other) > SHOWN:
-                    mark.seconds = now - mark.appended
+def _until_shown(appender: Appender, client: Client, seconds: float, log: pathlib.Path) -> list[float]:
+    """Appends a record with a new key every MARK_SECONDS. Returns the seconds until an answer has shown each."""
+    like, waiting, found = next(clicks(seed=2)), list[tuple[Row, float]](), list[float]()
+    began = now = time.monotonic()
+    while waiting or now < began + seconds:
+        marked = len(waiting) + len(found)
+        if began + marked * MARK_SECONDS <= now < began + seconds:
+            row = {**like, "label": 1, "C1": f"marked {marked}"}
+            appender.append(row)
+            waiting.append((row, time.monotonic()))
+        asked, waiting = waiting[:64], waiting[64:]
+        are_shown = shown(client, [row for row, _ in asked]) if asked else []
+        now = time.monotonic()
+        for each, is_shown in zip(asked, are_shown, strict=True):
+            if is_shown:
+                found.append(now - each[1])
+            else:
+                waiting.append(each)
+        if now > began + seconds + TIMEOUT_SECONDS:
+            raise SystemExit(f"{len(waiting)} of {marked} marked records were never shown:\n{log.read_text()[-3000:]}")
         time.sleep(0.02)
+    return found
+
+
+def shown(client: Client, rows: list[Row]) -> list[bool]:
+    """Returns for each row whether an answer shows that its key in `C1` was trained.
+
+    It does if the score differs from that of the same example with a key that is never trained, by more than products
+    of matrices round differently in another row.
+    """
+    instances = [without_label(row) for row in rows]
+    never = [{**each, "C1": "never trained"} for each in instances]
+    status, body, _ = client.ask(f"/v1/models/{NAME}:predict", {"instances": instances + never})
+    if status != 200:
+        raise SystemExit(f"the server answered {status}: {body}")
+    scores = np.array([each["probabilities"] for each in body["predictions"]])
+    return (np.abs(scores[: len(rows)] - scores[len(rows) :]) > SHOWN).tolist()
+
+
+def measure_file(count: int, rounds: int) -> dict[str, Any]:
+    """Trains the same rows from the broker and from Parquet, in turn."""
+    table = pa.Table.from_pylist([*itertools.islice(clicks(seed=2), count)])
+    messages = {"json": [json.dumps(row).encode() for row in table.to_pylist()], "arrow": []}
+    for at in range(0, len(table), 1024):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table.slice(at, 1024))
+        messages["arrow"].append(sink.getvalue().to_pybytes())
+    with tempfile.TemporaryDirectory() as directory:
+        work = pathlib.Path(directory)
+        pq.write_table(table, work / "rows.parquet", row_group_size=50_000)
+        measured = {kind: functools.partial(_streamed, work, count, records) for kind, records in messages.items()}
+        measured["file"] = functools.partial(_rate, work, count, work / "rows.parquet")
+        rates = sides.in_turn(measured, rounds)
+    found = {f"stream_over_file_{kind}": sides.ratio(rates, kind, "file") for kind in messages}
+    return {"stream_over_file": max(found.values()), **found}
+
+
+def _streamed(work: pathlib.Path, count: int, messages: list[bytes]) -> float:
+    """Returns what `_rate` does for the rows of these messages, from a new broker."""
+    with brokers.tansu() as broker:
+        brokers.make_topic(broker.address, TOPIC, PARTITIONS)
+        brokers.produce(broker.address, TOPIC, messages, PARTITIONS)
+        topic = f"kafka://{broker.address}/{TOPIC}"
+        return _rate(work, count, topic, "--stream_from=earliest", "--stream_until=latest")
+
+
+def _rate(work: pathlib.Path, count: int, data: object, *flags: str) -> float:
+    """Returns the examples/s of one worker that trains on all rows."""
+    with tempfile.TemporaryDirectory(dir=work) as model_dir:
+        own = f"--model_dir={model_dir}", "--batch_size=1024", "--recipe=none"
+        sides.call(training(work, data, *own, *flags))
+        summary = sides.summary(model_dir)
+    if summary["examples"] != count:
+        raise SystemExit(f"{summary['examples']} of {count} records were trained")
+    return summary["examples_per_sec"]

@@ -1,22 +1,28 @@
 """How much a score server's answers slow down while new towers and rows arrive; for `click_to_score.py`.
 
 Phases without arrivals and phases in which a publisher process delivers a record every 1.3 s alternate, while a process
-of its own sends requests at a fixed rate. Each record has a dense tower and an epoch of rows.
+of its own sends requests at a fixed rate. Each record has a dense tower and an epoch of rows. The time of a request
+counts from the moment at which it was due, also if it could not be sent then since all connections waited for answers.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
+import functools
+import gc
+import http.client
 import itertools
 import json
+import multiprocessing
 import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from multiprocessing import synchronize
 from typing import Any
 
 import numpy as np
@@ -31,8 +37,8 @@ from tests.scoring import trained
 from tests.scoring.conftest import Client
 from tests.scoring.process import TIMEOUT_SECONDS, serving
 
-ROUNDS, EXAMPLES, BODIES, RATE = 4, 10, 64, 300.0
-MORE_ROWS, HIDDEN_UNITS, ARRIVAL_SECONDS, STEADY_SECONDS, WARM_SECONDS = 20_000, (512, 256), 1.3, 15.0, 5.0
+ROUNDS, EXAMPLES, BODIES, RATE, CONNECTIONS = 4, 10, 64, 300.0, 16
+MORE_ROWS, HIDDEN_UNITS, ARRIVAL_SECONDS, STEADY_ARRIVALS, WARM_SECONDS = 20_000, (512, 256), 1.3, 12, 5.0
 
 
 class Spool:
@@ -72,18 +78,35 @@ class Spool:
         return dataclasses.replace(record, epoch=epoch, files=files, dense=dense)
 
 
-@contextlib.contextmanager
-def requests(port: int, bodies: pathlib.Path, out: pathlib.Path) -> Iterator[subprocess.Popen]:
-    """Sends requests until the end of the block; then `out` has the times, see `open_loop.py`."""
-    path = f"/v1/models/{trained.NAME}:predict"
-    command = [sys.executable, sides.HERE / "open_loop.py", port, path, bodies, RATE, out]
-    process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE)
-    try:
-        yield process
-        process.communicate(timeout=TIMEOUT_SECONDS)
-    finally:
-        process.kill()
-        process.wait()
+def send_at_rate(
+    port: int, bodies: list[bytes], out: pathlib.Path, begun: synchronize.Event, ended: synchronize.Event
+) -> None:
+    """Sends requests at RATE until `ended`, and writes float64[requests, 3] to a file.
+
+    These are the time at which the request was due by the monotonic clock, seconds, and the HTTP status, 0 without an
+    answer.
+    """
+    gc.disable()
+    local, found = threading.local(), list[tuple[float, float, int]]()
+
+    def ask(due: float, body: bytes) -> None:
+        local.client = getattr(local, "client", None) or Client(port)
+        try:
+            status = local.client.ask(f"/v1/models/{trained.NAME}:predict", body)[0]
+        except (OSError, http.client.HTTPException):
+            local.client, status = None, 0  # The next request connects anew.
+        found.append((due, time.monotonic() - due, status))
+
+    begun.set()
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as threads:
+        for number in itertools.count():
+            due = began + number / RATE
+            if ended.wait(max(due - time.monotonic(), 0)):
+                break
+            threads.submit(ask, due, bodies[number % len(bodies)])
+        threads.shutdown(cancel_futures=True)
+    np.save(out, np.array(found, np.float64))
 
 
 def measure(epochs: int = 100) -> dict[str, Any]:
@@ -92,37 +115,42 @@ def measure(epochs: int = 100) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         place = pathlib.Path(directory)
         spool, target = Spool(place, epochs), place / "publication"
-        bodies, out = place / "bodies.json", place / "requests.npy"
         draw = np.random.default_rng(0)
         chosen = [draw.choice(len(spool.instances), EXAMPLES, replace=False) for _ in range(BODIES)]
-        bodies.write_text(json.dumps([{"instances": [spool.instances[each] for each in some]} for some in chosen]))
+        bodies = [json.dumps({"instances": [spool.instances[each] for each in some]}).encode() for some in chosen]
         stack.enter_context(DeliveryProcess(spool.path, str(target), RedisFiles(), place / "publish.log"))
         sides.wait_until((target / records.PUBLICATION).exists, "the first publication", TIMEOUT_SECONDS)
         server = stack.enter_context(serving(target, place / "score.log"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
+        processes, out = multiprocessing.get_context("spawn"), place / "requests.npy"
+        begun, ended = processes.Event(), processes.Event()
+        sender = processes.Process(target=send_at_rate, args=(server.port, bodies, out, begun, ended), daemon=True)
+        sender.start()
+        begun.wait(TIMEOUT_SECONDS)
         phases, memory = [], {"steady": [], "switches": []}
-        with requests(server.port, bodies, out):
-            time.sleep(WARM_SECONDS)
-            for _ in range(ROUNDS):
-                for phase, seconds in (("steady", STEADY_SECONDS), ("switches", epochs / ROUNDS * ARRIVAL_SECONDS)):
-                    began = time.monotonic()
-                    for number in itertools.count():
-                        if time.monotonic() - began >= seconds:
-                            break
-                        if phase == "switches":
-                            spool.release()
-                        memory[phase].append(server.resident_mb())
-                        time.sleep(max(began + (number + 1) * ARRIVAL_SECONDS - time.monotonic(), 0))
-                    sides.wait_until(
-                        lambda: client.ask("/healthz")[1]["epoch"] == spool.released, "the last record", TIMEOUT_SECONDS
-                    )
-                    phases.append((phase, began, time.monotonic()))
+        time.sleep(WARM_SECONDS)
+        for phase, arrivals in ROUNDS * (("steady", STEADY_ARRIVALS), ("switches", epochs // ROUNDS)):
+            began = time.monotonic()
+            for number in range(arrivals):
+                if phase == "switches":
+                    spool.release()
+                memory[phase].append(server.resident_mb())
+                time.sleep(max(began + (number + 1) * ARRIVAL_SECONDS - time.monotonic(), 0))
+            is_served = functools.partial(_serves, client, spool.released)
+            sides.wait_until(is_served, "the last record", TIMEOUT_SECONDS)
+            phases.append((phase, began, time.monotonic()))
+        ended.set()
+        sender.join(TIMEOUT_SECONDS)
         found = np.load(out)
         switched = (place / "score.log").read_text().count("global step") - 1
     return _summary(found, phases) | {
         "memory_during_switches_over_before": round(max(memory["switches"]) / memory["steady"][0], 3),
         "switches": switched,
     }
+
+
+def _serves(client: Client, epoch: int) -> bool:
+    return client.ask("/healthz")[1]["epoch"] == epoch
 
 
 def _summary(found: np.ndarray, phases: list[tuple[str, float, float]]) -> dict[str, Any]:

@@ -1,6 +1,10 @@
-"""A MovieLens of ten ratings, in its files' own format."""
+"""The benchmarks as modules, and a MovieLens of ten ratings, in its files' own format."""
+
+import pathlib
 
 import pytest
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 RATINGS = """1::10::5::100
 1::20::3::200
@@ -13,6 +17,12 @@ RATINGS = """1::10::5::100
 3::40::2::900
 2::10::4::950
 """
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    """Has tests import the modules of benchmarks/ by their names, as the programs there do."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 @pytest.fixture

@@ -1,24 +1,14 @@
-"""The benchmark of the loop from a click to a score: which answer shows a record, and what its last line says."""
+"""The benchmark of the loop from a click to a score: which answer shows a record, and the rows of the stream."""
 
-import json
-import time
+import itertools
 import types
 
+import numpy as np
 import pytest
 
-from tests.benchmarks.test_delayed_labels import BENCHMARKS
-
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import click_to_score
-
-    return click_to_score
-
-
-@pytest.fixture
-def loop(benchmark):
+def loop():
     import stream_loop
 
     return stream_loop
@@ -36,38 +26,48 @@ class Server:
 
 
 def test_an_answer_shows_the_keys_that_were_trained_and_no_other(loop):
-    marks = [loop.Mark(f"marked {n}", {"label": 1, "C1": f"marked {n}"}, time.monotonic() - 5) for n in range(3)]
-    appender, server = types.SimpleNamespace(marks=marks), Server()
-    loop._ask_for(appender, server, time.monotonic() + 0.05)
-    assert [mark.seconds for mark in marks] == [None] * 3
+    rows, server = [{"label": 1, "C1": f"marked {n}"} for n in range(3)], Server()
+    assert loop.shown(server, rows) == [False] * 3
     server.trained.add("marked 1")
-    loop._ask_for(appender, server, time.monotonic() + 0.05)
-    assert marks[0].seconds is None and marks[2].seconds is None and 5 <= marks[1].seconds < 60
+    assert loop.shown(server, rows) == [False, True, False]
 
 
-def test_the_last_line_has_all_keys_and_null_for_the_parts_that_did_not_run(benchmark, monkeypatch, capsys):
-    monkeypatch.setitem(benchmark.PARTS, "file", lambda args: {"stream_over_file": 0.5})
-    monkeypatch.setattr("sys.argv", ["click_to_score.py", "--parts=file"])
-    benchmark.main()
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["stream_over_file"] == 0.5
-    assert {key for part in ("loop", "delayed") for key in benchmark.KEYS[part] if found[key] is not None} == set()
-    monkeypatch.setattr("sys.argv", ["click_to_score.py", "--parts=fils"])
-    with pytest.raises(SystemExit):
-        benchmark.main()
-    assert "--parts has no part fils: choose from" in capsys.readouterr().err
+def test_each_marked_record_is_appended_once_and_asked_for_until_it_is_shown(loop, tmp_path, monkeypatch):
+    server, appended = Server(), []
+
+    class Appender:
+        def append(self, row):
+            appended.append(row["C1"])
+            if len(appended) > 1:  # A record is trained when the next one comes.
+                server.trained.add(appended[-2])
+
+    clock = itertools.count()
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))
+    monkeypatch.setattr(loop, "MARK_SECONDS", 10)
+    (tmp_path / "train.log").write_text("why it ended")
+    with pytest.raises(SystemExit, match="1 of 5 marked records were never shown:\nwhy it ended"):
+        loop._until_shown(Appender(), server, 45, tmp_path / "train.log")
+    server.trained.add("marked 4")
+    appended.clear()
+    found = loop._until_shown(Appender(), server, 45, tmp_path / "train.log")
+    assert appended == [f"marked {n}" for n in range(5)] and found == [1] * 5
 
 
-def test_a_part_that_fails_leaves_the_figures_of_the_others(benchmark, monkeypatch, capsys):
-    def fail(args):
-        raise SystemExit("no broker")
+def test_every_part_of_the_program_has_its_keys():
+    import click_to_score
 
-    monkeypatch.setitem(benchmark.PARTS, "file", lambda args: {"stream_over_file": 0.5})
-    monkeypatch.setitem(benchmark.PARTS, "loop", fail)
-    monkeypatch.setattr("sys.argv", ["click_to_score.py", "--parts=loop,file"])
-    with pytest.raises(SystemExit, match="failed: loop"):
-        benchmark.main()
-    output = capsys.readouterr()
-    found = json.loads(output.out.splitlines()[-1])
-    assert found["stream_over_file"] == 0.5 and found["failed"] == ["loop"] and "no broker" in output.err
-    assert found["click_to_score_p50_secs"] is None and found["seconds"].keys() == {"loop", "file"}
+    keys = [key for part in click_to_score.PARTS.values() for key in part.keys]
+    assert len(keys) == len(set(keys)) and {"click_to_score_p99_secs", "records_trained_twice", "switches"} < {*keys}
+
+
+def test_the_labels_follow_from_the_values_by_log_odds_that_are_the_same_for_all_seeds(loop):
+    rows = [[*itertools.islice(loop.clicks(seed, 8, 2, f"of {seed}"), 5000)] for seed in (1, 2)]
+    assert [row["own"] for row in rows[1][:2]] == ["of 2 0", "of 2 1"]
+    assert len({row["own"] for row in rows[0]}) == 5000  # More than one block.
+    assert rows[0][0].keys() == {"own", "label", *(f"C{n}" for n in range(1, 9)), "I1", "I2"}
+    assert [row["C1"] for row in rows[0]] != [row["C1"] for row in rows[1]]
+    odds = loop.log_odds(8)
+    for some in rows:
+        sums = odds[np.arange(8), [[int(row[f"C{n + 1}"], 16) for n in range(8)] for row in some]].sum(axis=1)
+        labels = np.array([row["label"] for row in some])
+        assert labels[sums > np.median(sums)].mean() - labels[sums < np.median(sums)].mean() > 0.15

@@ -1,17 +1,12 @@
 """The simulated streams of late labels."""
 
-import pathlib
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def streams(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def streams():
     import delayed_labels
 
     rng = np.random.default_rng(0)

@@ -1,37 +1,83 @@
-"""A comparison on a processor that lacks instructions which one of its sides needs."""
+"""What the benchmarks share, and a comparison on a processor that lacks instructions which one side needs."""
 
-import pathlib
+import argparse
+import json
 
 import pytest
 
-from ctr_trainer.system.processes import hardware
-
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def scaling(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def sides():
+    import sides
+
+    return sides
+
+
+def parts(sides, **measured):
+    def fail(flags):
+        raise SystemExit("no broker")
+
+    return {
+        name: sides.Part(f"measures {name}", (f"{name}_key",), (lambda flags, of=of: of) if of else fail)
+        for name, of in measured.items()
+    }
+
+
+def test_the_last_line_has_all_keys_and_null_for_the_parts_that_did_not_run_or_failed(sides, capsys):
+    of = parts(sides, first={"first_key": 0.5}, second=None, third={"third_key": 3})
+    sides.run_parts(of, argparse.Namespace(parts=["first"]))
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["first_key"], found["second_key"], found["third_key"], found["failed"]) == (0.5, None, None, [])
+    with pytest.raises(SystemExit, match="failed: second"):
+        sides.run_parts(of, argparse.Namespace(parts=["second", "third"]))
+    output = capsys.readouterr()
+    found = json.loads(output.out.splitlines()[-1])
+    assert (found["second_key"], found["third_key"], found["failed"]) == (None, 3, ["second"])
+    assert found["seconds"].keys() == {"second", "third"} and "no broker" in output.err
+
+
+def test_an_unknown_part_is_refused(sides, capsys):
+    parser = sides.parser("help")
+    sides.add_parts(parser, parts(sides, first={}, second={}), default=["first"])
+    assert parser.parse_args([]).parts == ["first"]
+    assert parser.parse_args(["--parts=second,first"]).parts == ["second", "first"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--parts=frist"])
+    assert "there is no part frist: choose from first, second" in capsys.readouterr().err
+
+
+def test_sides_are_measured_in_turn_and_a_ratio_is_the_median_of_the_rounds_ratios(sides):
+    asked, rates = [], {"one": iter([1.0, 9.0, 4.0]), "other": iter([2.0, 3.0, 2.0])}
+
+    def measure(name):
+        asked.append(name)
+        return next(rates[name])
+
+    found = sides.in_turn({name: lambda name=name: measure(name) for name in rates}, rounds=3)
+    assert asked == ["one", "other"] * 3
+    assert sides.ratio(found, "one", "other") == 2.0  # The median of 0.5, 3 and 2.
+    assert sides.ratio(found, "one", "a side that did not run") is None
+
+
+def test_a_command_that_fails_ends_the_program_with_the_end_of_its_output(sides):
+    assert sides.call(["sh", "-c", "echo said"]) == "said\n"
+    with pytest.raises(SystemExit, match=r"sh -c .* ended with 3:\nbefore\n\nwhy"):
+        sides.call(["sh", "-c", "echo before; echo why >&2; exit 3"])
+
+
+def test_a_side_that_the_processor_cannot_run_is_left_out_by_name(tmp_path, capsys):
     import scaling
 
-    return scaling
-
-
-def test_a_side_that_the_processor_cannot_run_is_left_out_by_name_and_its_ratio_is_null(
-    scaling, tmp_path, monkeypatch, capsys
-):
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx avx2\n")
-    # Stands for the script that trains.
-    (tmp_path / "w1.py").write_text("print('worker: {\"examples_per_sec\": 10.0}')")
-    monkeypatch.setattr("sides.HERE", tmp_path)
-    both = {name: scaling.sides(steps=2)[name] for name in ("one", "one_bf16")}
-    rates = scaling.compare(scaling.runnable(both, hardware.has_bfloat16(tmp_path / "cpuinfo")), rounds=2)
-    assert rates == {"one": [10.0, 10.0]}
-    assert (scaling.ratio(rates, "one", "one"), scaling.ratio(rates, "one_bf16", "one")) == (1.0, None)
+    every = scaling.every_side(steps=2)
+    assert every.keys() - scaling.runnable(every, tmp_path / "cpuinfo").keys() == {"one_bf16"}
+    assert [name for name, side in every.items() if scaling.BFLOAT16 in side.args] == ["one_bf16"]
     said = "left out: one_bf16, since this processor has no instructions for bfloat16"
     assert capsys.readouterr().out.startswith(said)
 
 
-def test_the_sides_that_need_bfloat16_are_those_that_ask_for_it(scaling):
-    for side in scaling.sides(2).values():
-        assert side.needs_bfloat16 == ("--mixed_precision=bfloat16" in side.arguments)
+def test_every_ratio_of_the_benchmark_of_scaling_is_of_sides_that_are_measured():
+    import scaling
+
+    named = {side for one, other, _ in scaling.RATIOS.values() for side in (one, other)}
+    assert named == scaling.every_side(steps=2).keys() | {"demo", "demo_shared"}

@@ -5,13 +5,11 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.features import hashing
-from tests.benchmarks.test_delayed_labels import BENCHMARKS
 from tests.stream import brokers
 
 
 @pytest.fixture
-def kills(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def kills():
     import stream_kills
 
     return stream_kills
@@ -54,14 +52,3 @@ def test_the_steps_of_a_row_are_told_by_the_bias_correction_of_adam(kills, monke
     keys, steps = kills.steps_by_key(Checkpoint)
     assert keys.tolist() == [2, 5, 9]
     np.testing.assert_allclose(steps, [3, 0, 1], atol=1e-5)
-
-
-def test_the_labels_follow_from_the_values_by_log_odds_that_are_the_same_for_all_seeds(kills):
-    first, second = (kills.Clicks(f"of {seed}", seed) for seed in (1, 2))
-    rows = [[source.next() for _ in range(4000)] for source in (first, second)]
-    assert [row["own"] for row in rows[1][:2]] == ["of 2 0", "of 2 1"]
-    assert [row["C1"] for row in rows[0]] != [row["C1"] for row in rows[1]]
-    for some in rows:
-        sums = first._log_odds[np.arange(8), [[row[f"C{n + 1}"] for n in range(8)] for row in some]].sum(axis=1)
-        labels = np.array([row["label"] for row in some])
-        assert labels[sums > np.median(sums)].mean() - labels[sums < np.median(sums)].mean() > 0.2

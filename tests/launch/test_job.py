@@ -16,9 +16,10 @@ import pytest
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints, unfinished
-from ctr_trainer.ranks.notices import ATTEMPT, Notices
+from ctr_trainer.ranks.notices import Notices
 from tests import small
 from tests.hosts.rows import names, trained
+from tests.launch import processes
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -66,13 +67,8 @@ class _Launched:
         return latest_checkpoint(self.model_dir).step
 
     def processes(self):
-        """Returns the processes that the launcher has started, which have its name in their environment."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if ATTEMPT in process.environ() and str(self.model_dir) in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+        """Returns the processes that the launcher has started."""
+        return processes.of_job(self.model_dir)
 
     def all_ended(self, seconds):
         """Returns once every process that the launcher has started has ended; fails naming those that remain."""
@@ -96,13 +92,7 @@ class _Launched:
 
     def worker(self, rank, start):
         """Returns the process of a rank in a start; None if it does not exist yet."""
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                name, environment = process.cmdline()[2:3], process.environ()
-                of = environment.get("HOROVOD_RANK"), environment[ATTEMPT].partition(".")[2]
-                if name == ["ctr_trainer.launch.worker"] and of == (str(rank), str(start)):
-                    return process
-        return None
+        return processes.workers(self.model_dir).get((rank, start))
 
     def finish(self):
         """Waits for the end; returns (status, output)."""

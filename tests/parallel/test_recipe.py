@@ -12,7 +12,7 @@ from tests.parallel import launch
 pytestmark = pytest.mark.integration
 
 STEPS = 12
-PROGRAM = launch.ROOT / "benchmarks" / "recipe.py"
+PROGRAM = launch.WORKERS / "recipe.py"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def _job(
     """Returns the calls that each rank counted, and what the log says of the exchange."""
     given = [f"--train_data={data}", "--eval_data=", f"--model_dir={model_dir}", f"--max_steps={STEPS}"]
     given += ["--batch_size=16", "--hidden_units=8", "--epochs=100"]
-    done = launch.run(workers, PROGRAM, "--worker", *flags, *given)
+    done = launch.run(workers, PROGRAM, *flags, *given)
     counts = [json.loads(line.partition("calls: ")[2]) for line in done.stdout.splitlines() if "calls: " in line]
     assert len(counts) == max(workers, 1)
     return counts, re.findall(r"gradient exchange: (.*)", done.stderr)

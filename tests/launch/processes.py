@@ -1,0 +1,36 @@
+"""The processes of a running `launch`, for tests and benchmarks."""
+
+import contextlib
+import pathlib
+
+import psutil
+
+from ctr_trainer.ranks.notices import ATTEMPT
+
+
+def of_job(model_dir: pathlib.Path, *module: str) -> list[psutil.Process]:
+    """Returns the processes that the launcher of a model directory has started.
+
+    Args:
+      model_dir: the model directory.
+      module: if given, only the processes of `python -m MODULE`, with the words that follow.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            is_ours = ATTEMPT in process.environ() and str(model_dir) in " ".join(line)
+            if is_ours and line[2 : 2 + len(module)] == [*module]:
+                found.append(process)
+    return found
+
+
+def workers(model_dir: pathlib.Path) -> dict[tuple[int, int], psutil.Process]:
+    """Returns the workers by rank and start; those of a later start wait until the ones before them have ended."""
+    found = {}
+    for process in of_job(model_dir, "ctr_trainer.launch.worker"):
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            rank, start = environment["HOROVOD_RANK"], environment[ATTEMPT].partition(".")[2]
+            found[int(rank), int(start)] = process
+    return found
