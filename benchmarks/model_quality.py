@@ -1,4 +1,4 @@
-"""How good the models are: one JSON object of the figures that the issue on model quality names.
+"""Measures how good the models are, compared with other libraries, with regression and with settings by hand.
 
     python benchmarks/model_quality.py --parts=defaults,best --seeds=1
     python benchmarks/model_quality.py --parts=best --data=adult --models=tabm --seeds=1,2,3
@@ -6,7 +6,7 @@
 
 The parts `bars`, `best` and `search` are in this file, the others in `quality_PART.py`. docs/accuracy.md says what each
 compares. Results stay below --work, and a run whose result is there is not repeated; a search continues for as long
-again. The last line is the JSON object, in which a figure that was not measured is null, and `failed` names the parts
+again. The last line is a JSON object, in which a figure that was not measured is null, and `failed` names the parts
 that failed.
 """
 

@@ -181,7 +181,7 @@ def run_parts(parts: Mapping[str, Part], flags: argparse.Namespace) -> None:
         seconds[name] = round(time.monotonic() - began)
     print(json.dumps(found | {"seconds": seconds, "failed": failed, "cores": len(os.sched_getaffinity(0))}))
     if failed:
-        raise SystemExit(f"failed: {', '.join(failed)}; why stands above, with the name of the part")
+        raise SystemExit(f"failed: {', '.join(failed)}; the traceback is above, below the name of the part")
 
 
 def in_turn(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
