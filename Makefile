@@ -46,6 +46,7 @@ lint: install  ## ruff, import-linter (who imports whom) and mypy
 	@.venv/bin/ruff format --check .
 	@.venv/bin/lint-imports --no-logo --no-cache
 	@.venv/bin/mypy
+	@.venv/bin/mypy examples/*.py
 
 format: install  ## let ruff mend imports and layout
 	@.venv/bin/ruff check --fix .

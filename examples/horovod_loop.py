@@ -7,6 +7,7 @@ Example: python -m ctr_trainer convert --format=synthetic --rows=200000 --output
 import argparse
 import json
 import os
+from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -16,7 +17,7 @@ import ctr_trainer as ctr
 tf1 = tf.compat.v1
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Any, labels: tf.Tensor, mode: str, params: Any) -> ctr.EstimatorSpec:
     """Returns the loss and the training step of a small tower over the rows that the batch looks up."""
     rows, weight = features["embedding"], features["weight"]
     inputs = tf.concat([tf.reshape(rows, [-1, rows.shape[1] * rows.shape[2]]), features["dense"]], 1)
@@ -31,7 +32,7 @@ def model_fn(features, labels, mode, params):
     return ctr.EstimatorSpec(mode, {"logits": logits}, loss, train_op)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="what convert wrote: its directory train")
     parser.add_argument("--model_dir", required=True, help="where the checkpoints go")
@@ -44,7 +45,7 @@ def main():
     config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     config.gpu_options.visible_device_list = str(hvd.local_rank())  # 2: one GPU per process, by local rank.
 
-    def input_fn(position):  # Where a run that starts again resumes its data.
+    def input_fn(position: Any) -> ctr.BatchReader:  # Where a run that starts again resumes its data.
         data = os.path.join(flags.data, "train")
         return ctr.BatchReader(data, 1024, hvd.rank(), hvd.size(), epochs=flags.epochs, position=position)
 

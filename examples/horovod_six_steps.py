@@ -7,6 +7,7 @@ Example: python -m ctr_trainer convert --format=synthetic --rows=200000 --output
 import argparse
 import json
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ import horovod.tensorflow as hvd  # noqa: E402
 VOCABULARY, DIM, BATCH_SIZE = 50_000, 16, 1024
 
 
-def read_batches(data):
+def read_batches(data: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields random batches of this rank's share of the examples: keys, numbers, labels."""
     table = pq.read_table(os.path.join(data, "train"))
     names = {kind: [name for name in table.column_names if name.startswith(kind)] for kind in ("C", "I")}
@@ -31,7 +32,7 @@ def read_batches(data):
         yield keys[rows], np.log1p(np.nan_to_num(numbers[rows]).clip(0)), labels[rows]
 
 
-def build(keys, numbers, labels):
+def build(keys: tf.Tensor, numbers: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns the loss of a small tower over a table of embeddings."""
     rows = tf.gather(tf1.get_variable("embedding", [VOCABULARY, DIM]), tf.math.floormod(keys, VOCABULARY))
     inputs = tf.concat([tf.reshape(rows, [-1, rows.shape[1] * DIM]), numbers], 1)
@@ -40,7 +41,7 @@ def build(keys, numbers, labels):
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="what convert wrote: its directory train")
     parser.add_argument("--model_dir", required=True, help="where the checkpoints go")

@@ -16,21 +16,21 @@ tf1 = tf.compat.v1
 CITIES = 50
 
 
-def examples(rows, seed):
-    """-> ({"x": float32[rows, 8], "city": int64[rows]}, clicks float32[rows])."""
+def examples(rows: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns features and clicks: ({"x": float32[rows, 8], "city": int64[rows]}, float32[rows])."""
     draw, taste = np.random.default_rng(seed), np.random.default_rng(7).normal(size=CITIES)
     x, city = draw.normal(size=(rows, 8)).astype(np.float32), draw.integers(0, CITIES, rows)
     clicks = draw.random(rows) < 1 / (1 + np.exp(1 - x[:, 0] - taste[city]))
     return {"x": x, "city": city}, clicks.astype(np.float32)
 
 
-def input_fn(flags, rows, seed, epochs):
+def input_fn(flags: argparse.Namespace, rows: int, seed: int, epochs: int) -> tf.data.Dataset:
     # Each worker reads its share, in batches that are of the same size together whatever the number of workers.
     dataset = tf.data.Dataset.from_tensor_slices(examples(rows, seed)).shard(ctr.size(), ctr.rank())
     return dataset.batch(flags.batch_size // ctr.size()).repeat(epochs)
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: dict[str, tf.Tensor], labels: tf.Tensor, mode: str, params: dict) -> ctr.EstimatorSpec:
     bias = tf1.get_variable("city", [CITIES, 1], initializer=tf1.zeros_initializer())
     hidden = tf.nn.relu(tf.matmul(features["x"], tf1.get_variable("hidden", [8, 16])))
     logits = tf.matmul(hidden, tf1.get_variable("logits", [16, 1])) + tf.gather(bias, features["city"])
@@ -43,7 +43,7 @@ def model_fn(features, labels, mode, params):
     return ctr.EstimatorSpec(mode, predictions, loss, optimizer=optimizer)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model_dir", required=True, help="where checkpoints and summaries go")
     parser.add_argument("--batch_size", type=int, default=256, help="examples of a step, of all workers together")
@@ -55,7 +55,7 @@ def main():
     train = ctr.TrainSpec(lambda: input_fn(flags, 25_600, 0, 2))
     evaluation = ctr.EvalSpec(lambda: input_fn(flags, 5_120, 1, 1), every_n_steps=50)
     metrics, _ = ctr.train_and_evaluate(estimator, train, evaluation)
-    if ctr.is_chief():
+    if metrics is not None and ctr.is_chief():
         print(json.dumps({name: metrics[name] for name in ("global_step", "loss", "auc")}))
 
 

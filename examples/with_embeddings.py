@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import sys
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,7 +24,7 @@ class Params:
     hidden_units: int = 64
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Any, labels: tf.Tensor, mode: str, params: Params) -> ctr.EstimatorSpec:
     # The rows that the batch looks up, float32[batch, features, dim], and the features that are numbers.
     rows, numbers, weight = features["embedding"], features["dense"], features["weight"]
     inputs = tf.concat([tf.reshape(rows, [-1, rows.shape[1] * rows.shape[2]]), numbers], 1)
@@ -41,14 +42,14 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="what convert wrote: its directories train and test")
     parser.add_argument("--model_dir", required=True, help="where checkpoints and summaries go")
     flags = parser.parse_args()
     ctr.init()
     ctr.install_log()
-    share = dict(batch_size=1024, rank=ctr.rank(), size=ctr.size(), epochs=1)
+    share: dict[str, Any] = dict(batch_size=1024, rank=ctr.rank(), size=ctr.size(), epochs=1)
     config = ctr.RunConfig(threads=1, embedding=ctr.EmbeddingConfig(service="auto", sync_steps=30))
     estimator = ctr.Estimator(model_fn, flags.model_dir, Params(), config, name="with_embeddings")
     train, test = (os.path.join(flags.data, part) for part in ("train", "test"))

@@ -118,7 +118,7 @@ class Embeddings:
         self.copies_of = ("host" if self._is_of_host else "worker") if self._copies else None
         merge, size = config.sync_merge if self._copies else "sum", distributed.size()
         sharing = distributed.local_size() if self._is_of_host else 1
-        merge_factor = merging.gradient_factor(config.optimizer.name, merge, size, scale or size, sharing)
+        merge_factor = merging.gradient_factor(config.row_optimizer.name, merge, size, scale or size, sharing)
         self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
         # The sync of a host may use the cores of all its workers: on its own it would delay its worker, and so all.
         cores = distributed.host_cores() if self._is_of_host else None

@@ -99,7 +99,7 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
     Raises:
       SettingError: the rows cannot: they are copies, or limits say which keys have rows.
     """
-    dense = list(rows) if config.optimizer.moves_all_rows and first_step is not None else []
+    dense = list(rows) if config.row_optimizer.moves_all_rows and first_step is not None else []
     for each in dense:
         if each.are_copies:
             raise config.refused(

@@ -67,7 +67,9 @@ class TrainOp(TrainSettings):
         overlap = self.overlap_allreduce and exchange
         count = step - 1 if overlap else step
         gradients = step_gradients(
-            DenseUpdate(self.optimizer, learning_rate, count, self.l2, self.clip_norm, LrGroups.parse(self.lr_groups)),
+            DenseUpdate(
+                self.dense_optimizer, learning_rate, count, self.l2, self.clip_norm, LrGroups.parse(self.lr_groups)
+            ),
             loss,
             tf.reduce_sum(features["weight"]),
             features.placeholders,

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -190,18 +191,18 @@ def make_input(
     return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics, has_read)
 
 
-def config_of(config: RunConfig, model_dir: str | None) -> RunConfig:
+def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> RunConfig:
     """Returns the settings with the model directory that an Estimator is given.
 
     Raises:
       UserError: there is no model directory, or there are two.
     """
-    model_dir = None if model_dir is None else str(model_dir)
-    if model_dir is None and config.model_dir is None:
+    given = None if model_dir is None else str(model_dir)
+    if given is None and config.model_dir is None:
         raise UserError("an Estimator needs a model_dir, or RunConfig(model_dir=...): all ranks need the same one")
-    if None not in (model_dir, config.model_dir) and model_dir != str(config.model_dir):
-        raise UserError(f"model_dir={model_dir}, but RunConfig(model_dir={config.model_dir}): give one of them")
-    return config.replace(model_dir=model_dir or str(config.model_dir))
+    if None not in (given, config.model_dir) and given != str(config.model_dir):
+        raise UserError(f"model_dir={given}, but RunConfig(model_dir={config.model_dir}): give one of them")
+    return config.replace(model_dir=given or str(config.model_dir))
 
 
 def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Callable[..., Any]:

@@ -162,7 +162,7 @@ class TableInputs:
             name=self._table.name,
             dims=tuple(dim for _, dim in self._parts()),
             init_scales=tuple(scales[kind] for kind, _ in self._parts()),
-            optimizer=config.optimizer,
+            optimizer=config.row_optimizer,
             seed=seed,
             min_frequency=limits.min_frequency,
             max_rows=limits.max_rows,

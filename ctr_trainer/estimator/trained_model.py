@@ -1,6 +1,7 @@
 """Evaluation, prediction and export of a trained model."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ class TrainedModel:
     def __init__(
         self,
         model_fn: Callable[..., Any],
-        model_dir: str | None = None,
+        model_dir: str | os.PathLike[str] | None = None,
         params: Any = None,
         config: RunConfig | None = None,
         name: str | None = None,

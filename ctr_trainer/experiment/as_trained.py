@@ -46,7 +46,7 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     recorded = {**by_names_of_now(record["rows"]), **optimizer, **shared}
     values = {name: value for name, value in recorded.items() if name not in given}
     # The user may have given another optimizer, and earlier versions recorded settings that their optimizer lacked.
-    chosen = values.get("embedding_optimizer", experiment.run.embedding.optimizer.name)
+    chosen = values.get("embedding_optimizer", experiment.run.embedding.row_optimizer.name)
     every = {name for kind in ROW_OPTIMIZERS.values() for name in by_flag(kind())}
     for name in every - by_flag(ROW_OPTIMIZERS[chosen]()).keys():
         values.pop(name, None)

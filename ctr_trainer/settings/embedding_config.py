@@ -61,7 +61,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "running service",
         flag="embedding_service",
     )
-    optimizer: RowOptimizer = one_of(
+    optimizer: RowOptimizer | str = one_of(
         RowAdagrad(),
         ROW_OPTIMIZERS,
         "optimizer of the embedding rows; a dense_ optimizer updates all rows at each step, the others only the rows "
@@ -148,6 +148,12 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     )
     security: SecurityFiles = SecurityFiles()
 
+    @property
+    def row_optimizer(self) -> RowOptimizer:
+        """The optimizer of the rows; the constructor replaces the name of one by its default settings."""
+        assert isinstance(self.optimizer, RowOptimizer)
+        return self.optimizer
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.service_shards > 1 and self.service != "auto":
@@ -164,7 +170,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
             raise self.refused(
                 "{strict_sync:name} and {sync_compression:name} are about syncs, and with {service} there are none"
             )
-        if self.optimizer.moves_all_rows and self.service not in ("auto", "shared"):
+        if self.row_optimizer.moves_all_rows and self.service not in ("auto", "shared"):
             raise self.refused(
                 "{optimizer} moves every row at every step, which the rows of {service} cannot: leave out "
                 "{service:name}, or take the optimizer without dense_"

@@ -67,7 +67,7 @@ def _is_in(name: str, scope: str) -> bool:
 class TrainSettings(Settings, title="Training"):
     """The settings of `estimator.optimize.TrainOp`, which explains them."""
 
-    optimizer: DenseOptimizer = one_of(
+    optimizer: DenseOptimizer | str = one_of(
         Adagrad(),
         DENSE_OPTIMIZERS,
         "optimizer of the dense variables, that is, of all variables but the embedding rows",
@@ -125,6 +125,12 @@ class TrainSettings(Settings, title="Training"):
         "scope:factor",
         example=("mlp:0.1", "linear:2"),
     )
+
+    @property
+    def dense_optimizer(self) -> DenseOptimizer:
+        """The optimizer of the dense variables; the constructor replaces the name of one by its default settings."""
+        assert isinstance(self.optimizer, DenseOptimizer)
+        return self.optimizer
 
     def __post_init__(self) -> None:
         super().__post_init__()
