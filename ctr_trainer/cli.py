@@ -14,8 +14,7 @@ from ctr_trainer import __version__
 from ctr_trainer.experiment import flags, recipes
 from ctr_trainer.experiment.flags import Flag, Groups
 from ctr_trainer.ranks import last_words
-from ctr_trainer.settings.by_flag import replaced
-from ctr_trainer.settings.setting import SettingError
+from ctr_trainer.settings.by_flag import refusing_by_flags, replaced
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, masked
 from ctr_trainer.system.processes import tensorflow_import
@@ -77,15 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         log_lines.install(values["log_format"], rank)
     words = last_words.of_this_process()
     words.model_dir = values.get("model_dir", "")
-    return words.run(lambda: _run(command, taken), takes_signals=name in _ENDING_IN_ORDER)
-
-
-def _run(command: types.ModuleType, taken: Sequence[Any]) -> object:
-    """Runs a command; a message about settings names their flags."""
-    try:
-        return command.run(*taken)
-    except SettingError as error:
-        raise UserError(error.by_flags) from error
+    run = refusing_by_flags()(command.run)
+    return words.run(lambda: run(*taken), takes_signals=name in _ENDING_IN_ORDER)
 
 
 def refuse_run_sh() -> int:

@@ -190,7 +190,8 @@ def make_eval_spec(
     if not evaluation.evaluates and not at_end:
         return None
     settings = vars(evaluation) if evaluation.evaluates else {**vars(evaluation), "every_n_steps": 0}
-    return refusing_by_flags(EvalSpec, dict(input_fn=input_fn, metrics=metrics, **settings))
+    with refusing_by_flags():
+        return EvalSpec(input_fn=input_fn, metrics=metrics, **settings)
 
 
 def progress(what: str, batches: BatchReader) -> list[ProgressHook]:

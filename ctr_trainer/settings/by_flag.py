@@ -1,7 +1,8 @@
 """`Settings` as values by flag, and back: what the command line, `flags.json` and a job's workers know them by."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ctr_trainer.settings.setting import (
@@ -121,7 +122,8 @@ def replaced(settings: S, values: Mapping[str, Any]) -> S:
             taken[field.name] = _of_kind(field, value, values)
         else:
             taken[field.name] = values.get(flag_of(field), value)
-    return refusing_by_flags(type(settings), taken)
+    with refusing_by_flags():
+        return type(settings)(**taken)
 
 
 def _of_kind(field: dataclasses.Field[Any], old: Any, values: Mapping[str, Any]) -> Any:
@@ -150,15 +152,17 @@ def _of_kind(field: dataclasses.Field[Any], old: Any, values: Mapping[str, Any])
             given[param] = float(number)
         except ValueError:
             raise UserError(f"--{found.params_flag}={text}: expected {param}=NUMBER") from None
-    return refusing_by_flags(kind, given)
+    with refusing_by_flags():
+        return kind(**given)
 
 
-def refusing_by_flags(group: type[S], taken: Mapping[str, Any]) -> S:
-    """Returns an instance of a `Settings` class with fields by name; a UserError of it names flags."""
+@contextlib.contextmanager
+def refusing_by_flags() -> Iterator[None]:
+    """Turns a `SettingError` of the block into a UserError whose message names flags."""
     try:
-        return group(**taken)
+        yield
     except SettingError as error:
-        raise UserError(error.by_flags) from None
+        raise UserError(error.by_flags) from error
 
 
 def by_flag(settings: Settings) -> dict[str, Any]:
