@@ -41,6 +41,11 @@ class Facts:
         return "large" if self.rows > LARGE_ROWS else "middle" if self.rows > MIDDLE_ROWS else "small"
 
     @property
+    def is_tiny(self) -> bool:
+        """Whether there are so few rows that a linear model is hard to beat."""
+        return self.rows <= _TINY_ROWS
+
+    @property
     def counted(self) -> str:
         """The number of rows as a text."""
         return f"{self.rows:,} rows"
@@ -117,13 +122,14 @@ def _dense_rate(facts: Facts) -> Choice:
 
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
-    if facts.rows <= _TINY_ROWS:
+    has_many_keys = facts.size == "small" and facts.keys is not None and facts.keys > facts.rows
+    if facts.is_tiny and not has_many_keys:
         values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
         return Choice(values, "small steps: each example is seen many times", facts.counted, others)
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
-    if facts.size == "small" and facts.keys is not None and facts.keys > facts.rows:
-        why = "small first steps: most keys are seen a few times only"
-        return Choice({**values, "embedding_initial_accumulator": 1e-3}, why, f"{facts.keys:,} keys", others)
+    if has_many_keys:
+        why, first = "small first steps: most keys are seen a few times only", 1e-2 if facts.is_tiny else 1e-3
+        return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
     why = "full steps from the first on, smaller ones for frequent keys"
     return Choice({**values, "embedding_initial_accumulator": 1e-5}, why, facts.counted, others)
 
@@ -131,4 +137,9 @@ def _row_rate(facts: Facts) -> Choice:
 def _regularization(facts: Facts) -> list[Choice]:
     why = "a network of this size learns so few rows by heart"
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
-    return [Choice({"dropout": dropout}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
+    dropped = 0.5 if facts.is_tiny else dropout
+    found = [Choice({"dropout": dropped}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
+    if facts.is_tiny:  # A warm start takes the network of the other model.
+        small = "a small network leaves more of the prediction to the linear part"
+        found.append(Choice({"hidden_units": (128,)}, small, facts.counted, ("warm_start",)))
+    return found

@@ -69,6 +69,29 @@ def test_tiny_data_have_more_epochs_between_evaluations_and_rows_of_small_steps(
     assert many["embedding_initial_accumulator"] > usual["embedding_initial_accumulator"]
 
 
+def test_tiny_data_have_a_small_network_and_if_they_have_more_keys_than_rows_the_smallest_first_steps():
+    tiny, usual = (_values(dataclasses.replace(SMALL, rows=rows, keys=50)) for rows in (2_000, 2_001))
+    assert tiny["hidden_units"] == (128,) and "hidden_units" not in usual
+    assert tiny["dropout"] > usual["dropout"]
+    many, usual_many = (_values(dataclasses.replace(SMALL, rows=rows, keys=5_000)) for rows in (2_000, 2_001))
+    assert many["embedding_optimizer"] == usual_many["embedding_optimizer"] == "adagrad"
+    assert many["embedding_initial_accumulator"] > usual_many["embedding_initial_accumulator"]
+
+
+def test_a_chosen_network_stays_that_of_the_model_directory_and_a_warm_start_has_that_of_the_other_model(
+    tmp_path, data, capsys
+):
+    def train(name, *more):
+        own = [f"--train_data={data}", f"--model_dir={tmp_path / name}", "--threads=1", "--epochs=1"]
+        assert cli.main(["train", *own, *more]) == 0
+        return json.loads((tmp_path / name / "flags.json").read_text())["flags"]["hidden_units"]
+
+    assert train("small") == train("small", "--epochs=2") == [128]
+    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'small'}", f"--eval_data={data}"]) == 0
+    wide = train("wide", "--hidden_units=256,128,64")
+    assert train("from_wide", f"--warm_start={tmp_path / 'wide'}") == wide
+
+
 def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, caplog):
     caplog.set_level(logging.INFO)
     said = _train(data, tmp_path / "model", f"--eval_data={data}", "--epochs=2", "--eval_epochs=1", "--best_metric=auc")
@@ -93,7 +116,7 @@ def test_evaluate_takes_the_best_checkpoint_if_the_recipe_chose_to_keep_it(tmp_p
 @pytest.mark.parametrize(
     ("given", "stay", "change"),
     [
-        ("--batch_size=64", {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.3}),
+        ("--batch_size=64", {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.5}),
         ("--learning_rate=0.05", {"learning_rate": 0.05, "optimizer": "adagrad"}, {"embedding_learning_rate": 0.001}),
         ("--embedding_l2=0", {"embedding_learning_rate": 0.05, "embedding_l2": 0.0}, {"l2": 0.002}),
         ("--max_steps=4", {"epochs": 1, "max_steps": 4, "lr_schedule": "cooldown"}, {"batch_size": 128}),
