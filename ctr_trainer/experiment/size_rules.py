@@ -1,6 +1,7 @@
 """What settings suit data of a size: the rule of `data_recipe`, free of any file."""
 
 import dataclasses
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -44,6 +45,11 @@ class Facts:
     def is_tiny(self) -> bool:
         """Whether there are so few rows that a linear model is hard to beat."""
         return self.rows <= _TINY_ROWS
+
+    @property
+    def has_rare_keys(self) -> bool:
+        """Whether small data are known to have more keys than rows."""
+        return self.size == "small" and self.keys is not None and self.keys > self.rows
 
     @property
     def counted(self) -> str:
@@ -102,9 +108,9 @@ def _length(facts: Facts) -> Choice:
     others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     if not facts.has_validation:
-        epochs = 6 * passes if facts.size == "small" else 3
-        values = {"epochs": epochs, "lr_schedule": "linear", "embedding_lr_schedule": "same"}
-        return Choice(values, "one pass is too short; the rates fall to 0", "no validation data", others)
+        values = {"epochs": _epochs_unseen(facts), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
+        why, fact = "one pass is too short; the rates fall to 0", f"no validation data, {facts.counted}"
+        return Choice(values, why, fact, others)
     is_rare = facts.rarer is not None and facts.rarer < _RARE
     metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
     values = {
@@ -115,6 +121,19 @@ def _length(facts: Facts) -> Choice:
     return Choice(values, "passes until validation stops to improve; the best is kept", fact, others)
 
 
+def _epochs_unseen(facts: Facts) -> int:
+    """Returns the epochs of a training that no validation data can end.
+
+    The best number of steps grows with the square root of the rows, so the epochs fall with it. If a key has fewer than
+    two rows on average, as ids of users have, so many epochs would learn the keys by heart; the small network and the
+    small steps of tiny data prevent that.
+    """
+    if facts.size != "small":
+        return 3
+    has_few_rows_per_key = facts.keys is None or 2 * facts.keys > facts.rows
+    return 6 if has_few_rows_per_key and not facts.is_tiny else max(6, round(800 / math.sqrt(facts.rows)))
+
+
 def _dense_rate(facts: Facts) -> Choice:
     values = {"optimizer": "adam", "learning_rate": 1e-3}
     return Choice(values, "full steps from the first on", facts.counted, ("optimizer_params", "weight_decay"))
@@ -122,12 +141,11 @@ def _dense_rate(facts: Facts) -> Choice:
 
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
-    has_many_keys = facts.size == "small" and facts.keys is not None and facts.keys > facts.rows
-    if facts.is_tiny and not has_many_keys:
+    if facts.is_tiny and not facts.has_rare_keys:
         values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
         return Choice(values, "small steps: each example is seen many times", facts.counted, others)
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
-    if has_many_keys:
+    if facts.has_rare_keys:
         why, first = "small first steps: most keys are seen a few times only", 1e-2 if facts.is_tiny else 1e-3
         return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
     why = "full steps from the first on, smaller ones for frequent keys"

@@ -55,6 +55,15 @@ def test_without_validation_data_nothing_is_evaluated_and_of_several_labels_the_
     assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
 
 
+@pytest.mark.parametrize(
+    ("rows", "keys", "epochs"),
+    [(100, 50, 80), (1_600, 50, 20), (1_600, 9_000, 20), (10_000, 50, 8), (10_000, 5_001, 6), (10_000, None, 6), (40_000, 50, 6)],
+)
+def test_without_validation_data_the_epochs_fall_with_the_square_root_of_the_rows(rows, keys, epochs):
+    assert _values(Facts(rows=rows, keys=keys))["epochs"] == epochs
+    assert _values(Facts(rows=50_001, keys=keys))["epochs"] == 3
+
+
 def test_if_an_outcome_is_rare_the_log_loss_decides_and_not_the_auc():
     assert _values(SMALL)["best_metric"] == "logloss"
     assert _values(dataclasses.replace(SMALL, rarer=4_000))["best_metric"] == "auc"
@@ -134,9 +143,9 @@ def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, stay, 
 def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tmp_path, data, monkeypatch):
     began = _train(data, tmp_path / "model")
     monkeypatch.setattr(data_recipe, "choices", lambda facts: pytest.fail("decided anew"))
-    again = _train(data, tmp_path / "model", "--epochs=45", "--dropout=0.1")
+    again = _train(data, tmp_path / "model", "--epochs=49", "--dropout=0.1")
     assert again["flags"]["optimizer"] == "adam" and again["flags"]["batch_size"] == 128
-    assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 45)
+    assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 49)
     assert again["chosen"].items() <= began["chosen"].items()
 
     _train(data, tmp_path / "fixed", "--recipe=none", "--optimizer=adam")
@@ -171,4 +180,4 @@ def test_two_workers_decide_alike(tmp_path, data):
     done = launch.run(2, "-m", "ctr_trainer", "train", *own, "--threads=1")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "model" / "flags.json").read_text())
-    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["epochs"] == 42
+    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["epochs"] == 46
