@@ -108,7 +108,7 @@ def _length(facts: Facts) -> Choice:
     others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     if not facts.has_validation:
-        values = {"epochs": _epochs_unseen(facts), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
+        values = {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
         why, fact = "one pass is too short; the rates fall to 0", f"no validation data, {facts.counted}"
         return Choice(values, why, fact, others)
     is_rare = facts.rarer is not None and facts.rarer < _RARE
@@ -121,17 +121,16 @@ def _length(facts: Facts) -> Choice:
     return Choice(values, "passes until validation stops to improve; the best is kept", fact, others)
 
 
-def _epochs_unseen(facts: Facts) -> int:
+def _epochs_unseen(facts: Facts, passes: int) -> int:
     """Returns the epochs of a training that no validation data can end.
 
     The best number of steps grows with the square root of the rows, so the epochs fall with it. If a key has fewer than
-    two rows on average, as ids of users have, so many epochs would learn the keys by heart; the small network and the
-    small steps of tiny data prevent that.
+    two rows on average, as ids of users have, so many epochs would learn the keys by heart.
     """
     if facts.size != "small":
         return 3
     has_few_rows_per_key = facts.keys is None or 2 * facts.keys > facts.rows
-    return 6 if has_few_rows_per_key and not facts.is_tiny else max(6, round(800 / math.sqrt(facts.rows)))
+    return 6 * passes if has_few_rows_per_key else max(6, round(800 / math.sqrt(facts.rows)))
 
 
 def _dense_rate(facts: Facts) -> Choice:
@@ -141,7 +140,7 @@ def _dense_rate(facts: Facts) -> Choice:
 
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
-    if facts.is_tiny and not facts.has_rare_keys:
+    if facts.is_tiny and not (facts.has_rare_keys and facts.has_validation):
         values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
         return Choice(values, "small steps: each example is seen many times", facts.counted, others)
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
