@@ -52,6 +52,11 @@ class Facts:
         return self.size == "small" and self.keys is not None and self.keys > self.rows
 
     @property
+    def may_have_rare_keys(self) -> bool:
+        """Whether a key has fewer than two rows on average, or may have."""
+        return self.keys is None or 2 * self.keys > self.rows
+
+    @property
     def counted(self) -> str:
         """The number of rows as a text."""
         return f"{self.rows:,} rows"
@@ -124,13 +129,12 @@ def _length(facts: Facts) -> Choice:
 def _epochs_unseen(facts: Facts, passes: int) -> int:
     """Returns the epochs of a training that no validation data can end.
 
-    The best number of steps grows with the square root of the rows, so the epochs fall with it. If a key has fewer than
-    two rows on average, as ids of users have, so many epochs would learn the keys by heart.
+    The best number of steps grows with the square root of the rows, so the epochs fall with it. So many epochs would
+    learn rare keys, such as ids of users, by heart.
     """
     if facts.size != "small":
         return 3
-    has_few_rows_per_key = facts.keys is None or 2 * facts.keys > facts.rows
-    return 6 * passes if has_few_rows_per_key else max(6, round(800 / math.sqrt(facts.rows)))
+    return 6 * passes if facts.may_have_rare_keys else max(6, round(1000 / math.sqrt(facts.rows)))
 
 
 def _dense_rate(facts: Facts) -> Choice:
@@ -154,9 +158,10 @@ def _row_rate(facts: Facts) -> Choice:
 def _regularization(facts: Facts) -> list[Choice]:
     why = "a network of this size learns so few rows by heart"
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
-    dropped = 0.5 if facts.is_tiny else dropout
+    is_linear = facts.is_tiny and (facts.has_validation or not facts.may_have_rare_keys)
+    dropped = 0.5 if is_linear else dropout
     found = [Choice({"dropout": dropped}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
-    if facts.is_tiny:  # A warm start takes the network of the other model.
+    if is_linear:  # A warm start takes the network of the other model.
         small = "a small network leaves more of the prediction to the linear part"
         found.append(Choice({"hidden_units": (128,)}, small, facts.counted, ("warm_start",)))
     return found

@@ -58,10 +58,10 @@ def test_without_validation_data_nothing_is_evaluated_and_of_several_labels_the_
 @pytest.mark.parametrize(
     ("rows", "keys", "epochs"),
     [
-        (100, 50, 80),
-        (1_600, 50, 20),
+        (100, 50, 100),
+        (1_600, 50, 25),
         (1_600, 801, 12),
-        (10_000, 50, 8),
+        (10_000, 50, 10),
         (10_000, 5_001, 6),
         (10_000, None, 6),
         (40_000, 50, 6),
@@ -93,7 +93,12 @@ def test_tiny_data_have_a_small_network_and_if_they_have_more_keys_than_rows_the
     many, usual_many = (_values(dataclasses.replace(SMALL, rows=rows, keys=5_000)) for rows in (2_000, 2_001))
     assert many["embedding_optimizer"] == usual_many["embedding_optimizer"] == "adagrad"
     assert many["embedding_initial_accumulator"] > usual_many["embedding_initial_accumulator"]
-    assert _values(Facts(rows=2_000, keys=5_000))["embedding_optimizer"] == "adam"  # No validation data.
+
+
+def test_tiny_data_of_rare_keys_without_validation_data_have_neither_the_small_network_nor_the_smallest_first_steps():
+    rare, usual = (_values(Facts(rows=2_000, keys=keys)) for keys in (5_000, 50))
+    assert (rare["embedding_optimizer"], rare["dropout"]) == ("adam", 0.3) and "hidden_units" not in rare
+    assert (usual["hidden_units"], usual["dropout"]) == ((128,), 0.5)
 
 
 def test_a_chosen_network_stays_that_of_the_model_directory_and_a_warm_start_has_that_of_the_other_model(
@@ -101,6 +106,7 @@ def test_a_chosen_network_stays_that_of_the_model_directory_and_a_warm_start_has
 ):
     def train(name, *more):
         own = [f"--train_data={data}", f"--model_dir={tmp_path / name}", "--threads=1", "--epochs=1"]
+        own += [f"--eval_data={data}"]
         assert cli.main(["train", *own, *more]) == 0
         return json.loads((tmp_path / name / "flags.json").read_text())["flags"]["hidden_units"]
 
@@ -134,7 +140,7 @@ def test_evaluate_takes_the_best_checkpoint_if_the_recipe_chose_to_keep_it(tmp_p
 @pytest.mark.parametrize(
     ("given", "stay", "change"),
     [
-        ("--batch_size=64", {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.5}),
+        ("--batch_size=64", {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.3}),
         ("--learning_rate=0.05", {"learning_rate": 0.05, "optimizer": "adagrad"}, {"embedding_learning_rate": 0.001}),
         ("--embedding_l2=0", {"embedding_learning_rate": 0.05, "embedding_l2": 0.0}, {"l2": 0.002}),
         ("--max_steps=4", {"epochs": 1, "max_steps": 4, "lr_schedule": "cooldown"}, {"batch_size": 128}),
@@ -152,9 +158,9 @@ def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, stay, 
 def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tmp_path, data, monkeypatch):
     began = _train(data, tmp_path / "model")
     monkeypatch.setattr(data_recipe, "choices", lambda facts: pytest.fail("decided anew"))
-    again = _train(data, tmp_path / "model", "--epochs=49", "--dropout=0.1")
+    again = _train(data, tmp_path / "model", "--epochs=45", "--dropout=0.1")
     assert again["flags"]["optimizer"] == "adam" and again["flags"]["batch_size"] == 128
-    assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 49)
+    assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 45)
     assert again["chosen"].items() <= began["chosen"].items()
 
     _train(data, tmp_path / "fixed", "--recipe=none", "--optimizer=adam")
