@@ -117,13 +117,21 @@ class AutoInt(Model):
         return self.fc(self.attention(vectors).flatten(start_dim=1)) + self.mlp(flat)
 
 
+class PairMatrices(layers.BilinearInteractionV2):
+    """FuxiCTR's layer with one matrix per pair, as one product per pair; its own copies all matrices per example."""
+
+    def forward(self, vectors):
+        left, right = (vectors.index_select(1, fields) for fields in self.triu_index)
+        return torch.einsum("bpd,pde->bpe", left, self.bilinear_W) * right
+
+
 class FiBiNET(Model):
     """p = sigmoid(LR(x) + MLP([bilinear(e), bilinear(senet(e))]))."""
 
     def add_layers(self, features, fields, width):
         self.lr = layers.LogisticRegression(features, use_bias=False)
         self.senet = layers.SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
-        self.plain, self.weighted = (layers.BilinearInteractionV2(fields, DIM, "field_interaction") for _ in range(2))
+        self.plain, self.weighted = (PairMatrices(fields, DIM, "field_interaction") for _ in range(2))
         self.mlp = mlp(fields * (fields - 1) * DIM)
 
     def logits(self, inputs, vectors, flat):

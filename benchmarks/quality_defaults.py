@@ -4,7 +4,7 @@ Ours is `train` with no flag but the data, the model, the model directory and th
 the data. The regression is scikit-learn's, on one-hot columns and scaled numbers; its C is the one of ten with the best
 log loss on the validation part, which ours has for early stopping. Each seed has a split of its own, and a sample of
 its own if the data are a sample. The rules of `--recipe=data` were chosen on validation parts of the data sets that are
-not in ASIDE. Results stay in defaults.jsonl below --work.
+not in ASIDE, and on other samples of their files. Results stay in defaults.jsonl below --work.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """What settings suit data of a size: the rule of `data_recipe`, free of any file."""
 
 import dataclasses
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -39,6 +40,21 @@ class Facts:
     def size(self) -> str:
         """`small`, `middle` or `large`."""
         return "large" if self.rows > LARGE_ROWS else "middle" if self.rows > MIDDLE_ROWS else "small"
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether there are so few rows that a linear model is hard to beat."""
+        return self.rows <= _TINY_ROWS
+
+    @property
+    def has_rare_keys(self) -> bool:
+        """Whether small data are known to have more keys than rows."""
+        return self.size == "small" and self.keys is not None and self.keys > self.rows
+
+    @property
+    def may_have_rare_keys(self) -> bool:
+        """Whether a key has fewer than two rows on average, or may have."""
+        return self.keys is None or 2 * self.keys > self.rows
 
     @property
     def counted(self) -> str:
@@ -97,9 +113,9 @@ def _length(facts: Facts) -> Choice:
     others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     if not facts.has_validation:
-        epochs = 6 * passes if facts.size == "small" else 3
-        values = {"epochs": epochs, "lr_schedule": "linear", "embedding_lr_schedule": "same"}
-        return Choice(values, "one pass is too short; the rates fall to 0", "no validation data", others)
+        values = {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
+        why, fact = "one pass is too short; the rates fall to 0", f"no validation data, {facts.counted}"
+        return Choice(values, why, fact, others)
     is_rare = facts.rarer is not None and facts.rarer < _RARE
     metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
     values = {
@@ -110,6 +126,17 @@ def _length(facts: Facts) -> Choice:
     return Choice(values, "passes until validation stops to improve; the best is kept", fact, others)
 
 
+def _epochs_unseen(facts: Facts, passes: int) -> int:
+    """Returns the epochs of a training that no validation data can end.
+
+    The best number of steps grows with the square root of the rows, so the epochs fall with it. So many epochs would
+    learn rare keys, such as ids of users, by heart.
+    """
+    if facts.size != "small":
+        return 3
+    return 6 * passes if facts.may_have_rare_keys else max(6, round(1000 / math.sqrt(facts.rows)))
+
+
 def _dense_rate(facts: Facts) -> Choice:
     values = {"optimizer": "adam", "learning_rate": 1e-3}
     return Choice(values, "full steps from the first on", facts.counted, ("optimizer_params", "weight_decay"))
@@ -117,13 +144,13 @@ def _dense_rate(facts: Facts) -> Choice:
 
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
-    if facts.rows <= _TINY_ROWS:
+    if facts.is_tiny and not (facts.has_rare_keys and facts.has_validation):
         values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
         return Choice(values, "small steps: each example is seen many times", facts.counted, others)
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
-    if facts.size == "small" and facts.keys is not None and facts.keys > facts.rows:
-        why = "small first steps: most keys are seen a few times only"
-        return Choice({**values, "embedding_initial_accumulator": 1e-3}, why, f"{facts.keys:,} keys", others)
+    if facts.has_rare_keys:
+        why, first = "small first steps: most keys are seen a few times only", 1e-2 if facts.is_tiny else 1e-3
+        return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
     why = "full steps from the first on, smaller ones for frequent keys"
     return Choice({**values, "embedding_initial_accumulator": 1e-5}, why, facts.counted, others)
 
@@ -131,4 +158,10 @@ def _row_rate(facts: Facts) -> Choice:
 def _regularization(facts: Facts) -> list[Choice]:
     why = "a network of this size learns so few rows by heart"
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
-    return [Choice({"dropout": dropout}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
+    is_linear = facts.is_tiny and (facts.has_validation or not facts.may_have_rare_keys)
+    dropped = 0.5 if is_linear else dropout
+    found = [Choice({"dropout": dropped}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
+    if is_linear:  # A warm start takes the network of the other model.
+        small = "a small network leaves more of the prediction to the linear part"
+        found.append(Choice({"hidden_units": (128,)}, small, facts.counted, ("warm_start",)))
+    return found

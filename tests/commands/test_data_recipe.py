@@ -55,6 +55,23 @@ def test_without_validation_data_nothing_is_evaluated_and_of_several_labels_the_
     assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
 
 
+@pytest.mark.parametrize(
+    ("rows", "keys", "epochs"),
+    [
+        (100, 50, 100),
+        (1_600, 50, 25),
+        (1_600, 801, 12),
+        (10_000, 50, 10),
+        (10_000, 5_001, 6),
+        (10_000, None, 6),
+        (40_000, 50, 6),
+    ],
+)
+def test_without_validation_data_the_epochs_fall_with_the_square_root_of_the_rows(rows, keys, epochs):
+    assert _values(Facts(rows=rows, keys=keys))["epochs"] == epochs
+    assert _values(Facts(rows=50_001, keys=keys))["epochs"] == 3
+
+
 def test_if_an_outcome_is_rare_the_log_loss_decides_and_not_the_auc():
     assert _values(SMALL)["best_metric"] == "logloss"
     assert _values(dataclasses.replace(SMALL, rarer=4_000))["best_metric"] == "auc"
@@ -67,6 +84,36 @@ def test_tiny_data_have_more_epochs_between_evaluations_and_rows_of_small_steps(
     assert (tiny["embedding_optimizer"], usual["embedding_optimizer"]) == ("adam", "adagrad")
     many = _values(dataclasses.replace(SMALL, keys=SMALL.rows + 1))
     assert many["embedding_initial_accumulator"] > usual["embedding_initial_accumulator"]
+
+
+def test_tiny_data_have_a_small_network_and_if_they_have_more_keys_than_rows_the_smallest_first_steps():
+    tiny, usual = (_values(dataclasses.replace(SMALL, rows=rows, keys=50)) for rows in (2_000, 2_001))
+    assert tiny["hidden_units"] == (128,) and "hidden_units" not in usual
+    assert tiny["dropout"] > usual["dropout"]
+    many, usual_many = (_values(dataclasses.replace(SMALL, rows=rows, keys=5_000)) for rows in (2_000, 2_001))
+    assert many["embedding_optimizer"] == usual_many["embedding_optimizer"] == "adagrad"
+    assert many["embedding_initial_accumulator"] > usual_many["embedding_initial_accumulator"]
+
+
+def test_tiny_data_of_rare_keys_without_validation_data_have_neither_the_small_network_nor_the_smallest_first_steps():
+    rare, usual = (_values(Facts(rows=2_000, keys=keys)) for keys in (5_000, 50))
+    assert (rare["embedding_optimizer"], rare["dropout"]) == ("adam", 0.3) and "hidden_units" not in rare
+    assert (usual["hidden_units"], usual["dropout"]) == ((128,), 0.5)
+
+
+def test_a_chosen_network_stays_that_of_the_model_directory_and_a_warm_start_has_that_of_the_other_model(
+    tmp_path, data, capsys
+):
+    def train(name, *more):
+        own = [f"--train_data={data}", f"--model_dir={tmp_path / name}", "--threads=1", "--epochs=1"]
+        own += [f"--eval_data={data}"]
+        assert cli.main(["train", *own, *more]) == 0
+        return json.loads((tmp_path / name / "flags.json").read_text())["flags"]["hidden_units"]
+
+    assert train("small") == train("small", "--epochs=2") == [128]
+    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'small'}", f"--eval_data={data}"]) == 0
+    wide = train("wide", "--hidden_units=256,128,64")
+    assert train("from_wide", f"--warm_start={tmp_path / 'wide'}") == wide
 
 
 def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, caplog):
