@@ -109,7 +109,6 @@ def facts_of(experiment: Experiment) -> Facts:
     source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
 
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
-        params_class = find_model(model.model).params_class
         is_converted = (path_of(source.name) / FILE).exists()
         info = open_dataset(source.name) if is_converted else None
         rows, positives = sum(source.group_rows), None
@@ -122,10 +121,7 @@ def facts_of(experiment: Experiment) -> Facts:
             "rarer": positives,
             "keys": sum(info.distinct.values()) if info else None,
             "has_validation": bool(data.eval_data),
-            "has_sequences": any(feature.combiner == "none" for feature in source.spec.sparse),
-            "model": model.model,
-            "several_labels": params_class.several_labels,
-            "own_params": sorted(field.name for field in dataclasses.fields(params_class)),
+            "several_labels": find_model(model.model).params_class.several_labels,
         }
 
     return Facts(**distributed.from_chief(look, "facts_of_the_data"))

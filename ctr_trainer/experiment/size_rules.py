@@ -21,20 +21,14 @@ class Facts:
       rarer: examples of the rarer outcome, positive or negative; None if they are not counted.
       keys: distinct keys of all features; None if they are not counted.
       has_validation: whether there is --eval_data.
-      has_sequences: whether a feature is a sequence.
       several_labels: whether the model predicts several labels.
-      model: name of the model.
-      own_params: names of the model's params.
     """
 
     rows: int
     rarer: int | None = None
     keys: int | None = None
     has_validation: bool = False
-    has_sequences: bool = False
     several_labels: bool = False
-    model: str = ""
-    own_params: tuple[str, ...] = ()
 
     @property
     def size(self) -> str:
@@ -48,18 +42,28 @@ class Facts:
 
     @property
     def has_rare_keys(self) -> bool:
-        """Whether small data are known to have more keys than rows."""
-        return self.size == "small" and self.keys is not None and self.keys > self.rows
+        """Whether small data are known to have a key for each ten rows, or more keys."""
+        return self.size == "small" and self.keys is not None and 10 * self.keys > self.rows
 
     @property
-    def may_have_rare_keys(self) -> bool:
-        """Whether a key has fewer than two rows on average, or may have."""
-        return self.keys is None or 2 * self.keys > self.rows
+    def has_unique_keys(self) -> bool:
+        """Whether small data are known to have so many keys that most of them occur once."""
+        return self.size == "small" and self.keys is not None and self.keys > 3 * self.rows
+
+    @property
+    def is_near_linear(self) -> bool:
+        """Whether a large network would learn these rows by heart."""
+        return self.is_tiny or self.has_rare_keys
 
     @property
     def counted(self) -> str:
         """The number of rows as a text."""
         return f"{self.rows:,} rows"
+
+    @property
+    def few(self) -> str:
+        """What makes the data near linear, as a text."""
+        return self.counted if self.is_tiny else f"{self.counted}, {self.keys:,} keys"
 
     def line(self) -> str:
         """Returns the facts as a text."""
@@ -129,12 +133,14 @@ def _length(facts: Facts) -> Choice:
 def _epochs_unseen(facts: Facts, passes: int) -> int:
     """Returns the epochs of a training that no validation data can end.
 
-    The best number of steps grows with the square root of the rows, so the epochs fall with it. So many epochs would
-    learn rare keys, such as ids of users, by heart.
+    The best number of steps grows with the square root of the rows, so the epochs fall with it. Of keys that occur
+    once, so many epochs would learn every example by heart.
     """
     if facts.size != "small":
         return 3
-    return 6 * passes if facts.may_have_rare_keys else max(6, round(1000 / math.sqrt(facts.rows)))
+    if facts.keys is None or facts.has_unique_keys:
+        return 6 * passes
+    return max(6, round((800 if facts.has_rare_keys else 1000) / math.sqrt(facts.rows)))
 
 
 def _dense_rate(facts: Facts) -> Choice:
@@ -144,13 +150,13 @@ def _dense_rate(facts: Facts) -> Choice:
 
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
-    if facts.is_tiny and not (facts.has_rare_keys and facts.has_validation):
-        values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
-        return Choice(values, "small steps: each example is seen many times", facts.counted, others)
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
-    if facts.has_rare_keys:
-        why, first = "small first steps: most keys are seen a few times only", 1e-2 if facts.is_tiny else 1e-3
+    if facts.has_unique_keys:
+        why, first = "small first steps: most keys occur once", 1e-2 if facts.is_tiny else 1e-3
         return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
+    if facts.is_near_linear:
+        values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
+        return Choice(values, "small steps: each example is seen many times", facts.few, others)
     why = "full steps from the first on, smaller ones for frequent keys"
     return Choice({**values, "embedding_initial_accumulator": 1e-5}, why, facts.counted, others)
 
@@ -158,10 +164,9 @@ def _row_rate(facts: Facts) -> Choice:
 def _regularization(facts: Facts) -> list[Choice]:
     why = "a network of this size learns so few rows by heart"
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
-    is_linear = facts.is_tiny and (facts.has_validation or not facts.may_have_rare_keys)
-    dropped = 0.5 if is_linear else dropout
-    found = [Choice({"dropout": dropped}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
-    if is_linear:  # A warm start takes the network of the other model.
+    found = [Choice({"dropout": dropout}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
+    if facts.is_near_linear:
         small = "a small network leaves more of the prediction to the linear part"
-        found.append(Choice({"hidden_units": (128,)}, small, facts.counted, ("warm_start",)))
+        found[0] = Choice({"dropout": 0.5}, why, facts.few)
+        found.append(Choice({"hidden_units": (128,)}, small, facts.few, ("warm_start",)))  # A warm start has its own.
     return found
