@@ -7,6 +7,7 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.attention import sampled_attention
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.signatures import MOST_BITS
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.shared import HistoryParams, histories, tower
 
@@ -17,7 +18,7 @@ class Params(HistoryParams):
 
     Attributes:
       signatures: number of random signatures.
-      bits: random projections per signature; more of them let fewer behaviours through.
+      bits: random projections per signature, at most 63; more of them let fewer behaviours through.
       normalize: divide the sum of each signature's behaviours by its length.
     """
 
@@ -28,6 +29,8 @@ class Params(HistoryParams):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "signatures", "bits")
+        if self.bits > MOST_BITS:
+            raise self.wrong("bits", f"at most {MOST_BITS}")
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
@@ -46,7 +49,11 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     """
     interests = [
         sampled_attention(
-            history.target, history.values, history.mask, params.signatures, params.bits, params.normalize
+            history.target,
+            history.behaviours,
+            signatures=params.signatures,
+            bits=params.bits,
+            normalize=params.normalize,
         )
         for history in histories(features, params, "sdim")
     ]
