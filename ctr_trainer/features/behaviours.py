@@ -1,6 +1,7 @@
 """Histories without padding, in which equal behaviours share a vector."""
 
 import dataclasses
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -33,6 +34,16 @@ class Behaviours:
           weights: float32[N]; they get no gradient.
           count: int32[], B.
         """
-        shape = tf.cast(tf.stack([count, tf.shape(self.vectors)[0]]), tf.int64)
-        matrix = tf.SparseTensor(tf.cast(self.pairs, tf.int64), tf.stop_gradient(weights), shape)
-        return tf.sparse.sparse_dense_matmul(matrix, self.vectors)
+        matrix = {
+            "a_indices": self.pairs,
+            "a_values": tf.stop_gradient(weights),
+            "a_shape": tf.cast(tf.stack([count, tf.shape(self.vectors)[0]]), tf.int64),
+        }
+
+        @tf.custom_gradient
+        def product(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            # TensorFlow's own gradient takes indices of int64 only.
+            multiply = tf.raw_ops.SparseTensorDenseMatMul
+            return multiply(**matrix, b=vectors), lambda g: multiply(**matrix, b=g, adjoint_a=True)
+
+        return product(self.vectors)
