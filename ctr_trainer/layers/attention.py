@@ -1,16 +1,18 @@
 """Attention over a history: weights by a target, by random hyperplanes, and the encoder block of a transformer."""
 
+import functools
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.features.behaviours import Behaviours
 from ctr_trainer.layers.dice import dice, prelu
-from ctr_trainer.layers.masks import Present, masked_softmax, present_behaviours
+from ctr_trainer.layers.masks import Present, masked_softmax
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.normalization import layer_norm
-from ctr_trainer.layers.signatures import SharedSignatures
+from ctr_trainer.layers.signatures import SharedSignatures, random_planes
 from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
@@ -132,13 +134,29 @@ def sampled_attention(
     Source: Cao et al., Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR Prediction, CIKM 2022,
     as in FuxiCTR's SDIM, whose sums are divided by their lengths with `l2_norm`.
     """
-    behaviours = history if isinstance(history, Behaviours) else present_behaviours(history, mask)
-    shared, count = SharedSignatures(target, behaviours, signatures, bits), tf.shape(target)[0]
+    planes = random_planes(bits, target.shape.as_list()[1], signatures)
+    if isinstance(history, Behaviours):
+        return _sampled_once(target, history, planes, normalize)
+    assert mask is not None
+    behaviours = history * mask[..., None]
+    # A behaviour is on the target's side of a plane if its projection on the normal that points there is above 0.
+    asked, given = tf.stop_gradient(target), tf.stop_gradient(behaviours)
+    sides = [tf.matmul(given, plane * tf.sign(tf.matmul(asked, plane))[:, None]) for plane in planes]
+    shared = tf.cast(functools.reduce(tf.minimum, sides) > 0, tf.float32)  # [B, L, m]; padding is on no side.
+    if not normalize:
+        return tf.matmul(tf.reduce_mean(shared, 2)[:, None], behaviours)[:, 0]
+    sums = tf.matmul(shared, behaviours, transpose_a=True)
+    return tf.reduce_mean(tf.math.l2_normalize(sums, 2), 1)
+
+
+def _sampled_once(target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray, normalize: bool) -> tf.Tensor:
+    """Returns `sampled_attention`, with the signatures of each distinct vector computed once."""
+    shared, count = SharedSignatures(target, behaviours, planes), tf.shape(target)[0]
     if normalize:
         sums = tf.stack([behaviours.sum(weights, count) for weights in shared.each()], 1)
         pooled = tf.reduce_mean(tf.math.l2_normalize(sums, 2), 1)
     else:
-        pooled = behaviours.sum(shared.count(), count) / signatures
+        pooled = behaviours.sum(shared.count(), count) / planes.shape[2]
     return tf.ensure_shape(pooled, target.shape)
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from ctr_trainer.features.behaviours import Behaviours
-
 _FAR_BELOW = -1e9
 
 
@@ -139,11 +137,3 @@ class Present:
             return tf.gather(tf.pad(given, [[1, 0], [0, 0]]), self.rows), self._packed
 
         return unpack(packed)
-
-
-def present_behaviours(history: tf.Tensor, mask: tf.Tensor) -> Behaviours:
-    """Returns the `Behaviours` of float32[B, L, dim] at the positions of float32[B, L] that are 1; the others are 0."""
-    present = Present.of(mask)
-    vectors = present.pack(history)
-    numbers = tf.range(tf.shape(vectors, tf.int64)[0])
-    return Behaviours(vectors, tf.stack([present.examples, numbers], 1))

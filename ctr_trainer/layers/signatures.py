@@ -13,6 +13,13 @@ _WORD = 64
 MOST_BITS = _WORD - 1
 
 
+def random_planes(bits: int, dim: int, signatures: int) -> np.ndarray:
+    """Returns float32[bits, dim, signatures], the normals of random planes, the same in all runs."""
+    if not 1 <= bits <= MOST_BITS:
+        raise ValueError(f"{bits} bits of a signature: give 1 to {MOST_BITS}")
+    return np.random.default_rng(_SEED).normal(size=(bits, dim, signatures)).astype(np.float32)
+
+
 class SharedSignatures:
     """The signatures that each behaviour shares with the target of its example.
 
@@ -26,21 +33,17 @@ class SharedSignatures:
     Args:
       target: float32[B, dim].
       behaviours: the `Behaviours`.
-      signatures: m.
-      bits: number of planes of a signature, at most MOST_BITS.
+      planes: float32[bits, dim, m], the normals of each signature's planes; at most MOST_BITS bits.
     """
 
-    def __init__(self, target: tf.Tensor, behaviours: Behaviours, signatures: int, bits: int) -> None:
-        if not 1 <= bits <= MOST_BITS:
-            raise ValueError(f"{bits} bits of a signature: give 1 to {MOST_BITS}")
-        dim, fields = target.shape.as_list()[1], bits + 1
-        self._width, self._signatures = min(_WORD // fields, 31), signatures  # A field is summed up in an int32.
-        planes = np.random.default_rng(_SEED).normal(size=(bits, dim, signatures)).astype(np.float32)
+    def __init__(self, target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray) -> None:
+        bits, _, self._signatures = planes.shape
+        self._width = min(_WORD // (bits + 1), 31)  # A field is summed up in an int32.
         # Zeros fill up the last word: their signatures are shared by no vector.
-        planes = np.pad(planes, ((0, 0), (0, 0), (0, -signatures % self._width)))
+        planes = np.pad(planes, ((0, 0), (0, 0), (0, -self._signatures % self._width)))
         own = behaviours.of_vectors(_words(behaviours.vectors, planes, self._width, is_target=False))
         asked = behaviours.of_examples(_words(target, planes, self._width, is_target=True))
-        differing = _any_field(tf.bitwise.bitwise_xor(own, asked), fields, self._width)
+        differing = _any_field(tf.bitwise.bitwise_xor(own, asked), bits + 1, self._width)
         self._shared = tf.bitwise.invert(differing)
 
     def count(self) -> tf.Tensor:

@@ -13,7 +13,6 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.experts import towers
-from ctr_trainer.layers.masks import present_behaviours
 from ctr_trainer.layers.mlp import mlp
 from ctr_trainer.models.head import Labels, LossOf, cross_entropy, label_names
 from ctr_trainer.models.params import ModelParams
@@ -215,10 +214,9 @@ class History:
         return self.features[f"sequence_mask/{self.name}"]
 
     @property
-    def behaviours(self) -> Behaviours:
-        """The `Behaviours`. A model that reads these does not read `values` and `mask`."""
-        given = self.features.behaviours(self.name) if isinstance(self.features, Features) else None
-        return given or present_behaviours(self.values, self.mask)
+    def behaviours(self) -> Behaviours | None:
+        """The `Behaviours`, in place of `values` and `mask`; None if the behaviours come with padding."""
+        return self.features.behaviours(self.name) if isinstance(self.features, Features) else None
 
     def newest_first(self) -> tf.Tensor:
         """Returns float32[B, L, dim], the behaviours from the newest on; the padding stays at the end."""

@@ -32,14 +32,31 @@ def _by_hand(signatures, bits, normalize):
     return pooled
 
 
+def _packed(history, mask):
+    """Returns the `Behaviours` of float32[B, L, dim] at the positions of the array `mask` that are 1."""
+    found = np.argwhere(mask)
+    pairs = np.stack([found[:, 0], np.arange(len(found))], 1)
+    return Behaviours(tf.gather_nd(history, found), tf.constant(pairs, tf.int32))
+
+
+def _of_both(target, history, mask, *settings, of_pooled=lambda pooled, history: pooled):
+    """Returns what `of_pooled` makes of the layer on padded histories and on `Behaviours`."""
+
+    def make(q, h, m):
+        given = (h, m), (_packed(h, mask), None)
+        return [of_pooled(sampled_attention(q, *each, *settings), h) for each in given]
+
+    return run(make, target, history, mask)[0]
+
+
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(("signatures", "bits"), [(8, 1), (8, 2), (16, 3), (17, 3), (40, 1), (100, 2), (3, 4)])
 def test_behaviours_of_the_targets_signature_are_summed(signatures, bits, normalize):
-    found, _ = run(lambda q, h, m: sampled_attention(q, h, m, signatures, bits, normalize), TARGET, HISTORY, MASK)
     expected = _by_hand(signatures, bits, normalize)
-    np.testing.assert_allclose(found, expected, atol=1e-6, rtol=1e-6)
     assert expected[0].any()
-    assert not found[2].any()
+    for found in _of_both(TARGET, HISTORY, MASK, signatures, bits, normalize):
+        np.testing.assert_allclose(found, expected, atol=1e-6, rtol=1e-6)
+        assert not found[2].any()
 
 
 @pytest.mark.parametrize("bits", [1, 3])
@@ -49,22 +66,28 @@ def test_the_share_of_signatures_follows_the_angle(angle, bits):
     target, behaviour = np.zeros((2, 1, 4), np.float32)
     target[0, 0] = 1
     behaviour[0, :2] = np.cos(angle), np.sin(angle)
-    mask = np.ones((1, 1), np.float32)
-    pooled, _ = run(lambda q, h, m: sampled_attention(q, h, m, 20_000, bits, False), target, behaviour[:, None], mask)
-    assert np.linalg.norm(pooled) == pytest.approx((1 - angle / np.pi) ** bits, abs=0.02)
+    for pooled in _of_both(target, behaviour[:, None], np.ones((1, 1), np.float32), 20_000, bits):
+        assert np.linalg.norm(pooled) == pytest.approx((1 - angle / np.pi) ** bits, abs=0.02)
 
 
-def test_gradients_reach_the_behaviours_that_count_and_never_the_target():
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gradients_reach_the_behaviours_that_count_and_never_the_target(normalize):
+    factors = RNG.normal(size=(3, 4)).astype(np.float32)
+
     def gradients(target, history, mask):
-        pooled = sampled_attention(target, history, mask, 4, 1, normalize=False)
-        found = tf.gradients(pooled, [target, history])
-        assert found[0] is None
-        return found[1]
+        found = []
+        for given in ((history, mask), (_packed(history, MASK), None)):
+            loss = tf.reduce_sum(factors * sampled_attention(target, *given, 4, 1, normalize))
+            of_target, of_history = tf.gradients(loss, [target, history])
+            assert of_target is None
+            found.append(tf.convert_to_tensor(of_history))
+        return found
 
-    found, _ = run(gradients, TARGET, HISTORY, MASK)
-    assert found[0].any()
-    assert not found[1, 4:].any()
-    assert not found[2].any()
+    (padded, packed), _ = run(gradients, TARGET, HISTORY, MASK)
+    assert padded[0].any()
+    assert not padded[1, 4:].any()
+    assert not padded[2].any()
+    np.testing.assert_allclose(packed, padded, atol=1e-6, rtol=1e-6)
 
 
 def _with_shared_vectors(signatures, bits, normalize):
@@ -104,13 +127,13 @@ def test_zeros_are_on_no_side_of_a_plane(bits):
     zeros = np.zeros(4, np.float32)
     targets, behaviours = np.stack([TARGET[0], zeros, zeros, TARGET[0]]), np.stack([zeros, TARGET[0], zeros, TARGET[0]])
 
-    def with_gradients(target, history, mask):
-        pooled = sampled_attention(target, history, mask, 3, bits)
-        return pooled, tf.gradients(pooled, history)[0]
+    def with_gradients(pooled, history):
+        return pooled, tf.convert_to_tensor(tf.gradients(pooled, history)[0])
 
-    (found, gradients), _ = run(with_gradients, targets, behaviours[:, None], np.ones((4, 1), np.float32))
-    np.testing.assert_allclose(found, [zeros, zeros, zeros, TARGET[0]], rtol=1e-6)
-    np.testing.assert_allclose(gradients[:, 0], np.eye(4)[:, 3:] * np.ones(4), rtol=1e-6)
+    mask = np.ones((4, 1), np.float32)
+    for found, gradients in _of_both(targets, behaviours[:, None], mask, 3, bits, of_pooled=with_gradients):
+        np.testing.assert_allclose(found, [zeros, zeros, zeros, TARGET[0]], rtol=1e-6)
+        np.testing.assert_allclose(gradients[:, 0], np.eye(4)[:, 3:] * np.ones(4), rtol=1e-6)
 
 
 def test_more_bits_than_a_word_has_room_for_are_refused():
@@ -120,6 +143,6 @@ def test_more_bits_than_a_word_has_room_for_are_refused():
 
 @pytest.mark.parametrize("bits", [31, 63])
 def test_a_behaviour_equal_to_the_target_shares_signatures_of_many_bits(bits):
-    arrays = TARGET, np.stack([TARGET, -TARGET], 1), np.ones((3, 2), np.float32)
-    found, _ = run(lambda q, h, m: sampled_attention(q, h, m, 5, bits), *arrays)
-    np.testing.assert_allclose(found, TARGET, rtol=1e-6)
+    history = np.stack([TARGET, -TARGET], 1)
+    for found in _of_both(TARGET, history, np.ones((3, 2), np.float32), 5, bits):
+        np.testing.assert_allclose(found, TARGET, rtol=1e-6)
