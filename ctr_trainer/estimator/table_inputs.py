@@ -208,6 +208,7 @@ class TableInputs:
           lookup: the `Lookup` of the batch.
           gradients: dict of tensor name -> gradient, without the tensors on which the loss does not depend.
         """
+
         def of(kind: str) -> np.ndarray | None:
             return gradients.get(self._segments[kind].name) if kind in self._segments else None
 

@@ -84,7 +84,7 @@ class Features(Mapping, abc.ABC):
         return None
 
     def behaviours(self, name: str) -> Behaviours | None:
-        """Returns a sequence without padding, in place of `sequence/<name>`; None if its rows come with padding."""
+        """Returns a sequence without padding, in place of `sequence/<name>`; None in an exported graph."""
         return None
 
     def _make(self, name: str) -> tf.Tensor:
@@ -152,8 +152,7 @@ class FedFeatures(Features):
     Attributes:
       labels: float32[B] for one label; dict of label name -> float32[B] for several.
       segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model accessed: `embedding`
-        and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim]; for `behaviours` `vectors`
-        float32[U, dim], the rows of the table's distinct keys, and `pairs/<name>` int32[N, 2].
+        and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim]; `vectors`, `pairs/<name>`: `Behaviours`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, batch_size: int | None) -> None:
@@ -174,8 +173,7 @@ class FedFeatures(Features):
     @property
     def placeholders(self) -> list[tf.Tensor]:
         """Returns the placeholders of rows, in a fixed order."""
-        tensors = [tensor for kinds in self.segments.values() for tensor in kinds.values()]
-        return [tensor for tensor in tensors if tensor.dtype.is_floating]
+        return [tensor for kinds in self.segments.values() for tensor in kinds.values() if tensor.dtype.is_floating]
 
     def feed(self, batch: FedBatch) -> dict[tf.Tensor, np.ndarray]:
         """Returns the feed_dict of a `Batch`, without the rows that the batch looks up."""
@@ -186,12 +184,11 @@ class FedFeatures(Features):
         return feed
 
     def behaviours(self, name: str) -> Behaviours:
-        table = next(table for table in self.spec.tables if name in [f.name for f in table.sequences])
+        table = {f.name: table for table in self.spec.tables for f in table.sequences}[name]
         segments, pairs = self.segments[table.name], f"{PAIRS}/{name}"
-        if VECTORS not in segments:
-            segments[VECTORS] = tf1.placeholder(tf.float32, [None, table.dim], operation_name(f"vectors_{table.name}"))
-        if pairs not in segments:
-            segments[pairs] = tf1.placeholder(tf.int32, [None, 2], operation_name(f"pairs_{name}"))
+        for kind, dtype, width in ((VECTORS, tf.float32, table.dim), (pairs, tf.int32, 2)):
+            if kind not in segments:
+                segments[kind] = tf1.placeholder(dtype, [None, width], operation_name(f"{kind}_{table.name}"))
         return Behaviours(segments[VECTORS], segments[pairs])
 
     def _raw_dense(self) -> tf.Tensor:

@@ -215,7 +215,7 @@ class History:
 
     @property
     def behaviours(self) -> Behaviours | None:
-        """The `Behaviours`, in place of `values` and `mask`; None if the behaviours come with padding."""
+        """The `Behaviours`, in place of `values` and `mask`; None in an exported graph."""
         return self.features.behaviours(self.name) if isinstance(self.features, Features) else None
 
     def newest_first(self) -> tf.Tensor:

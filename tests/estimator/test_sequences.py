@@ -98,7 +98,8 @@ def test_behaviours_read_and_train_the_rows_that_they_share(tmp_path):
     def loss_of(features, labels):
         history = features.behaviours("history")
         assert features.behaviours("history").pairs is history.pairs
-        vectors, pairs = tf.identity(history.vectors, "vectors"), tf.identity(history.pairs, "pairs")
+        tf.identity(history.pairs, "pairs")
+        vectors = tf.identity(history.vectors, "vectors")
         item = tf.identity(features["feature/item"], "item")
         pooled = tf.identity(history.sum(tf.constant([1.0, 3.0]), tf.shape(item)[0]), "pooled")
         linear = 0 * tf.reduce_sum(features["linear"])  # The rows have a linear weight behind the vector.
