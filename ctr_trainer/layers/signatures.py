@@ -26,9 +26,9 @@ class SharedSignatures:
     A signature is the sides of `bits` random hyperplanes that a vector is on. A vector in one of the planes shares that
     signature with no vector; so zeros share nothing.
 
-    A word of 64 bits is about as many signatures as fit: it has a field for each plane, and a field for the signatures
-    in whose planes the vector is. Bit i of a field belongs to signature i of the word, which two vectors share if their
-    words agree in bit i of all fields.
+    A word of 64 bits holds as many signatures as fit. It has a field for each plane, and one more field, which marks
+    the signatures in whose planes the vector lies. Bit i of each field belongs to signature i of the word. Two vectors
+    share the signature if their words agree in bit i of all fields.
 
     Args:
       target: float32[B, dim].
