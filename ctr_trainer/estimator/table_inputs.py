@@ -14,7 +14,7 @@ from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.features.spec import TableFeatures, TableLimits
-from ctr_trainer.features.tensors import EMBEDDING, LINEAR, SEQUENCE
+from ctr_trainer.features.tensors import EMBEDDING, LINEAR, PAIRS, SEQUENCE, VECTORS
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 
 
@@ -152,7 +152,8 @@ class TableInputs:
     def __init__(self, table: TableFeatures, segments: Mapping[str, tf.Tensor]) -> None:
         self._table, self._segments = table, segments
         self._pooled = EMBEDDING in segments or LINEAR in segments
-        self._sequences = [f for f in table.sequences if f"{SEQUENCE}/{f.name}" in segments]
+        kinds = SEQUENCE, PAIRS
+        self._sequences = [f for f in table.sequences if any(f"{kind}/{f.name}" in segments for kind in kinds)]
 
     def config(self, config: EmbeddingConfig, limits: TableLimits, seed: int) -> TableConfig:
         """Returns the `TableConfig` to train with; `seed` initializes new rows."""
@@ -190,8 +191,13 @@ class TableInputs:
             if kind in self._segments:
                 feed[self._segments[kind]] = lookup.gather(distinct, start, dim)
             if kind == EMBEDDING:
-                for number, tensor in enumerate(self._sequence_tensors()):
-                    feed[tensor] = lookup.gather_sequence(number, distinct, start, dim)
+                if VECTORS in self._segments:
+                    feed[self._segments[VECTORS]] = lookup.vectors(distinct, start, dim)
+                for number, f in enumerate(self._sequences):
+                    if (padded := f"{SEQUENCE}/{f.name}") in self._segments:
+                        feed[self._segments[padded]] = lookup.gather_sequence(number, distinct, start, dim)
+                    if (pairs := f"{PAIRS}/{f.name}") in self._segments:
+                        feed[self._segments[pairs]] = lookup.pairs(number)
             start += dim
         return feed
 
@@ -202,17 +208,18 @@ class TableInputs:
           lookup: the `Lookup` of the batch.
           gradients: dict of tensor name -> gradient, without the tensors on which the loss does not depend.
         """
+
+        def of(kind: str) -> np.ndarray | None:
+            return gradients.get(self._segments[kind].name) if kind in self._segments else None
+
         sums = []
         for kind, dim in self._parts():
-            gradient = gradients.get(self._segments[kind].name) if kind in self._segments else None
-            of_sequences = [gradients.get(t.name) for t in self._sequence_tensors()] if kind == EMBEDDING else []
-            sums.append(lookup.sum_gradients(dim, gradient, of_sequences))
+            of_sequences = [of(f"{SEQUENCE}/{f.name}") for f in self._sequences] if kind == EMBEDDING else []
+            of_vectors = of(VECTORS) if kind == EMBEDDING else None
+            sums.append(lookup.sum_gradients(dim, of(kind), of_sequences, of_vectors))
         return sums
 
     def _parts(self) -> list[tuple[str, int]]:
         """Returns (kind, dim) of each part of a row's weights."""
         embeds = EMBEDDING in self._segments or bool(self._sequences)
         return [(EMBEDDING, self._table.dim)] * embeds + [(LINEAR, 1)] * (LINEAR in self._segments)
-
-    def _sequence_tensors(self) -> list[tf.Tensor]:
-        return [self._segments[f"{SEQUENCE}/{f.name}"] for f in self._sequences]

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.features.behaviours import Behaviours
 from ctr_trainer.features.columns import BOUNDARIES, FITTED, PIECEWISE, DenseFeature, SparseFeature, Statistics
 from ctr_trainer.features.ranked import RankedColumns
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
@@ -18,6 +19,7 @@ from ctr_trainer.system.messages.errors import UserError
 tf1 = tf.compat.v1
 _KEY = ("ctr_trainer", "example weights")  # Not a string, so that TensorFlow does not try to serialize the collection.
 EMBEDDING, LINEAR, FEATURE, SEQUENCE, MASK = "embedding", "linear", "feature", "sequence", "sequence_mask"
+VECTORS, PAIRS = "vectors", "pairs"
 
 
 class Features(Mapping, abc.ABC):
@@ -79,6 +81,10 @@ class Features(Mapping, abc.ABC):
 
     def ranked(self, name: str) -> RankedColumns | None:
         """Returns `dense`, `linear` or `embedding/<table>`, flat, for a ranking request; None for other batches."""
+        return None
+
+    def behaviours(self, name: str) -> Behaviours | None:
+        """Returns a sequence without padding, in place of `sequence/<name>`; None in an exported graph."""
         return None
 
     def _make(self, name: str) -> tf.Tensor:
@@ -146,7 +152,7 @@ class FedFeatures(Features):
     Attributes:
       labels: float32[B] for one label; dict of label name -> float32[B] for several.
       segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model accessed: `embedding`
-        and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim].
+        and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim]; `vectors`, `pairs/<name>`: `Behaviours`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, batch_size: int | None) -> None:
@@ -166,8 +172,8 @@ class FedFeatures(Features):
 
     @property
     def placeholders(self) -> list[tf.Tensor]:
-        """Returns the placeholders of all segments, in a fixed order."""
-        return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
+        """Returns the placeholders of rows, in a fixed order."""
+        return [tensor for kinds in self.segments.values() for tensor in kinds.values() if tensor.dtype.is_floating]
 
     def feed(self, batch: FedBatch) -> dict[tf.Tensor, np.ndarray]:
         """Returns the feed_dict of a `Batch`, without the rows that the batch looks up."""
@@ -176,6 +182,14 @@ class FedFeatures(Features):
             lengths = np.diff(batch.bags[name].splits)
             feed[placeholder] = (np.arange(placeholder.shape.as_list()[1]) < lengths[:, None]).astype(np.float32)
         return feed
+
+    def behaviours(self, name: str) -> Behaviours:
+        table = {f.name: table for table in self.spec.tables for f in table.sequences}[name]
+        segments, pairs = self.segments[table.name], f"{PAIRS}/{name}"
+        for kind, dtype, width in ((VECTORS, tf.float32, table.dim), (pairs, tf.int32, 2)):
+            if kind not in segments:
+                segments[kind] = tf1.placeholder(dtype, [None, width], operation_name(f"{kind}_{table.name}"))
+        return Behaviours(segments[VECTORS], segments[pairs])
 
     def _raw_dense(self) -> tf.Tensor:
         return self.dense

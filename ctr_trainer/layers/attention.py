@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.features.behaviours import Behaviours
 from ctr_trainer.layers.dice import dice, prelu
 from ctr_trainer.layers.masks import Present, masked_softmax
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.normalization import layer_norm
+from ctr_trainer.layers.signatures import SharedSignatures, random_planes
 from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
 
 ACTIVATIONS = ("dice", "prelu", "relu", "sigmoid")
-_SEED = 20220514
 
 
 def attention_pooling(
@@ -100,8 +101,8 @@ def _activate(inputs: tf.Tensor, activation: str, name: str) -> tf.Tensor:
 
 def sampled_attention(
     target: tf.Tensor,
-    history: tf.Tensor,
-    mask: tf.Tensor,
+    history: tf.Tensor | Behaviours,
+    mask: tf.Tensor | None = None,
     signatures: int = 16,
     bits: int = 3,
     normalize: bool = False,
@@ -115,10 +116,10 @@ def sampled_attention(
 
     Args:
       target: q, float32[B, dim].
-      history: h, float32[B, L, dim].
-      mask: float32[B, L], 1 for a behaviour and 0 for padding.
+      history: h, float32[B, L, dim]; or `Behaviours`, whose signatures are computed once for each distinct vector.
+      mask: float32[B, L], 1 for a behaviour and 0 for padding; None with `Behaviours`.
       signatures: m.
-      bits: projections per signature; more of them let fewer behaviours through.
+      bits: projections per signature, at most 63; more of them let fewer behaviours through.
       normalize: whether the sum of each signature is divided by its length.
 
     Returns:
@@ -133,8 +134,10 @@ def sampled_attention(
     Source: Cao et al., Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR Prediction, CIKM 2022,
     as in FuxiCTR's SDIM, whose sums are divided by their lengths with `l2_norm`.
     """
-    dim = target.shape.as_list()[1]
-    planes = np.random.default_rng(_SEED).normal(size=(bits, dim, signatures)).astype(np.float32)
+    planes = random_planes(bits, target.shape.as_list()[1], signatures)
+    if isinstance(history, Behaviours):
+        return _sampled_once(target, history, planes, normalize)
+    assert mask is not None
     behaviours = history * mask[..., None]
     # A behaviour is on the target's side of a plane if its projection on the normal that points there is above 0.
     asked, given = tf.stop_gradient(target), tf.stop_gradient(behaviours)
@@ -144,6 +147,17 @@ def sampled_attention(
         return tf.matmul(tf.reduce_mean(shared, 2)[:, None], behaviours)[:, 0]
     sums = tf.matmul(shared, behaviours, transpose_a=True)
     return tf.reduce_mean(tf.math.l2_normalize(sums, 2), 1)
+
+
+def _sampled_once(target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray, normalize: bool) -> tf.Tensor:
+    """Returns `sampled_attention`, with the signatures of each distinct vector computed once."""
+    shared, count = SharedSignatures(target, behaviours, planes), tf.shape(target)[0]
+    if normalize:
+        sums = tf.stack([behaviours.sum(weights, count) for weights in shared.each()], 1)
+        pooled = tf.reduce_mean(tf.math.l2_normalize(sums, 2), 1)
+    else:
+        pooled = behaviours.sum(shared.count(), count) / planes.shape[2]
+    return tf.ensure_shape(pooled, target.shape)
 
 
 def transformer_block(

@@ -1,14 +1,18 @@
 """SDIM: long histories, pooled by random signatures that behaviours share with the target."""
 
 import dataclasses
+import functools
+
+import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.attention import sampled_attention
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.signatures import MOST_BITS
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.shared import HistoryParams, histories, tower
+from ctr_trainer.models.shared import History, HistoryParams, histories, tower
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Params(HistoryParams):
 
     Attributes:
       signatures: number of random signatures.
-      bits: random projections per signature; more of them let fewer behaviours through.
+      bits: random projections per signature, at most 63; more of them let fewer behaviours through.
       normalize: divide the sum of each signature's behaviours by its length.
     """
 
@@ -28,6 +32,8 @@ class Params(HistoryParams):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "signatures", "bits")
+        if self.bits > MOST_BITS:
+            raise self.wrong("bits", f"at most {MOST_BITS}")
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
@@ -44,11 +50,17 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     Source: Cao et al., Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR Prediction, CIKM 2022,
     as in FuxiCTR's SDIM. Its attention over the newest behaviours is left out.
     """
-    interests = [
-        sampled_attention(
-            history.target, history.values, history.mask, params.signatures, params.bits, params.normalize
-        )
-        for history in histories(features, params, "sdim")
-    ]
+    interests = [_interest(history, params) for history in histories(features, params, "sdim")]
     logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits", bias=params.base_logit())
     return binary_head(features, labels, mode, params, logits)
+
+
+def _interest(history: History, params: Params) -> tf.Tensor:
+    """Returns float32[B, dim] of one history."""
+    pooled = functools.partial(
+        sampled_attention, signatures=params.signatures, bits=params.bits, normalize=params.normalize
+    )
+    behaviours = history.behaviours
+    if behaviours is not None:
+        return pooled(history.target, behaviours)
+    return pooled(history.target, history.values, history.mask)

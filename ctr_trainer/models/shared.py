@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.features.behaviours import Behaviours
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.spec import FeatureSpec
@@ -190,19 +191,32 @@ class HistoryParams(ModelParams):
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """One sequence feature as tensors.
+    """One sequence feature as tensors, each of which is created when a model first reads it.
 
     Attributes:
       name: name of the feature.
       target: float32[B, dim], the vector of the target.
-      values: float32[B, L, dim], the vectors of the behaviours, the oldest first.
-      mask: float32[B, L], 1 for a behaviour and 0 for the padding at the end.
+      features: the features of the `model_fn`.
     """
 
     name: str
     target: tf.Tensor
-    values: tf.Tensor
-    mask: tf.Tensor
+    features: Features
+
+    @property
+    def values(self) -> tf.Tensor:
+        """float32[B, L, dim], the vectors of the behaviours, the oldest first."""
+        return self.features[f"sequence/{self.name}"]
+
+    @property
+    def mask(self) -> tf.Tensor:
+        """float32[B, L], 1 for a behaviour and 0 for the padding at the end."""
+        return self.features[f"sequence_mask/{self.name}"]
+
+    @property
+    def behaviours(self) -> Behaviours | None:
+        """The `Behaviours`, in place of `values` and `mask`; None in an exported graph."""
+        return self.features.behaviours(self.name) if isinstance(self.features, Features) else None
 
     def newest_first(self) -> tf.Tensor:
         """Returns float32[B, L, dim], the behaviours from the newest on; the padding stays at the end."""
@@ -226,8 +240,7 @@ def histories(features: Features, params: HistoryParams, model: str) -> list[His
     found = []
     for sequence in _sequences(features.spec, params, model):
         target = _target(features.spec, params, model, sequence)
-        values, mask = features[f"sequence/{sequence.name}"], features[f"sequence_mask/{sequence.name}"]
-        found.append(History(sequence.name, features[f"feature/{target.name}"], values, mask))
+        found.append(History(sequence.name, features[f"feature/{target.name}"], features))
     return found
 
 

@@ -94,6 +94,38 @@ def test_a_sequence_reads_and_trains_the_rows_that_it_shares(tmp_path):
     np.testing.assert_allclose(second["history"][0], [row_2 - 1, row_1 - 11, [0, 0]], rtol=1e-6)
 
 
+def test_behaviours_read_and_train_the_rows_that_they_share(tmp_path):
+    def loss_of(features, labels):
+        history = features.behaviours("history")
+        assert features.behaviours("history").pairs is history.pairs
+        tf.identity(history.pairs, "pairs")
+        vectors = tf.identity(history.vectors, "vectors")
+        item = tf.identity(features["feature/item"], "item")
+        pooled = tf.identity(history.sum(tf.constant([1.0, 3.0]), tf.shape(item)[0]), "pooled")
+        linear = 0 * tf.reduce_sum(features["linear"])  # The rows have a linear weight behind the vector.
+        return tf.reduce_sum(pooled) + 10 * tf.reduce_sum(item[0]) + linear, {"output": vectors[:2] + 0 * item}
+
+    _, (first, second) = _train(tmp_path, loss_of, 2, ("vectors", "pairs", "item", "pooled"))
+    row_1, row_2 = first["item"]
+    np.testing.assert_array_equal(first["vectors"][:2], [row_1, row_2])
+    assert first["vectors"].shape == (5, 2) and not first["vectors"][4].any()  # Items 1 and 2, tags 7 and 8, no value.
+    np.testing.assert_array_equal(first["pairs"], [[0, 1], [0, 0]])
+    np.testing.assert_allclose(first["pooled"], [row_2 + 3 * row_1, [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(second["item"], [row_1 - 13, row_2 - 1], rtol=1e-6)
+    np.testing.assert_array_equal(second["vectors"][:2], second["item"])
+
+
+def test_a_sequence_that_is_read_with_padding_and_without_has_the_gradients_of_both(tmp_path):
+    def loss_of(features, labels):
+        history = features.behaviours("history")
+        pooled = history.sum(tf.constant([1.0, 3.0]), 2)
+        padded = tf.identity(features["sequence/history"], "history")
+        return tf.reduce_sum(pooled) + 10 * tf.reduce_sum(padded), {"output": pooled}
+
+    _, (first, second) = _train(tmp_path, loss_of, 2, ("history",))
+    np.testing.assert_allclose(second["history"][0, :2], first["history"][0, :2] - [[11], [13]], rtol=1e-6)
+
+
 def test_a_model_that_asks_for_a_sequence_alone_has_rows_of_it_alone(tmp_path):
     def loss_of(features, labels):
         return tf.reduce_sum(features["sequence/history"]), {"output": features["sequence_mask/history"]}
@@ -127,6 +159,19 @@ def test_a_key_that_training_never_saw_reads_zeros_and_stays_in_the_mask(tmp_pat
         0,
         0,
     ]
+
+
+def test_a_behaviour_that_training_never_saw_has_a_vector_of_zeros(tmp_path):
+    def loss_of(features, labels):
+        history = features.behaviours("history")
+        vectors = history.of_vectors(tf.reduce_sum(history.vectors, 1))
+        pooled = tf.math.unsorted_segment_sum(vectors, history.pairs[:, 0], 2)
+        return tf.reduce_sum(pooled), {"sums": pooled, "sizes": tf.math.bincount(history.pairs[:, 0], minlength=2)}
+
+    estimator, _ = _train(tmp_path, loss_of, 1)
+    known, unknown = estimator.predict(lambda: Batches(unknown=True))
+    assert known["sums"] != 0 and known["sizes"] == 2
+    assert unknown["sums"] == 0 and unknown["sizes"] == 1
 
 
 def test_several_labels_are_a_dict_with_metrics_of_their_own(tmp_path):

@@ -15,7 +15,7 @@ from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import MODELS, find_model
 
 # What layers are made with, and what says all in its first line.
-HELPERS = {"outer", "flat_inputs", "flat", "BatchStatistic", "batch_statistics"}
+HELPERS = {"outer", "flat_inputs", "flat", "BatchStatistic", "batch_statistics", "SharedSignatures", "random_planes"}
 SPEC = {
     "name": "example",
     "defaults": {"dim": 4},

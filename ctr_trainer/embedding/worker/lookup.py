@@ -157,11 +157,36 @@ class Lookup:
         lookup_kernels.align(distinct, start, positions, splits, length, out)
         return out.reshape(self._examples, length, dim)
 
+    def vectors(self, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
+        """Makes the tensor of the distinct keys, for one segment of the rows.
+
+        Args:
+          distinct, start, dim: see `gather`.
+
+        Returns:
+          float32[U + 1, dim], allocated as by `gather`; the last is the vector of no value, zeros.
+        """
+        out = _aligned_empty(len(self.unique) + 1, dim)
+        out[:-1], out[-1] = distinct[:, start : start + dim], 0
+        return out
+
+    def pairs(self, number: int) -> np.ndarray:
+        """Returns int32[N, 2], for each value of a sequence its example and the number of its key among `vectors`.
+
+        Args:
+          number: see `gather_sequence`.
+        """
+        positions, splits, _ = self._sequences[number]
+        out = _aligned_empty(len(positions), 2).view(np.int32)
+        lookup_kernels.pair(positions, splits, len(self.unique), out)
+        return out
+
     def sum_gradients(
         self,
         dim: int,
         gradient: np.ndarray | None = None,
         sequences: Sequence[np.ndarray | None] = (),
+        vectors: np.ndarray | None = None,
     ) -> np.ndarray:
         """Returns float32[U, dim]: the gradients of each distinct key, summed.
 
@@ -171,6 +196,7 @@ class Lookup:
             key of a bag gets the bag's gradient times the key's coefficient.
           sequences: list, by number of the sequence: float32[B, length, dim], the gradient of the tensor of
             `gather_sequence`, or None.
+          vectors: float32[U + 1, dim], the gradient of the tensor of `vectors`; None for no gradient.
         """
         out = np.zeros((len(self.unique), dim), np.float32)
         if gradient is not None:
@@ -184,6 +210,8 @@ class Lookup:
             if its_gradient is not None:
                 flat = _flat(its_gradient, (self._examples, length, dim))
                 lookup_kernels.sum_align(flat, positions, splits, length, out)
+        if vectors is not None:
+            out += _flat(vectors, (len(self.unique) + 1, dim))[:-1]
         return out
 
     def _splits(self, what: str, values: np.ndarray, splits: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ _ZERO = np.float32(0)
 _COLUMN = types.uint64
 _OF_FEATURES = (_POSITIONS, types.int64, types.int64, ROWS_OUT)
 _OF_BAGS = (_POSITIONS, _POSITIONS, _COEFFICIENTS, types.int64, types.int64, ROWS_OUT)
+_PAIRS_OUT = types.Array(types.int32, 2, "C")
 _OF_SEQUENCE = (_POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
 
 
@@ -93,6 +94,15 @@ def align(
             else:
                 for d in range(np.uint64(out.shape[1])):
                     out[target, d] = distinct[position, start + d]
+
+
+@numba.njit(types.void(_POSITIONS, _POSITIONS, types.int64, _PAIRS_OUT), nogil=True, cache=True)
+def pair(positions: np.ndarray, splits: np.ndarray, no_value: int, out: np.ndarray) -> None:
+    """out[i] = (b, positions[i]) for each value i of example b; `no_value` in place of the position -1."""
+    for b in range(splits.size - 1):
+        for i in range(splits[b], splits[b + 1]):
+            out[i, 0] = b
+            out[i, 1] = positions[i] if positions[i] >= 0 else no_value
 
 
 @numba.njit(types.void(ROWS, *_OF_FEATURES), nogil=True, cache=True, error_model="numpy")

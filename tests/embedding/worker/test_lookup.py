@@ -115,6 +115,26 @@ def test_a_sequences_gradients_go_to_its_keys_beside_those_of_the_other_features
     np.testing.assert_array_equal(lookup.sum_gradients(1, pooled), [[100], [300], [0]])
 
 
+def test_a_sequence_is_pairs_of_its_examples_and_of_the_distinct_vectors():
+    lookup = Lookup(np.array([[7], [0], [5]]), [], [_sequences([9, 7, 9], [], [0, 5], length=3)] * 2)
+    distinct = lookup.take(np.float32([[0, 1], [0, 2], [0, 3]]), np.array([0, 1, 2]), 2)
+    vectors = lookup.vectors(distinct, 1, 1)
+    np.testing.assert_array_equal(vectors, [[1], [2], [3], [0]])  # 7, 5, 9 and no value.
+    assert vectors.ctypes.data % 64 == 0
+    pairs = lookup.pairs(0)
+    np.testing.assert_array_equal(pairs, [[0, 2], [0, 0], [0, 2], [2, 3], [2, 1]])
+    assert pairs.ctypes.data % 64 == 0 and pairs.dtype == np.int32
+    pooled, of_vectors = np.float32([[[100]], [[200]], [[300]]]), np.float32([[1], [2], [3], [9]])
+    np.testing.assert_array_equal(lookup.sum_gradients(1, pooled, vectors=of_vectors), [[101], [302], [3]])
+    with pytest.raises(ValueError, match=r"gradient of shape \(3, 1\), expected \(4, 1\)"):
+        lookup.sum_gradients(1, pooled, vectors=of_vectors[:3])
+
+
+def test_sequences_without_a_value_have_no_pairs():
+    lookup = Lookup(np.array([[7], [5]]), [], [_sequences([], [], length=3)])
+    assert lookup.pairs(0).shape == (0, 2)
+
+
 def test_a_sequence_longer_than_its_length_is_refused():
     with pytest.raises(ValueError, match="sequence 0: an example has 3 values, above its length of 2"):
         Lookup(np.array([[7]]), [], [_sequences([9, 7, 9], length=2)])

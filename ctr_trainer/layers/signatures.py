@@ -1,0 +1,93 @@
+"""Signatures of vectors by random hyperplanes, as bits of integers."""
+
+import functools
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.features.behaviours import Behaviours
+
+_SEED = 20220514
+_WORD = 64
+MOST_BITS = _WORD - 1
+
+
+def random_planes(bits: int, dim: int, signatures: int) -> np.ndarray:
+    """Returns float32[bits, dim, signatures], the normals of random planes, the same in all runs."""
+    if not 1 <= bits <= MOST_BITS:
+        raise ValueError(f"{bits} bits of a signature: give 1 to {MOST_BITS}")
+    return np.random.default_rng(_SEED).normal(size=(bits, dim, signatures)).astype(np.float32)
+
+
+class SharedSignatures:
+    """The signatures that each behaviour shares with the target of its example.
+
+    A signature is the sides of `bits` random hyperplanes that a vector is on. A vector in one of the planes shares that
+    signature with no vector; so zeros share nothing.
+
+    A word of 64 bits holds as many signatures as fit. It has a field for each plane, and one more field, which marks
+    the signatures in whose planes the vector lies. Bit i of each field belongs to signature i of the word. Two vectors
+    share the signature if their words agree in bit i of all fields.
+
+    Args:
+      target: float32[B, dim].
+      behaviours: the `Behaviours`.
+      planes: float32[bits, dim, m], the normals of each signature's planes; at most MOST_BITS bits.
+    """
+
+    def __init__(self, target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray) -> None:
+        bits, _, self._signatures = planes.shape
+        self._width = min(_WORD // (bits + 1), 31)  # A field is summed up in an int32.
+        # Zeros fill up the last word: their signatures are shared by no vector.
+        planes = np.pad(planes, ((0, 0), (0, 0), (0, -self._signatures % self._width)))
+        own = behaviours.of_vectors(_words(behaviours.vectors, planes, self._width, is_target=False))
+        asked = behaviours.of_examples(_words(target, planes, self._width, is_target=True))
+        differing = _any_field(tf.bitwise.bitwise_xor(own, asked), bits + 1, self._width)
+        self._shared = tf.bitwise.invert(differing)
+
+    def count(self) -> tf.Tensor:
+        """Returns float32[N], the number of signatures that each behaviour shares."""
+        words = tf.bitwise.bitwise_and(self._shared, _constant((1 << self._width) - 1))
+        return tf.reduce_sum(tf.cast(tf.raw_ops.PopulationCount(x=words), tf.float32), 1)
+
+    def each(self) -> list[tf.Tensor]:
+        """Returns for each signature float32[N], 1 for a behaviour that shares it and 0 for another."""
+        words = tf.unstack(self._shared, axis=1)
+        shifted = [
+            tf.bitwise.right_shift(words[number // self._width], _constant(number % self._width))
+            for number in range(self._signatures)
+        ]
+        return [tf.cast(tf.bitwise.bitwise_and(word, _constant(1)), tf.float32) for word in shifted]
+
+
+def _words(vectors: tf.Tensor, planes: np.ndarray, width: int, is_target: bool) -> tf.Tensor:
+    """Returns uint64[n, words], of float32[n, dim] for planes float32[bits, dim, words * width]."""
+    bits, dim, signatures = planes.shape
+    normals = planes.transpose(1, 0, 2).reshape(dim, bits * signatures)
+    sides = tf.matmul(tf.stop_gradient(vectors), normals)
+    sides = tf.reshape(sides, [-1, bits, signatures // width, width])
+    is_above, is_within = sides > 0, tf.reduce_any(tf.equal(sides, 0), 1)
+    # The target and a behaviour that both lie in planes of a signature have to differ in one field.
+    first = is_above[:, 0] | is_within if is_target else is_above[:, 0] & ~is_within
+    found = [first, *(is_above[:, bit] for bit in range(1, bits)), is_within]
+    return functools.reduce(tf.bitwise.bitwise_or, [_field(each, at * width) for at, each in enumerate(found)])
+
+
+def _field(is_set: tf.Tensor, start: int) -> tf.Tensor:
+    """Returns uint64[n, words] with bit start + i set where bool[n, words, width] is at i."""
+    powers = tf.constant(1 << np.arange(is_set.shape.as_list()[2]), tf.int32)
+    bits = tf.reduce_sum(tf.where(is_set, powers, tf.zeros_like(powers)), 2)
+    return tf.bitwise.left_shift(tf.cast(bits, tf.uint64), _constant(start))
+
+
+def _any_field(words: tf.Tensor, fields: int, width: int) -> tf.Tensor:
+    """Returns words whose first field has the bits that are set in any field of the given words."""
+    while fields > 1:
+        fields = math.ceil(fields / 2)
+        words = tf.bitwise.bitwise_or(words, tf.bitwise.right_shift(words, _constant(fields * width)))
+    return words
+
+
+def _constant(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.uint64)
