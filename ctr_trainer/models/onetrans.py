@@ -34,7 +34,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     A token is a feature; those of the shown item take the part that the target has in other models. In a block, see
     `layers.tokens.onetrans_block`, each token attends to all tokens and to the behaviours of all histories.
 
-    Advice: train it for one or two epochs over rows that are shuffled together; more of them overfit.
+    Advice: shuffle all rows together; with rows by Adagrad and without L2, a second epoch overfits.
 
     Example:
       >>> spec = model_fn(features, None, "infer", Params(sequences=("history",), heads=2))
