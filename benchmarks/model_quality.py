@@ -50,7 +50,7 @@ class Candidates:
 BEST = {
     "adult": Candidates("adult_best_auc", ("dcn_v2", "deepfm", "lr", "tabm", "wide_deep")),
     "adult-pieces": Candidates("adult_best_auc", ("tabm",)),
-    "movielens-history": Candidates("movielens_history_best_auc", ("din",)),
+    "movielens-history": Candidates("movielens_history_best_auc", ("din", "onetrans")),
     "movielens-means": Candidates("movielens_history_best_auc", ("din",)),
 }
 

@@ -30,7 +30,7 @@ from ctr_trainer.experiment import build
 from ctr_trainer.experiment import flags as experiment_flags
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.models.registry import MODELS, find_model
-from ctr_trainer.models.shared import HistoryParams
+from ctr_trainer.models.shared import HistoryParams, SequenceParams
 
 PAGE, ROWS = sides.ROOT / "docs" / "models.md", sides.ROOT / "docs" / "models.json"
 BEGIN, END = "<!-- benchmarks/quality_zoo.py writes the next table from models.json. -->\n", "<!-- Its end. -->\n"
@@ -105,12 +105,13 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
 
 def reads_histories(model: str) -> bool:
     """Returns whether a model reads sequences."""
-    return issubclass(find_model(model).params_class, HistoryParams)
+    return issubclass(find_model(model).params_class, SequenceParams)
 
 
 def chosen(model: str, size: int = 0) -> tuple[str, ...]:
     """Returns the flags of a model, but for its paths and its seed; 0 stands for no size of SIZES, which begin at 1."""
-    target = ("--model_params=target=movie_id",) if reads_histories(model) else ()
+    compares = issubclass(find_model(model).params_class, HistoryParams)
+    target = ("--model_params=target=movie_id",) if compares else ()
     flags = (*SETTING, f"--model={model}", *OWN.get(model, target))
     if not size:
         return flags

@@ -251,7 +251,9 @@ def _place_list(p: Profile, form: dict[str, Any], singles: list[Profile], draft:
         single, share = found
         length = min(largest, _MOST_LENGTH)
         of = f"{why}; {share:.0%} of them occur in {single.name!r}, so both share rows"
-        why = f"{of}; a sequence, the oldest value first, for models that read histories (din, dien, bst, hstu, sdim)"
+        why = (
+            f"{of}; a sequence, the oldest value first, for models that read histories (din, dien, bst, onetrans, sdim)"
+        )
         form = {"slot": draft.slot_of(single.name), **form}
         draft.add_sparse(p.name, why, combiner="none", max_length=length, **form)
         why = "the same values as a bag, for models that do not read histories"

@@ -1,4 +1,4 @@
-"""Layer normalization, and batch normalization for graph mode, whose moving statistics the training operation keeps."""
+"""Layer, RMS and batch normalization; the training operation keeps the moving statistics of the last one."""
 
 import dataclasses
 from collections.abc import Callable
@@ -54,6 +54,38 @@ def _normalized(inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
             return scale * (upstream - tf.reduce_mean(upstream, -1, keepdims=True) - output * along)
 
         return output, gradient
+
+    return normalized(inputs)
+
+
+def rms_norm(inputs: tf.Tensor, epsilon: float = 1e-3) -> tf.Tensor:
+    """Scales the last axis to a mean square of at most 1: `x / sqrt(mean(x^2) + epsilon)`.
+
+    It has no weights, for inputs of a layer whose matrix can scale each column.
+
+    Args:
+      inputs: x, float32[..., n].
+      epsilon: added to the mean square. Vectors that are small next to its root stay small, such as the rows of rare
+        values, which have hardly moved from their random start.
+
+    Returns:
+      float32 of the shape of `inputs`.
+
+    Advice: for embeddings take an epsilon that is above the mean square of new rows.
+
+    Example:
+      >>> rms_norm(tf.constant([[3.0, 4.0]]), epsilon=0.0).eval()
+      array([[0.84852815, 1.1313709 ]], dtype=float32)
+
+    Source: Zhang and Sennrich, Root Mean Square Layer Normalization, NeurIPS 2019, section 3.
+    """
+
+    @tf.custom_gradient
+    def normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        """Its gradient is `(g - y mean(g y)) / sqrt(mean(x^2) + epsilon)`, with y the output."""
+        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + epsilon)
+        output = x * scale
+        return output, lambda g: scale * (g - output * tf.reduce_mean(g * output, -1, keepdims=True))
 
     return normalized(inputs)
 

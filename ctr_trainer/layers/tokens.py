@@ -1,17 +1,16 @@
-"""Blocks that models stack over a matrix of tokens: RankMixer, WuKong and HSTU."""
+"""Blocks that models stack over a matrix of tokens: RankMixer, WuKong and OneTrans."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.layers.masks import Present
+from ctr_trainer.layers.masks import masked_softmax
 from ctr_trainer.layers.mlp import dense, mlp
-from ctr_trainer.layers.normalization import layer_norm
+from ctr_trainer.layers.normalization import layer_norm, rms_norm
 from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
-_FAR_BELOW = -1e4  # SiLU of it is 0.
 
 
 def tokens_of(inputs: tf.Tensor, tokens: int, dim: int, name: str = "tokens") -> tf.Tensor:
@@ -133,95 +132,63 @@ def _combined(inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
     return tf.einsum("bnd,nk->bkd", inputs, kernel)
 
 
-def hstu_block(
+def onetrans_block(
     tokens: tf.Tensor,
-    mask: tf.Tensor,
-    context: int,
+    histories: Sequence[tf.Tensor],
+    masks: Sequence[tf.Tensor],
     heads: int,
     dropout: float = 0.0,
-    target_only: bool = False,
-    name: str = "hstu",
+    name: str = "onetrans",
 ) -> tf.Tensor:
-    """Lets each token add up what it finds at the others, as much of it as is there.
+    """Adds to each token what it finds at all tokens and at the behaviours of all histories.
 
-        [u_i, q_i] = silu(norm(x_i) W_1 + b_1),   [v_j, k_j] = silu(norm(x_j) W_2 + b_2)
-        a_i = 1 / n * sum_j silu(<q_i, k_j> + r_ij) v_j,   y_i = x_i + (norm(a_i) * u_i) W_3 + b_3
+        y_i = x_i + sum_h sum_s (sum_{j in s} w_ihj c_j) V_ihs + b_i
+        w_ihj = softmax_j(<c_i A_ihs + a_ihs, c_j> / sqrt(dim_s) + r_hj),   c = x / sqrt(mean(x^2) + 0.001)
 
-    The products are computed for each head. n is the number of the example's tokens. The first tokens are the context,
-    which all tokens attend to; the others are in order, the newest first, and each attends to itself and to older ones.
-    r_ij is a learned number for each token of the context, and for each distance j - i of the others.
+    s is the source of c_j: the tokens, or one of the histories. The softmax is over all sources together. Each token
+    has matrices of its own, as features differ in kind: a query for each source, and what becomes of what was found
+    there. Tokens and behaviours answer with their own vectors, so there is nothing to compute for each behaviour. r is
+    a learned number for each head and token, and for each head and distance of a behaviour from the newest.
 
     Args:
-      tokens: x, float32[B, N, dim]: the context, the target, the behaviours from the newest on, then padding.
-      mask: float32[B, N], 1 for a token and 0 for padding.
-      context: number of tokens of the context.
-      heads: number of attention heads; divides dim.
-      dropout: fraction of the gated values that are set to zero; 0 unless training.
-      target_only: whether only the target's output is computed, for the last block.
+      tokens: x, float32[B, N, dim].
+      histories: list of float32[B, L_s, dim_s], the behaviours from the newest on, then padding.
+      masks: list of float32[B, L_s], 1 for a behaviour and 0 for padding.
+      heads: number of attention heads, each over the whole vectors.
+      dropout: fraction of the vectors found that is set to zero; 0 unless training.
       name: name of the variable scope.
 
     Returns:
-      y, float32[B, N, dim], zeros for padding; or the target's alone, float32[B, dim].
+      y, float32[B, N, dim].
 
-    Advice: the weights of a history are not normalised, so many similar behaviours count more than one.
+    Advice: its cost grows with N times the length of the histories, not with the square of the length.
 
     Example:
-      >>> hstu_block(tf.ones([2, 7, 4]), tf.ones([2, 7]), context=2, heads=2).shape
-      TensorShape([2, 7, 4])
+      >>> onetrans_block(tf.ones([2, 3, 4]), [tf.ones([2, 5, 8])], [tf.ones([2, 5])], heads=2).shape
+      TensorShape([2, 3, 4])
 
-    Source: Zhai et al., Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative
-    Recommendations, ICML 2024, as in the authors' code. The bias has no part by time; it starts at 0, in their code at
-    normal numbers of deviation 0.02. Their code divides by the longest length; the norm behind it makes both equal.
+    Source: Zhang et al., OneTrans: Unified Feature Interaction and Sequence Modeling with One Transformer in Industrial
+    Recommender, arXiv 2510.26104, 2025: one attention over features and sequences, parameters of each feature's own,
+    and the narrow end of its pyramid, where behaviours do not ask. Unlike there, a token attends to all tokens, A_ihs
+    is a whole matrix in place of the product of a query's and a key's, and no feed-forward network follows.
     """
-    _, length, width = tokens.shape.as_list()
-    present, size = Present.of(mask), width // heads
-    values = present.pack(tokens)
-    count = tf.reduce_sum(mask, 1)
+    _, count, dim = tokens.shape.as_list()
+    sources = [rms_norm(each) for each in (tokens, *histories)]
+    lengths, widths = zip(*(each.shape.as_list()[1:] for each in sources), strict=True)
     with tf1.variable_scope(name):
-        bias = tf1.get_variable("bias", [length], initializer=tf1.zeros_initializer())
-        normed = layer_norm(values, name="input_norm")
-        askers, asking = values, normed
-        if target_only:
-            rows = tf.reshape(present.rows, [-1, length])[:, context] - 1
-            askers, asking = tokens[:, context], tf.gather(normed, rows)
-        gate, queries = tf.split(tf.nn.silu(dense(asking, 2 * width, "gates_and_queries")), 2, 1)
-        contents, keys = tf.split(tf.nn.silu(dense(normed, 2 * width, "values_and_keys")), 2, 1)
-        if target_only:
-            products = tf.reshape(keys * present.repeat(queries), [-1, heads, size])
-            biases = _gathered(bias, present.places % length)
-            weights = tf.nn.silu(tf.reduce_sum(products, 2) + biases[:, None])
-            weighted = tf.reshape(contents, [-1, heads, size]) * weights[..., None]
-            attended = present.sum(tf.reshape(weighted, [-1, width])) / count[:, None]
-        else:
-            scores = tf.matmul(_by_head(queries, present, heads), _by_head(keys, present, heads), transpose_b=True)
-            weights = tf.nn.silu(scores + _biases(bias, context)) / count[:, None, None, None]
-            joined = tf.matmul(weights, _by_head(contents, present, heads))  # Padding has contents of 0.
-            attended = present.pack(tf.reshape(tf.transpose(joined, [0, 2, 1, 3]), [-1, length, width]))
-        gated = layer_norm(attended, name="attention_norm") * gate
-        output = askers + dense(tf.nn.dropout(gated, rate=dropout) if dropout else gated, width, "output")
-        return output if target_only else present.unpack(output)
+        asked = _for_each(tf.transpose(sources[0], [1, 0, 2]), heads * sum(widths), "queries")
+        by_head = tf.transpose(tf.reshape(asked, [count, -1, heads, sum(widths)]), [1, 0, 2, 3])
+        queries = tf.split(tf.reshape(by_head, [-1, count * heads, sum(widths)]), widths, 2)
+        scores = [_scores(of_source, source) for of_source, source in zip(queries, sources, strict=True)]
+        bias = tf1.get_variable("bias", [sum(lengths), heads], initializer=tf1.zeros_initializer())
+        mask = tf.concat([tf.ones_like(tokens[:, :, 0]), *masks], 1)
+        weights = masked_softmax(tf.concat(scores, 2) + tf.tile(tf.transpose(bias), [count, 1]), mask[:, None])
+        parts = zip(tf.split(weights, lengths, 2), sources, strict=True)
+        found = tf.concat([tf.matmul(of_source, source) for of_source, source in parts], 2)
+        joined = tf.transpose(tf.reshape(found, [-1, count, heads * sum(widths)]), [1, 0, 2])
+        joined = tf.nn.dropout(joined, rate=dropout) if dropout else joined
+        return tokens + tf.transpose(_for_each(joined, dim, "output"), [1, 0, 2])
 
 
-def _by_head(packed: tf.Tensor, present: Present, heads: int) -> tf.Tensor:
-    """Returns float32[B, heads, N, size] of float32[M, heads * size]."""
-    size = packed.shape.as_list()[1] // heads
-    return tf.transpose(tf.reshape(present.unpack(packed), [-1, present.length, heads, size]), [0, 2, 1, 3])
-
-
-def _biases(bias: tf.Tensor, context: int) -> tf.Tensor:
-    """Returns float32[N, N]: r_ij for the tokens j that token i attends to, and far below 0 for the others."""
-    i, j = np.indices(2 * bias.shape.as_list())
-    of_context = j < context
-    allowed = of_context | ((i >= context) & (j >= i))
-    places = np.where(of_context, j, np.clip(j - i + context, 0, len(i) - 1))
-    return _gathered(bias, places) + np.where(allowed, 0, _FAR_BELOW).astype(np.float32)
-
-
-def _gathered(bias: tf.Variable, places: tf.Tensor | np.ndarray) -> tf.Tensor:
-    @tf.custom_gradient
-    def gathered(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        # A dense gradient, which workers exchange as it is.
-        count = bias.shape.as_list()[0]
-        return tf.gather(given, places), lambda g: tf.math.unsorted_segment_sum(g, places, count)
-
-    return gathered(tf.convert_to_tensor(bias))
+def _scores(queries: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(queries, source, transpose_b=True) * (1.0 / math.sqrt(source.shape.as_list()[2]))

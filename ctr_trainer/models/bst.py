@@ -12,7 +12,8 @@ from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.masks import masked_mean
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.shared import History, HistoryParams, histories, require_divisor, tower
+from ctr_trainer.models.shared import History, HistoryParams, histories, tower
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 
@@ -68,7 +69,10 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 def _transformed(history: History, mode: str, params: Params) -> tf.Tensor:
     """Returns float32[B, n] of one history."""
     _, length, dim = history.values.shape.as_list()
-    require_divisor(params.heads, history)
+    if dim % params.heads:
+        raise UserError(
+            f"heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a divisor of it"
+        )
     target = history.target[:, None]
     x = tf.concat([target, history.newest_first()], 1)
     mask = tf.concat([tf.ones_like(target[:, :, 0]), history.mask], 1)

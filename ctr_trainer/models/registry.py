@@ -39,7 +39,7 @@ MODELS = (
     "din",
     "dien",
     "bst",
-    "hstu",
+    "onetrans",
     "sdim",
     "shared_bottom",
     "mmoe",

@@ -177,30 +177,37 @@ def task_logits(
 
 
 @dataclasses.dataclass(frozen=True)
-class HistoryParams(ModelParams):
-    """The params that all models of histories have.
+class SequenceParams(ModelParams):
+    """The params that all models of sequences have.
 
     Attributes:
-      target: single-valued feature that histories are compared with; by default the one that shares a history's slot.
       sequences: sequence features to read; by default all.
     """
 
-    target: str = ""
     sequences: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class History:
+class HistoryParams(SequenceParams):
+    """The params that all models have which compare histories with a target.
+
+    Attributes:
+      target: single-valued feature that histories are compared with; by default the one that shares a history's slot.
+    """
+
+    target: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadSequence:
     """One sequence feature as tensors, each of which is created when a model first reads it.
 
     Attributes:
       name: name of the feature.
-      target: float32[B, dim], the vector of the target.
       features: the features of the `model_fn`.
     """
 
     name: str
-    target: tf.Tensor
     features: Features
 
     @property
@@ -223,49 +230,58 @@ class History:
         return tf.reverse_sequence(self.values, tf.cast(tf.reduce_sum(self.mask, 1), tf.int32), 1)
 
 
-def histories(features: Features, params: HistoryParams, model: str) -> list[History]:
-    """Reads the histories that a model's params choose.
+@dataclasses.dataclass(frozen=True)
+class History(ReadSequence):
+    """A sequence with the target that it is compared with.
+
+    Attributes:
+      target: float32[B, dim], the vector of the target.
+    """
+
+    target: tf.Tensor
+
+
+def read_sequences(features: Features, params: SequenceParams, model: str) -> list[ReadSequence]:
+    """Reads the sequences that a model's params choose.
 
     Args:
       features: `features.tensors.Features`.
-      params: `HistoryParams`.
+      params: `SequenceParams`.
       model: the model's name, for the errors.
 
     Returns:
-      list of `History`.
+      list of `ReadSequence`.
+
+    Raises:
+      UserError: there is no such sequence; the message names the feature.
+    """
+    all_sequences = [feature.name for feature in features.spec.sequences]
+    if not all_sequences:
+        raise UserError(
+            f"model {model} reads histories, and feature spec {features.spec.name!r} has none: give a [[sparse]] "
+            'feature combiner = "none" and a max_length'
+        )
+    for name in params.sequences:
+        if name not in all_sequences:
+            raise UserError(
+                f"sequences={name}: feature spec {features.spec.name!r} has no such sequence; "
+                f"it has {', '.join(all_sequences)}"
+            )
+    return [ReadSequence(name, features) for name in params.sequences or all_sequences]
+
+
+def histories(features: Features, params: HistoryParams, model: str) -> list[History]:
+    """Reads `read_sequences`, each with its target.
 
     Raises:
       UserError: there is no such sequence, or no target, or the target has another dim; the message names the feature.
     """
     found = []
-    for sequence in _sequences(features.spec, params, model):
+    for read in read_sequences(features, params, model):
+        (sequence,) = (feature for feature in features.spec.sequences if feature.name == read.name)
         target = _target(features.spec, params, model, sequence)
-        found.append(History(sequence.name, features[f"feature/{target.name}"], features))
+        found.append(History(read.name, features, features[f"feature/{target.name}"]))
     return found
-
-
-def require_divisor(heads: int, history: History) -> None:
-    """Raises UserError if the number of attention heads does not divide the dim of a history."""
-    dim = history.values.shape.as_list()[2]
-    if dim % heads:
-        raise UserError(
-            f"heads={heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a divisor of it"
-        )
-
-
-def _sequences(spec: FeatureSpec, params: HistoryParams, model: str) -> list[SparseFeature]:
-    all_sequences = {f.name: f for f in spec.sequences}
-    if not all_sequences:
-        raise UserError(
-            f"model {model} reads histories, and feature spec {spec.name!r} has none: give a [[sparse]] feature "
-            'combiner = "none" and a max_length'
-        )
-    for name in params.sequences:
-        if name not in all_sequences:
-            raise UserError(
-                f"sequences={name}: feature spec {spec.name!r} has no such sequence; it has {', '.join(all_sequences)}"
-            )
-    return [all_sequences[name] for name in params.sequences or all_sequences]
 
 
 def _target(spec: FeatureSpec, params: HistoryParams, model: str, sequence: SparseFeature) -> SparseFeature:

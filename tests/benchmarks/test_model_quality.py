@@ -143,7 +143,7 @@ def test_the_zoo_has_every_model_of_one_label_with_flags_that_exist(quality_zoo)
     for model in quality_zoo.models():
         found, _ = experiment(*quality_zoo.chosen(model))
         params = param_texts.parse(model, find_model(model).params_class, found.model.model_params, {})
-        assert quality_zoo.reads_histories(model) == hasattr(params, "target")
+        assert quality_zoo.reads_histories(model) == hasattr(params, "sequences")
 
 
 def test_the_models_of_several_sizes_have_about_equal_operations_at_each(quality_zoo):

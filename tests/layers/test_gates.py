@@ -6,7 +6,7 @@ import tensorflow as tf
 from scipy.special import expit
 
 from ctr_trainer.layers.gates import fusion, gated, mask_block, senet
-from ctr_trainer.layers.normalization import layer_norm
+from ctr_trainer.layers.normalization import layer_norm, rms_norm
 from tests.layers.run import assert_equal, run, vectors
 
 
@@ -25,6 +25,13 @@ def test_senet_weighs_each_field_by_all_fields_means():
     weights = np.maximum(np.maximum(e.mean(2) @ variables["senet/w1"], 0) @ variables["senet/w2"], 0)
     assert (weights > 0).any()
     np.testing.assert_allclose(output, e * weights[:, :, None], rtol=1e-4, atol=1e-5)
+
+
+def test_rms_norm_by_hand():
+    """The mean square of [1, 7] is 25, and of [0, 0] it is 0."""
+    output, variables, _ = run(lambda x: rms_norm(x, epsilon=11.0), [[1, 7], [0, 0]])
+    np.testing.assert_allclose(output, [[1 / 6, 7 / 6], [0, 0]], rtol=1e-6)
+    assert not variables
 
 
 def test_layer_norm_by_hand():

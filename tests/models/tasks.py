@@ -5,7 +5,7 @@ CASES = {
     "din": (1, "din", {"attention_units": (6, 4), "wide": "linear"}),
     "dien": (1, "dien", {}),
     "bst": (1, "bst", {"blocks": 2}),
-    "hstu": (1, "hstu", {}),
+    "onetrans": (1, "onetrans", {"blocks": 2}),
     "sdim": (1, "sdim", {"signatures": 4, "bits": 2}),
     "din-of-two-labels": (2, "din", {"label": "bought"}),
     "shared_bottom": (2, "shared_bottom", {"tower_units": (4,)}),

@@ -9,13 +9,13 @@ import tensorflow as tf
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.attention import attention_pooling
-from ctr_trainer.models import bst, dien, din, hstu, sdim
+from ctr_trainer.models import bst, dien, din, onetrans, sdim
 from ctr_trainer.models.shared import HistoryParams, histories
 from ctr_trainer.system.messages.errors import UserError
 from tests.layers.graph import run
 
 tf1 = tf.compat.v1
-MODELS = {"din": din, "dien": dien, "bst": bst, "hstu": hstu, "sdim": sdim}
+MODELS = {"din": din, "dien": dien, "bst": bst, "onetrans": onetrans, "sdim": sdim}
 RNG = np.random.default_rng(0)
 EMBEDDING, HISTORY = (RNG.normal(size=shape).astype(np.float32) for shape in ((3, 2, 4), (3, 5, 4)))
 MASK = np.float32([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
@@ -68,8 +68,8 @@ VARIANTS = [
     ("din", {"wide": "fm"}),
     ("dien", {}),
     *(("bst", {"pooling": pooling, "blocks": 2}) for pooling in ("concat", "mean", "target")),
-    ("hstu", {"blocks": 1}),
-    ("hstu", {"blocks": 2}),
+    ("onetrans", {"heads": 3}),
+    ("onetrans", {"blocks": 2}),
     ("sdim", {"bits": 1}),
     ("sdim", {"bits": 1, "normalize": True}),
 ]
@@ -148,10 +148,9 @@ class TestTarget:
             _of(spec, **params)
 
 
-@pytest.mark.parametrize("name", ["bst", "hstu"])
-def test_heads_that_do_not_divide_the_dim_are_refused(name):
+def test_heads_that_do_not_divide_the_dim_are_refused():
     with tf.Graph().as_default(), pytest.raises(UserError, match="heads=3: does not divide 4"):
-        _logits(name, heads=3)(tf.zeros([1, 2, 4]), tf.zeros([1, 5, 4]), tf.zeros([1, 5]))
+        _logits("bst", heads=3)(tf.zeros([1, 2, 4]), tf.zeros([1, 5, 4]), tf.zeros([1, 5]))
 
 
 def test_diens_auxiliary_loss_is_trained_by_its_weight_and_not_reported():
