@@ -29,8 +29,8 @@ from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.experiment import build
 from ctr_trainer.experiment import flags as experiment_flags
 from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.models.params import HistoryParams, SequenceParams
 from ctr_trainer.models.registry import MODELS, find_model
-from ctr_trainer.models.shared import HistoryParams, SequenceParams
 
 PAGE, ROWS = sides.ROOT / "docs" / "models.md", sides.ROOT / "docs" / "models.json"
 BEGIN, END = "<!-- benchmarks/quality_zoo.py writes the next table from models.json. -->\n", "<!-- Its end. -->\n"

@@ -14,9 +14,9 @@ from typing import BinaryIO, TextIO
 
 import psutil
 
-from ctr_trainer.launch.gate import GATE, StartingGate
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
 from ctr_trainer.launch.output import Ending, Outlet, Output
+from ctr_trainer.launch.worker import GATE, StartingGate
 from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
 from ctr_trainer.launch.attempt import Attempt, Standby
-from ctr_trainer.launch.gate import StartingGate
 from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
+from ctr_trainer.launch.worker import StartingGate
 from ctr_trainer.ranks import stop_signals
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError

@@ -12,7 +12,8 @@ from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.masks import masked_mean
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.shared import History, HistoryParams, histories, tower
+from ctr_trainer.models.params import HistoryParams
+from ctr_trainer.models.shared import History, histories, tower
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1

@@ -10,7 +10,8 @@ from ctr_trainer.layers.gru import Packed, gru_of_packed, next_behaviour_loss
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.shared import HistoryParams, histories, tower
+from ctr_trainer.models.params import HistoryParams
+from ctr_trainer.models.shared import histories, tower
 
 tf1 = tf.compat.v1
 

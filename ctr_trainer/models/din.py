@@ -13,7 +13,8 @@ from ctr_trainer.layers.interactions import fm
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.shared import HistoryParams, histories, tower
+from ctr_trainer.models.params import HistoryParams
+from ctr_trainer.models.shared import histories, tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,8 @@ from ctr_trainer.layers.inputs import all_field_embeddings, flat
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.tokens import onetrans_block
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.shared import SequenceParams, read_sequences, tower
+from ctr_trainer.models.params import SequenceParams
+from ctr_trainer.models.shared import read_sequences, tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -172,3 +172,25 @@ class ModelParams(Settings, title="Network and loss"):
 
 # The params that all models have; each is a flag of its own, but for `train_op_fn`.
 SHARED = frozenset(field.name for field in dataclasses.fields(ModelParams))
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceParams(ModelParams):
+    """The params that all models of sequences have.
+
+    Attributes:
+      sequences: sequence features to read; by default all.
+    """
+
+    sequences: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class HistoryParams(SequenceParams):
+    """The params that all models have which compare histories with a target.
+
+    Attributes:
+      target: single-valued feature that histories are compared with; by default the one that shares a history's slot.
+    """
+
+    target: str = ""

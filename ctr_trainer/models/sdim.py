@@ -12,7 +12,8 @@ from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.signatures import MOST_BITS
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.shared import History, HistoryParams, histories, tower
+from ctr_trainer.models.params import HistoryParams
+from ctr_trainer.models.shared import History, histories, tower
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.experts import towers
 from ctr_trainer.layers.mlp import mlp
 from ctr_trainer.models.head import Labels, LossOf, cross_entropy, label_names
-from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.params import HistoryParams, ModelParams, SequenceParams
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -174,28 +174,6 @@ def task_logits(
         return towers(inputs, biases=biases)
     network = functools.partial(tower, mode=mode, params=params, hidden_units=params.tower_units)
     return towers(inputs, network, biases)
-
-
-@dataclasses.dataclass(frozen=True)
-class SequenceParams(ModelParams):
-    """The params that all models of sequences have.
-
-    Attributes:
-      sequences: sequence features to read; by default all.
-    """
-
-    sequences: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class HistoryParams(SequenceParams):
-    """The params that all models have which compare histories with a target.
-
-    Attributes:
-      target: single-valued feature that histories are compared with; by default the one that shares a history's slot.
-    """
-
-    target: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,10 @@
 import subprocess
 import sys
 
-from ctr_trainer.launch.gate import StartingGate
+from ctr_trainer.launch.worker import StartingGate
 from tests.parallel import launch
 
-_WAITING = "import sys; from ctr_trainer.launch.gate import wait_at; wait_at(sys.argv[1]); print('begins')"
+_WAITING = "import sys; from ctr_trainer.launch.worker import wait_at; wait_at(sys.argv[1]); print('begins')"
 
 
 def _waiting(gate):

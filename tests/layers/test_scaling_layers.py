@@ -15,17 +15,19 @@ def _norm(x, variables, name):
     return centered * variables[f"{name}/gamma"] + variables[f"{name}/beta"]
 
 
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("combinations", [2, 3])
-def test_a_wukong_layer_joins_products_of_pairs_and_combinations(combinations):
-    output, v, _ = run(lambda x: wukong_layer(x, 3, combinations, rank=2, hidden_units=(6,)), X)
+def test_a_wukong_layer_joins_products_of_pairs_and_combinations(combinations, normalize):
+    output, v, _ = run(lambda x: wukong_layer(x, 3, combinations, rank=2, hidden_units=(6,), normalize=normalize), X)
     assert ("wukong/residual" in v) == (combinations == 3)
+    norm = _norm if normalize else lambda x, *_: x
     for x, found in zip(X, output, strict=True):
-        pairs = _norm((x @ x.T @ v["wukong/projection"]).ravel(), v, "wukong/pairs_norm")
+        pairs = norm((x @ x.T @ v["wukong/projection"]).ravel(), v, "wukong/pairs_norm")
         hidden = np.maximum(pairs @ v["wukong/mlp/layer_0/kernel"] + v["wukong/mlp/layer_0/bias"], 0)
         products = (hidden @ v["wukong/products/kernel"] + v["wukong/products/bias"]).reshape(3, 4)
         both = np.concatenate([products, v["wukong/combinations"].T @ x])
         residual = v["wukong/residual"].T @ x if combinations == 3 else x
-        np.testing.assert_allclose(found, _norm(both + residual, v, "wukong/layer_norm"), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(found, norm(both + residual, v, "wukong/layer_norm"), rtol=1e-3, atol=1e-3)
 
 
 def test_tokens_are_projections_of_equal_parts():

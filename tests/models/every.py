@@ -38,7 +38,10 @@ _OWN = {
     "final_net": {"final_net": {}, "final_net-sum": dict(blocks=1, residual="sum")},
     "qnn": {"qnn": dict(cross_layers=2)},
     "fcn": {"fcn": dict(exponential_layers=2, linear_layers=3)},
-    "wukong": {"wukong": dict(products=4, combinations=3, rank=2, product_units=(6,))},
+    "wukong": {
+        "wukong": dict(products=4, combinations=3, rank=2, product_units=(6,)),
+        "wukong-norm": dict(products=4, combinations=3, rank=2, product_units=(6,), layer_norm=True),
+    },
     "rank_mixer": {"rank_mixer": dict(tokens=4, token_dim=8)},
     "tabm": {"tabm": dict(members=3)},
     "pepnet": {"pepnet": dict(gate_units=6, domain=("user",), personal=("user", "item"))},

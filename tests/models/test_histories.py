@@ -10,7 +10,8 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.attention import attention_pooling
 from ctr_trainer.models import bst, dien, din, onetrans, sdim
-from ctr_trainer.models.shared import HistoryParams, histories
+from ctr_trainer.models.params import HistoryParams
+from ctr_trainer.models.shared import histories
 from ctr_trainer.system.messages.errors import UserError
 from tests.layers.graph import run
 

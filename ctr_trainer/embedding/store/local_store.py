@@ -18,7 +18,7 @@ from ctr_trainer.embedding.store.store_snapshots import StoreSnapshots
 from ctr_trainer.embedding.store.versions import ChangedRows, merge_changes, newer
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.step_history import StepHistory, blocks_of_rows
+from ctr_trainer.embedding.table.sparse_optimizers import StepHistory, blocks_of_rows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.path import Path

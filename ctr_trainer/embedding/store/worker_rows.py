@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
-from ctr_trainer.embedding.table.step_history import StepHistory
+from ctr_trainer.embedding.table.sparse_optimizers import StepHistory
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 # A factor nearer to 1 than float32 can tell is not worth a pass over the gradients.

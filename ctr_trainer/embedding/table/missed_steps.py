@@ -3,7 +3,7 @@
 A lazy optimizer steps the rows of a batch only. The dense optimizers (`dense_sgd`, `dense_adagrad`, `dense_adam`) train
 a table as an optimizer of dense variables does: at each step each row moves by the gradient of L2 over the whole table,
 l2 * w, plus the gradient of the loss if the batch has the row. Each segment of a row keeps the number of the steps that
-it took as the last float of its state. `step_history` says when rows are caught up.
+it took as the last float of its state. `StepHistory` says when rows are caught up.
 
 Each kernel takes (rows float32[n, width], slots int64[U], dims int64[S], first, rates float32[n], steps, taken, l2) and
 then the settings of its optimizer; `dims` are the widths of the segments, and the slot -1 is skipped. The kernel makes

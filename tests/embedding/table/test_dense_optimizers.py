@@ -6,7 +6,7 @@ import pytest
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import StoreReader
 from ctr_trainer.embedding.table import missed_steps
-from ctr_trainer.embedding.table.step_history import StepHistory
+from ctr_trainer.embedding.table.sparse_optimizers import StepHistory
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.row_optimizers import row_optimizer
 
