@@ -9,8 +9,7 @@ import numpy as np
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.store.store import MakeCopies, Store, StoreReader
-from ctr_trainer.embedding.store.worker_rows import WorkerRows
-from ctr_trainer.embedding.table.sparse_optimizers import StepHistory
+from ctr_trainer.embedding.store.worker_rows import StepHistory, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows

@@ -135,7 +135,7 @@ class TrialPlans:
         """Returns the plan of the first trial: the user's settings, with evaluations if they have none."""
         own = self.own
         if own.experiment.model.recipe == _BY_THE_DATA:
-            chosen = choices(Facts(rows=self.epoch_rows, has_validation=True, model=own.experiment.model.model))
+            chosen = choices(Facts(rows=self.epoch_rows, has_validation=True))
             if any("best_metric" in each.values and not each.is_replaced(own.given) for each in chosen):
                 return own
         evaluation = dataclasses.replace(own.evaluation, best_metric=own.metric)

@@ -16,9 +16,8 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import MakeCopies, Store
 from ctr_trainer.embedding.store.store_snapshots import StoreSnapshots
 from ctr_trainer.embedding.store.versions import ChangedRows, merge_changes, newer
-from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.store.worker_rows import StepHistory, WorkerRows
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.sparse_optimizers import StepHistory, blocks_of_rows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.path import Path
@@ -27,6 +26,7 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
 _BETWEEN_SECONDS = 1e-4
 _NOTHING = contextlib.nullcontext()
+_CATCH_UP_BLOCK = 8192  # Rows that are caught up under one hold of their lock.
 
 
 def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
@@ -97,8 +97,9 @@ class TableRows(WorkerRows):
 
     def flush(self) -> None:
         if self._history:
-            for slots in blocks_of_rows(self._table.keys):
-                self._catch_up(slots, self._history.steps)
+            slots = np.flatnonzero(self._table.keys)
+            for first in range(0, len(slots), _CATCH_UP_BLOCK):
+                self._catch_up(slots[first : first + _CATCH_UP_BLOCK], self._history.steps)
 
     def _catch_up(self, slots: np.ndarray, taken: int) -> None:
         """Makes the steps that the rows at `slots` missed; `taken` is how many they count as having taken then."""

@@ -5,8 +5,8 @@ import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import StoreReader
+from ctr_trainer.embedding.store.worker_rows import StepHistory
 from ctr_trainer.embedding.table import missed_steps
-from ctr_trainer.embedding.table.sparse_optimizers import StepHistory
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.row_optimizers import row_optimizer
 
