@@ -23,7 +23,7 @@ from ctr_trainer.ranks import distributed, last_words
 from tests.constant import CONSTANT
 
 data, out, slow_rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-STEPS, LONGEST_SECONDS = 60, 0.03
+STEPS, LONGEST_SECONDS = 30, 0.03
 
 
 class Delays(tf.compat.v1.train.SessionRunHook):
@@ -54,7 +54,7 @@ def train(name, deterministic=True, settings=None, **rows):
     train_op = TrainOp("adam", 0.02, 0.5, **CONSTANT, **(settings or {}))
     embedding = EmbeddingConfig(**{"optimizer": "adagrad", "learning_rate": 0.5, "sync_steps": 7, **rows})
     config = RunConfig(
-        deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=25, log_steps=10, embedding=embedding
+        deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=12, log_steps=10, embedding=embedding
     )
     params = ModelParams(train_op, hidden_units=(16, 8), dropout=0.1)
     estimator, witness = Estimator(deepfm.model_fn, f"{out}/{name}", params, config), Witness()
