@@ -44,11 +44,11 @@ def command(workers, directory, model, address, *more):
     data = [f"--train_data=kafka://{address}/clicks", f"--feature_spec={directory / 'spec.toml'}"]
     steps = [f"--batch_size={64 // max(workers, 1)}", "--stream_wait_secs=20", "--save_checkpoints_steps=7"]
     model = f"--model_dir={directory / model}"
-    return launch.command(workers, "-m", "ctr_trainer", "train", *STILL, model, *data, *steps, *more)
+    line = launch.command(workers, "-m", "ctr_trainer", "train", *STILL, model, *data, *steps, *more)
+    return launch.warmed(line)
 
 
-def run(*arguments):
-    line = launch.warmed(command(*arguments))
+def run(line):
     done = subprocess.run(
         line, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
     )
@@ -70,10 +70,10 @@ def rows(directory, model):
     return keys[np.argsort(keys)], values[np.argsort(keys)]
 
 
-def kill_after(directory, model, count, *arguments):
+def kill_after(directory, model, count, line):
     """Runs a job until a checkpoint has `count` records or more, then kills all of its processes."""
     with open(directory / "log", "w", encoding="utf-8") as log:
-        job = subprocess.Popen(arguments[0], env=launch.environment(), stdout=log, stderr=log)
+        job = subprocess.Popen(line, env=launch.environment(), stdout=log, stderr=log)
         try:
             launch.wait_until(
                 lambda: trained(directory, model) >= count or job.poll() is not None, f"a checkpoint of {count} records"
@@ -123,14 +123,10 @@ def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path, workers):
         noon = 1_767_268_800.0
         brokers.produce(broker.address, "clicks", records(0, 3200), 2, lambda number: noon + number)
         line = command(workers, tmp_path, "model", broker.address, "--stream_until=latest", "--log_steps=2")
-        line = launch.warmed(line)
         line = [each for each in line if not each.startswith(("--save_checkpoints", "--stream_wait_secs"))]
         line += [f"--batch_size={16 // max(workers, 1)}", "--save_checkpoints_event_secs=600"]
         line += ["--validation_window_secs=900", "--keep_checkpoint_max=0", f"--publish={tmp_path / 'published'}"]
-        done = subprocess.run(
-            line, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
-        )
-    assert done.returncode == 0, done.stderr
+        done = run(line)
     found = [each.position["records"] for each in list_checkpoints(tmp_path / "model")]
     assert found[-1] == 3200 and 3 <= len(found) <= 9, found
     lines = [json.loads(each) for each in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
@@ -148,11 +144,11 @@ def test_a_replay_of_one_worker_from_the_same_checkpoint_gives_the_same_model_to
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, "clicks", 3)
         brokers.produce(broker.address, "clicks", records(0, 640), partitions=3)
-        run(0, tmp_path, "first", broker.address, *moving)
+        run(command(0, tmp_path, "first", broker.address, *moving))
         brokers.produce(broker.address, "clicks", records(640, 3000), partitions=3)
         for name in ("once", "again"):
             shutil.copytree(tmp_path / "first", tmp_path / name)
-            run(0, tmp_path, name, broker.address, *moving)
+            run(command(0, tmp_path, name, broker.address, *moving))
     (keys, once), (keys_again, again) = rows(tmp_path, "once"), rows(tmp_path, "again")
     np.testing.assert_array_equal(keys, keys_again)
     assert len(keys) > 3000 and once.tobytes() == again.tobytes()
@@ -175,8 +171,8 @@ def test_killed_jobs_of_one_and_two_workers_train_each_record_once(tmp_path):
         kill_after(tmp_path, "model", first + 448, command(0, tmp_path, "model", broker.address))
         brokers.produce(broker.address, "clicks", records(3200, 3840), partitions=2)
         until = "--stream_until=latest"
-        run(2, tmp_path, "model", broker.address, until)
-        run(0, tmp_path, "undisturbed", broker.address, until)
+        run(command(2, tmp_path, "model", broker.address, until))
+        run(command(0, tmp_path, "undisturbed", broker.address, until))
     assert trained(tmp_path, "model") == trained(tmp_path, "undisturbed") == 3840
     keys, values = rows(tmp_path, "model")
     wanted_keys, wanted = rows(tmp_path, "undisturbed")
