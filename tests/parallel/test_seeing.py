@@ -92,7 +92,7 @@ def test_the_samples_of_the_log_in_the_docs_are_lines_of_a_real_log(data, tmp_pa
         "--eval_steps=16",
         "--sync_steps=5",
     ]
-    logged = [_without_numbers(line) for line in launch.run(2, *command, is_warm=False).stderr.splitlines()]
+    logged = [_without_numbers(line) for line in launch.run(2, *command).stderr.splitlines()]
     for sample in samples:
         shape = _without_numbers(sample.removesuffix(", ..."))
         assert any(
