@@ -137,32 +137,15 @@ class Server:
 def _import() -> None:
     """Imports `IMPORTED`, as `train` imports TensorFlow."""
     from ctr_trainer.system.processes import tensorflow_import
+    from tests import graphs
 
     tensorflow_import.install()
     for name in IMPORTED:
         with contextlib.suppress(ModuleNotFoundError):  # Horovod may be missing.
             importlib.import_module(name)
-    _switch_off_graph_optimizer()
+    graphs.run_as_built()
     gc.collect()
     gc.freeze()
-
-
-def _switch_off_graph_optimizer() -> None:
-    """Has TensorFlow run the graphs of sessions as they are built: a third of the CPU of a short training.
-
-    The graphs of all models are optimized in tests/models and tests/golden, in the process of the test, and the graphs
-    of workers in the jobs that start as users start them.
-    """
-    session = sys.modules["tensorflow.python.client.session"]
-    inner = session.BaseSession.__init__
-
-    def initialize(self: object, target: str = "", graph: object = None, config: object = None) -> None:
-        own = session.config_pb2.ConfigProto()
-        own.CopyFrom(config or session.context.context().config)
-        own.graph_options.rewrite_options.disable_meta_optimizer = True
-        inner(self, target, graph, own)
-
-    session.BaseSession.__init__ = initialize
 
 
 def main() -> None:
