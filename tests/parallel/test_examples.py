@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
-from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.checkpoint import newest_whole
+from tests import checkpoints
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -125,15 +125,9 @@ def _is_worker(process):
 
 def _model(directory):
     """Returns the dense variables and the rows of the newest checkpoint, by name."""
-    checkpoint = checkpoints.newest_whole(str(directory))
+    checkpoint = newest_whole(str(directory))
     assert checkpoint.step == LOOP_STEPS
-    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    dense = tf.train.load_checkpoint(checkpoint.dense_prefix)
-    order = np.argsort(keys)
-    return {"keys": keys[order], "rows": rows[order]} | {
-        name: dense.get_tensor(name) for name in dense.get_variable_to_shape_map()
-    }
+    return checkpoints.values(checkpoint)
 
 
 def test_a_loop_of_ones_own_that_was_killed_ends_as_one_that_was_not(loops):
