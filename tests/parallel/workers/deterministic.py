@@ -53,9 +53,9 @@ def train(name, deterministic=True, settings=None, **rows):
         return BatchReader(data, 16, distributed.rank(), distributed.size(), num_readers=2)
 
     estimator.train(input_fn, hooks=[Delays(), witness], max_steps=STEPS)
-    found = dict(witness.dense)
+    checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)  # All ranks ask for the checkpoint.
     if distributed.is_chief():
-        found |= checkpoints.rows(estimator.latest_checkpoint())
+        found |= checkpoints.rows(checkpoint)
     np.savez(f"{out}/{name}-{distributed.rank()}.npz", **checkpoints.by_file_name(found))
 
 

@@ -132,8 +132,9 @@ def run(flags):
     (out / f"result-{rank}.json").write_text(json.dumps(result and result.to_json()))
     if flags.evaluate:
         evaluate(estimator, flags.data, out)
+    checkpoint = estimator.latest_checkpoint()  # All ranks ask for it.
     if rank == 0:
-        np.savez(out / "rows.npz", **checkpoints.rows(estimator.latest_checkpoint()))
+        np.savez(out / "rows.npz", **checkpoints.rows(checkpoint))
 
 
 def evaluate(estimator, data, out):

@@ -37,9 +37,9 @@ def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, model=d
     witness = checkpoints.Witness()
     reader = BatchReader(data, batch_size, distributed.rank(), distributed.size(), shuffle=False)
     estimator.train(lambda: reader, hooks=[witness], max_steps=steps)
-    found = dict(witness.dense)
+    checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)  # All ranks ask for the checkpoint.
     if distributed.is_chief():
-        saved = checkpoints.values(estimator.latest_checkpoint())
+        saved = checkpoints.values(checkpoint)
         assert all((saved[each] == value).all() for each, value in witness.dense.items())
         found.update(keys=saved["keys"], rows=saved["rows"])
     np.savez(f"{out}/{name}-{distributed.rank()}.npz", **checkpoints.by_file_name(found))
