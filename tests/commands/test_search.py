@@ -38,13 +38,8 @@ def _arguments(tmp_path, data, *others, start="0.04"):
     """Returns the arguments of a search whose first trial has 5 steps, each of them evaluated."""
     (tmp_path / "space.toml").write_text(SPACE.format(start=start))
     flagfile = tmp_path / "own.flags"
-    lines = [
-        f"--train_data={data}",
-        f"--eval_data={data}",
-        f"--model_dir={tmp_path / 'never'}",
-        "--threads=1",
-        "--eval_steps=1",
-    ]
+    lines = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'never'}"]
+    lines += ["--threads=1", "--eval_steps=1"]
     lines += ["--batch_size=64", "--hidden_units=8", "--learning_rate=0.02", "--embedding_initial_accumulator=1e-3"]
     flagfile.write_text("\n".join(lines))
     places = [f"--space={tmp_path / 'space.toml'}", f"--output={tmp_path / 'out'}"]
