@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ctr_trainer.system.processes import tensorflow_import
-from tests import object_store
+from tests import graphs, object_store
 
 # An import of TensorFlow takes half the time then.
 tensorflow_import.install()
@@ -22,6 +22,14 @@ def pytest_collection_finish():
     """Has the garbage collector leave alone what the imports made: a fifth of the time of tests that make graphs."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Has sessions run graphs as they are built, but in the tests of models, which train, resume and export each."""
+    graphs.is_optimized = item.path.parent.name in ("golden", "models")
+    if "tensorflow.python.client.session" in sys.modules:
+        graphs.run_as_built()
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ def directory(tmp_path_factory):
     lines = [f"--{name}_data={data}" for name in ("train", "eval")]
     lines += [f"--model_dir={directory / 'model'}", "--model=shared_bottom"]
     (directory / "flags").write_text("\n".join([*lines, "--hidden_units=4", "--batch_size=32", "--threads=1"]))
-    assert cli.main(["train", f"--flagfile={directory / 'flags'}"]) == 0
+    assert cli.main(["train", f"--flagfile={directory / 'flags'}", "--recipe=none"]) == 0
     return directory
 
 

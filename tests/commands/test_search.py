@@ -38,13 +38,8 @@ def _arguments(tmp_path, data, *others, start="0.04"):
     """Returns the arguments of a search whose first trial has 5 steps, each of them evaluated."""
     (tmp_path / "space.toml").write_text(SPACE.format(start=start))
     flagfile = tmp_path / "own.flags"
-    lines = [
-        f"--train_data={data}",
-        f"--eval_data={data}",
-        f"--model_dir={tmp_path / 'never'}",
-        "--threads=1",
-        "--eval_steps=1",
-    ]
+    lines = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'never'}"]
+    lines += ["--threads=1", "--eval_steps=1"]
     lines += ["--batch_size=64", "--hidden_units=8", "--learning_rate=0.02", "--embedding_initial_accumulator=1e-3"]
     flagfile.write_text("\n".join(lines))
     places = [f"--space={tmp_path / 'space.toml'}", f"--output={tmp_path / 'out'}"]
@@ -114,7 +109,7 @@ def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, ca
     assert "the model has no such metric" in error
 
 
-def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupted(tmp_path, data, capsys):
+def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupted(tmp_path, data, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=10")
     command = [sys.executable, "-m", "ctr_trainer", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))

@@ -13,6 +13,7 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
+from tests.checkpoints import Witness
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
 from tests.row_optimizers import row_optimizer
@@ -26,16 +27,6 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("steps"), rows=ROWS)
 
 
-class _Witness(tf1.train.SessionRunHook):
-    """Keeps the dense variables that training ends with."""
-
-    def begin(self):
-        self._variables = {v.op.name: v for v in tf1.global_variables()}
-
-    def end(self, session):
-        self.dense = session.run(self._variables)
-
-
 def _train(
     data, model_dir, batch_size, micro_batches, max_steps=None, optimizer="adagrad", rates=(0.05, 0.1), **settings
 ):
@@ -44,7 +35,7 @@ def _train(
     embedding = EmbeddingConfig(optimizer=row_optimizer(optimizer, initial_accumulator=0.01), learning_rate=rates[1])
     config = dict(prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
     estimator = deepfm.estimator(model_dir, train_op, (8, 4), **config)
-    input_fn, witness = deepfm.batches(data, batch_size, shuffle=False, epochs=None if max_steps else 1), _Witness()
+    input_fn, witness = deepfm.batches(data, batch_size, shuffle=False, epochs=None if max_steps else 1), Witness()
     result = estimator.train(input_fn, hooks=[witness], max_steps=max_steps)
     checkpoint = estimator.latest_checkpoint()
     rows = {}

@@ -25,10 +25,10 @@ import ctr_trainer
 from ctr_trainer import cli
 assert pathlib.Path(ctr_trainer.__file__).is_relative_to(sys.prefix), ctr_trainer.__file__
 assert importlib.util.find_spec("horovod") is None
-model = ["--model_dir=model"]
+model, how = ["--model_dir=model"], ["--batch_size=200", "--hidden_units=8", "--recipe=none", "--threads=1"]
 for command in (
     ["convert", "--format=synthetic", "--rows=2000", "--output=data"],
-    ["train", "--train_data=data/train", "--batch_size=200", "--hidden_units=8", "--threads=1", *model],
+    ["train", "--train_data=data/train", *how, *model],
     ["evaluate", "--eval_data=data/test", *model],
     ["predict", "--eval_data=data/test", "--output=predictions.parquet", *model],
     ["export", "--export_dir=export/1", *model],

@@ -38,13 +38,8 @@ class _Launched:
     def __init__(self, data, directory, *more, batch_seconds=0.05, options=("-np", "2"), python=sys.executable):
         self.model_dir, self.seen = directory / "model", directory / "seen"
         self.seen.mkdir()
-        flags = [
-            f"--train_data={data}",
-            f"--model_dir={self.model_dir}",
-            "--hidden_units=8",
-            "--batch_size=16",
-            "--recipe=none",
-        ]
+        flags = [f"--train_data={data}", f"--model_dir={self.model_dir}"]
+        flags += ["--hidden_units=8", "--batch_size=16", "--recipe=none"]
         environment = launch.environment()
         environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{environment['PYTHONPATH']}"
         self.process = subprocess.Popen(

@@ -1,15 +1,14 @@
 """What two workers do in strict_sgd.py, in one process: batches of both, side by side."""
 
 import numpy as np
-import tensorflow as tf
 
 from ctr_trainer.data.batch import Bag, Batch
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from tests import checkpoints
 from tests.constant import CONSTANT
 
 BATCH_SIZE, LEARNING_RATE, DENSE_RATE = 16, 0.5, 0.2
@@ -46,11 +45,4 @@ def train(data, out, steps):
     config = RunConfig(threads=1, prefetch_batches=0, save_checkpoints_steps=0, embedding=embedding)
     estimator = Estimator(deepfm.model_fn, out / "model", params, config)
     estimator.train(lambda: BothWorkers(data), max_steps=steps)
-    checkpoint = estimator.latest_checkpoint()
-    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    saved = tf.train.load_checkpoint(checkpoint.dense_prefix)
-    return {
-        "keys": np.concatenate([k for k, _ in blocks]),
-        "rows": np.concatenate([r for _, r in blocks]),
-        **{name.replace("/", "."): saved.get_tensor(name) for name in saved.get_variable_to_shape_map()},
-    }
+    return checkpoints.by_file_name(checkpoints.values(estimator.latest_checkpoint()))

@@ -14,7 +14,7 @@ def found(tmp_path_factory):
     """By number of workers, by rank, what the program found."""
     outs = {workers: tmp_path_factory.mktemp(f"first{workers}") for workers in (1, 2)}
     for workers, out in outs.items():
-        launch.run(workers if workers > 1 else 0, launch.WORKERS / "first_version.py", out, is_warm=workers > 1)
+        launch.run(workers if workers > 1 else 0, launch.WORKERS / "first_version.py", out)
     return {w: [json.loads((out / f"{rank}.json").read_text()) for rank in range(w)] for w, out in outs.items()}
 
 

@@ -13,6 +13,7 @@ from tests import small
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
+TRAIN = ("-m", "ctr_trainer", "train")
 
 _WAITING = """
 import os, pathlib, sys, time
@@ -34,14 +35,8 @@ def _said(output):
 
 
 def test_a_wrong_path_is_said_by_one_rank_and_ends_the_job(tmp_path):
-    command = [
-        "-m",
-        "ctr_trainer",
-        "train",
-        f"--train_data={tmp_path / 'nowhere'}",
-        f"--model_dir={tmp_path / 'model'}",
-    ]
-    done = launch.run(2, *command, check=False, is_warm=False)  # An import of TensorFlow writes nothing, either.
+    flags = [f"--train_data={tmp_path / 'nowhere'}", f"--model_dir={tmp_path / 'model'}"]
+    done = launch.run(2, *TRAIN, *flags, check=False, is_warm=False)  # An import of TensorFlow writes nothing, either.
     assert done.returncode != 0
     (line,) = _said(done.stderr)
     assert line.startswith(f"error: data set {tmp_path / 'nowhere'}: no such directory; run `convert` first")
@@ -52,17 +47,8 @@ def test_a_wrong_path_is_said_by_one_rank_and_ends_the_job(tmp_path):
 def _training(directory, *more):
     """Returns the command of a training of `directory / "model"` that saves after each step."""
     flags = [f"--train_data={small.make(directory, rows=200)}", f"--model_dir={directory / 'model'}"]
-    return [
-        "-m",
-        "ctr_trainer",
-        "train",
-        *flags,
-        "--recipe=none",
-        "--hidden_units=8",
-        "--batch_size=16",
-        "--save_checkpoints_steps=1",
-        *more,
-    ]
+    flags += ["--recipe=none", "--hidden_units=8", "--batch_size=16", "--save_checkpoints_steps=1"]
+    return [*TRAIN, *flags, *more]
 
 
 def test_a_second_job_in_a_model_directory_is_refused_by_one_rank(tmp_path):

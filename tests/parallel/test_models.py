@@ -11,7 +11,7 @@ from tests.models import every
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
-ROWS, STEPS = 600, 16
+ROWS, STEPS = 101, 4
 NAMES = [next(iter(every.variants(model))) for model in MODELS]
 # Of a kind each: rows of another width, histories, two labels. One process trains, resumes and exports every model in
 # tests/models, where nothing of this depends on the workers.

@@ -35,7 +35,7 @@ def stopped(tmp_path_factory):
     data = small.make(root, rows=1003)
     for service in SERVICES:
         directory = root / service
-        flags = [*_flags(directory, data, service, 10_000), "--step_seconds=0.02"]
+        flags = [*_flags(directory, data, service, 10_000), "--step_seconds=0.05"]
         command = launch.command(2, launch.WORKERS / "job.py", *flags)
         told = launch.environment(is_warm=True)
         job = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -60,7 +60,7 @@ def ended(stopped):
     arguments = []
     for service in SERVICES:
         step = latest_checkpoint(root / service / "model").step
-        arguments += [NEXT, *_flags(root / service, data, service, step + 120), "--step_seconds=0.03"]
+        arguments += [NEXT, *_flags(root / service, data, service, step + 80), "--step_seconds=0.05"]
     launch.run(2, launch.WORKERS / "job.py", *arguments[1:], seconds=2 * launch.TIMEOUT_SECONDS)
     return root, states, *of_stopped
 

@@ -21,11 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 @pytest.fixture
 def address(tmp_path):
     """host:port of a service that ends with the test."""
-    arguments = [
-        "--bind=127.0.0.1:0",
-        f"--data_dir={tmp_path}",
-        f"--port_file={tmp_path / 'port'}",
-    ]
+    arguments = ["--bind=127.0.0.1:0", f"--data_dir={tmp_path}", f"--port_file={tmp_path / 'port'}"]
     with open(tmp_path / "log", "w") as log:
         command = [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
         told = {**launch.environment(), child.CHILD: "{}"}

@@ -82,17 +82,9 @@ def test_the_samples_of_the_log_in_the_docs_are_lines_of_a_real_log(data, tmp_pa
     samples += [line.strip() for line in summary if not re.match(r" *(slowest phase|most likely)", line)]
     assert len(samples) >= 15
     flags = f"--train_data={data} --eval_data={data} --model_dir={tmp_path / 'model'} --hidden_units=8 --batch_size=16"
-    command = [
-        "-m",
-        "ctr_trainer",
-        "train",
-        *flags.split(),
-        "--recipe=none",
-        "--log_steps=10",
-        "--eval_steps=16",
-        "--sync_steps=5",
-    ]
-    logged = [_without_numbers(line) for line in launch.run(2, *command, is_warm=False).stderr.splitlines()]
+    flags += " --recipe=none --log_steps=10 --eval_steps=16 --sync_steps=5"
+    command = ["-m", "ctr_trainer", "train", *flags.split()]
+    logged = [_without_numbers(line) for line in launch.run(2, *command).stderr.splitlines()]
     for sample in samples:
         shape = _without_numbers(sample.removesuffix(", ..."))
         assert any(

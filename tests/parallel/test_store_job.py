@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
 
@@ -37,8 +36,12 @@ def _command(workers, name, *flags):
     return [workers, "-m", "ctr_trainer", name, *given, *flags]
 
 
+def _wait_until(condition, what):
+    """Looks twice a second, because each look is a request to a store that has one thread."""
+    launch.wait_until(condition, what, _SECONDS, every=0.5)
+
+
 def _has_saved(store):
-    time.sleep(0.5)  # Each look is a request to a store that has one thread.
     return any(key.endswith("manifest.json") for key in store.keys("model"))
 
 
@@ -49,11 +52,11 @@ def test_a_job_in_a_store(store, temporary, tmp_path):
     train = _command(2, "train", *saves, "--log_steps=4", "--eval_epochs=1", "--best_metric=auc")
 
     job = subprocess.Popen(
-        launch.command(*train), env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
+        launch.warmed(launch.command(*train)), env=launch.environment(), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
-        launch.wait_until(lambda: _has_saved(store) or job.poll() is not None, "a checkpoint", _SECONDS)
+        _wait_until(lambda: _has_saved(store) or job.poll() is not None, "a checkpoint")
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         print(job.communicate(timeout=60)[0].decode())
@@ -112,13 +115,9 @@ def test_a_store_that_stands_still_for_longer_than_requests_are_tried_costs_rest
     reader = threading.Thread(target=lambda: lines.extend(job.stdout))
     reader.start()
     try:
-        launch.wait_until(
-            lambda: job.poll() is not None or checkpoints.latest_checkpoint(model), "a checkpoint", _SECONDS
-        )
+        _wait_until(lambda: job.poll() is not None or checkpoints.latest_checkpoint(model), "a checkpoint")
         with store.standing_still():
-            launch.wait_until(
-                lambda: any("restart 2: " in line for line in lines) or job.poll() is not None, "restarts", _SECONDS
-            )
+            _wait_until(lambda: any("restart 2: " in line for line in lines) or job.poll() is not None, "restarts")
         assert job.wait(_SECONDS) == 0, "".join(lines)
     finally:
         job.kill()

@@ -9,11 +9,10 @@ import subprocess
 import numpy as np
 import psutil
 import pytest
-import tensorflow as tf
 
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
 from ctr_trainer.serving.publication.places import open_reader
+from tests import checkpoints
 from tests.parallel import launch
 from tests.stream import brokers
 
@@ -44,11 +43,11 @@ def command(workers, directory, model, address, *more):
     data = [f"--train_data=kafka://{address}/clicks", f"--feature_spec={directory / 'spec.toml'}"]
     steps = [f"--batch_size={64 // max(workers, 1)}", "--stream_wait_secs=20", "--save_checkpoints_steps=7"]
     model = f"--model_dir={directory / model}"
-    return launch.command(workers, "-m", "ctr_trainer", "train", *STILL, model, *data, *steps, *more)
+    line = launch.command(workers, "-m", "ctr_trainer", "train", *STILL, model, *data, *steps, *more)
+    return launch.warmed(line)
 
 
-def run(*arguments):
-    line = launch.warmed(command(*arguments))
+def run(line):
     done = subprocess.run(
         line, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
     )
@@ -62,26 +61,28 @@ def trained(directory, model):
     return found.position["records"] if found and found.position else 0
 
 
-def rows(directory, model):
-    """Returns the rows of the newest checkpoint with their accumulators, sorted by key."""
-    checkpoint = latest_checkpoint(directory / model)
-    blocks = [(keys.copy(), values.copy()) for _, keys, values in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    keys, values = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    return keys[np.argsort(keys)], values[np.argsort(keys)]
+def values(directory, model):
+    """Returns the dense variables of the newest checkpoint, its sorted keys and the rows with their accumulators."""
+    return checkpoints.values(latest_checkpoint(directory / model))
 
 
-def kill_after(directory, model, count, *arguments):
+def kill(job):
+    """Kills all processes of a job that has not ended."""
+    for process in [] if job.poll() is not None else [*psutil.Process(job.pid).children(recursive=True), job]:
+        process.send_signal(signal.SIGKILL)
+    job.wait()
+
+
+def kill_after(directory, model, count, line):
     """Runs a job until a checkpoint has `count` records or more, then kills all of its processes."""
     with open(directory / "log", "w", encoding="utf-8") as log:
-        job = subprocess.Popen(arguments[0], env=launch.environment(), stdout=log, stderr=log)
+        job = subprocess.Popen(line, env=launch.environment(), stdout=log, stderr=log)
         try:
             launch.wait_until(
                 lambda: trained(directory, model) >= count or job.poll() is not None, f"a checkpoint of {count} records"
             )
         finally:
-            for process in [] if job.poll() is not None else [*psutil.Process(job.pid).children(recursive=True), job]:
-                process.send_signal(signal.SIGKILL)
-            job.wait()
+            kill(job)
     assert trained(directory, model) >= count, (directory / "log").read_text(encoding="utf-8")
 
 
@@ -107,9 +108,7 @@ def test_a_job_waits_for_its_broker_and_ends_in_order_on_a_quiet_stream(tmp_path
                     process.send_signal(signal.SIGTERM)
             job.wait(launch.TIMEOUT_SECONDS)
         finally:
-            for process in [] if job.poll() is not None else [*psutil.Process(job.pid).children(recursive=True), job]:
-                process.send_signal(signal.SIGKILL)
-            job.wait()
+            kill(job)
     assert trained(tmp_path, "model") == 800
     text = log.read_text()
     assert "stopped by SIGTERM" in text and "[RunStatus]: Stream statistics => lag: 0 records" in text
@@ -123,14 +122,10 @@ def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path, workers):
         noon = 1_767_268_800.0
         brokers.produce(broker.address, "clicks", records(0, 3200), 2, lambda number: noon + number)
         line = command(workers, tmp_path, "model", broker.address, "--stream_until=latest", "--log_steps=2")
-        line = launch.warmed(line)
         line = [each for each in line if not each.startswith(("--save_checkpoints", "--stream_wait_secs"))]
         line += [f"--batch_size={16 // max(workers, 1)}", "--save_checkpoints_event_secs=600"]
         line += ["--validation_window_secs=900", "--keep_checkpoint_max=0", f"--publish={tmp_path / 'published'}"]
-        done = subprocess.run(
-            line, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
-        )
-    assert done.returncode == 0, done.stderr
+        done = run(line)
     found = [each.position["records"] for each in list_checkpoints(tmp_path / "model")]
     assert found[-1] == 3200 and 3 <= len(found) <= 9, found
     lines = [json.loads(each) for each in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
@@ -148,21 +143,14 @@ def test_a_replay_of_one_worker_from_the_same_checkpoint_gives_the_same_model_to
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, "clicks", 3)
         brokers.produce(broker.address, "clicks", records(0, 640), partitions=3)
-        run(0, tmp_path, "first", broker.address, *moving)
+        run(command(0, tmp_path, "first", broker.address, *moving))
         brokers.produce(broker.address, "clicks", records(640, 3000), partitions=3)
         for name in ("once", "again"):
             shutil.copytree(tmp_path / "first", tmp_path / name)
-            run(0, tmp_path, name, broker.address, *moving)
-    (keys, once), (keys_again, again) = rows(tmp_path, "once"), rows(tmp_path, "again")
-    np.testing.assert_array_equal(keys, keys_again)
-    assert len(keys) > 3000 and once.tobytes() == again.tobytes()
-    variables = [
-        tf.train.load_checkpoint(latest_checkpoint(tmp_path / name).dense_prefix) for name in ("once", "again")
-    ]
-    names = list(variables[0].get_variable_to_shape_map())
-    assert len(names) > 6
-    for name in names:
-        np.testing.assert_array_equal(*(each.get_tensor(name) for each in variables), err_msg=name)
+            run(command(0, tmp_path, name, broker.address, *moving))
+    once, again = values(tmp_path, "once"), values(tmp_path, "again")
+    assert len(once["keys"]) > 3000 and len(once) > 8
+    assert {name: value.tobytes() for name, value in once.items()} == {n: v.tobytes() for n, v in again.items()}
 
 
 def test_killed_jobs_of_one_and_two_workers_train_each_record_once(tmp_path):
@@ -175,15 +163,15 @@ def test_killed_jobs_of_one_and_two_workers_train_each_record_once(tmp_path):
         kill_after(tmp_path, "model", first + 448, command(0, tmp_path, "model", broker.address))
         brokers.produce(broker.address, "clicks", records(3200, 3840), partitions=2)
         until = "--stream_until=latest"
-        run(2, tmp_path, "model", broker.address, until)
-        run(0, tmp_path, "undisturbed", broker.address, until)
+        run(command(2, tmp_path, "model", broker.address, until))
+        run(command(0, tmp_path, "undisturbed", broker.address, until))
     assert trained(tmp_path, "model") == trained(tmp_path, "undisturbed") == 3840
-    keys, values = rows(tmp_path, "model")
-    wanted_keys, wanted = rows(tmp_path, "undisturbed")
-    np.testing.assert_array_equal(keys, wanted_keys)
-    square = np.median(wanted[:, -1]) - INITIAL
-    users = np.flatnonzero(wanted[:, -1] - INITIAL < 1.5 * square)  # Not the seven items.
+    found, wanted = values(tmp_path, "model"), values(tmp_path, "undisturbed")
+    np.testing.assert_array_equal(found["keys"], wanted["keys"])
+    sums, expected = (each["rows"][:, -1] - INITIAL for each in (found, wanted))
+    square = np.median(expected)
+    users = np.flatnonzero(expected < 1.5 * square)  # Not the seven items.
     assert len(users) == 3840
-    examples = 64 / np.sqrt((values[users, -1] - INITIAL) / square)
+    examples = 64 / np.sqrt(sums[users] / square)
     np.testing.assert_allclose(examples, np.round(examples), atol=0.02)
     assert latest_checkpoint(tmp_path / "model").position["next"] == {"0": 1920, "1": 1920}

@@ -137,11 +137,13 @@ class Server:
 def _import() -> None:
     """Imports `IMPORTED`, as `train` imports TensorFlow."""
     from ctr_trainer.system.processes import tensorflow_import
+    from tests import graphs
 
     tensorflow_import.install()
     for name in IMPORTED:
         with contextlib.suppress(ModuleNotFoundError):  # Horovod may be missing.
             importlib.import_module(name)
+    graphs.run_as_built()
     gc.collect()
     gc.freeze()
 

@@ -14,16 +14,16 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed, last_words
+from tests import checkpoints
 from tests.constant import CONSTANT
 
 data, out, slow_rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-STEPS, LONGEST_SECONDS = 60, 0.03
+STEPS, LONGEST_SECONDS = 30, 0.03
 
 
 class Delays(tf.compat.v1.train.SessionRunHook):
@@ -40,36 +40,23 @@ class Delays(tf.compat.v1.train.SessionRunHook):
             time.sleep(random.uniform(0, LONGEST_SECONDS))
 
 
-class Witness(tf.compat.v1.train.SessionRunHook):
-    """Keeps the dense variables that training ends with."""
-
-    def begin(self):
-        self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
-
-    def end(self, session):
-        self.dense = session.run(self._variables)
-
-
 def train(name, deterministic=True, settings=None, **rows):
     train_op = TrainOp("adam", 0.02, 0.5, **CONSTANT, **(settings or {}))
     embedding = EmbeddingConfig(**{"optimizer": "adagrad", "learning_rate": 0.5, "sync_steps": 7, **rows})
     config = RunConfig(
-        deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=25, log_steps=10, embedding=embedding
+        deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=12, log_steps=10, embedding=embedding
     )
     params = ModelParams(train_op, hidden_units=(16, 8), dropout=0.1)
-    estimator, witness = Estimator(deepfm.model_fn, f"{out}/{name}", params, config), Witness()
+    estimator, witness = Estimator(deepfm.model_fn, f"{out}/{name}", params, config), checkpoints.Witness()
 
     def input_fn():
         return BatchReader(data, 16, distributed.rank(), distributed.size(), num_readers=2)
 
     estimator.train(input_fn, hooks=[Delays(), witness], max_steps=STEPS)
-    checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)
+    checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)  # All ranks ask for the checkpoint.
     if distributed.is_chief():
-        blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-        keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        order = np.argsort(keys)
-        found.update(keys=keys[order], rows=rows[order])
-    np.savez(f"{out}/{name}-{distributed.rank()}.npz", **{key.replace("/", "."): value for key, value in found.items()})
+        found |= checkpoints.rows(checkpoint)
+    np.savez(f"{out}/{name}-{distributed.rank()}.npz", **checkpoints.by_file_name(found))
 
 
 def main():

@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.columns import TableLimits
@@ -27,6 +26,7 @@ from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.settings.training_configs import PublishConfig
+from tests import checkpoints
 from tests.constant import CONSTANT
 
 NEXT = "--next"
@@ -132,12 +132,9 @@ def run(flags):
     (out / f"result-{rank}.json").write_text(json.dumps(result and result.to_json()))
     if flags.evaluate:
         evaluate(estimator, flags.data, out)
-    checkpoint = estimator.latest_checkpoint()
+    checkpoint = estimator.latest_checkpoint()  # All ranks ask for it.
     if rank == 0:
-        blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-        keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        order = np.argsort(keys)
-        np.savez(out / "rows.npz", keys=keys[order], rows=rows[order])
+        np.savez(out / "rows.npz", **checkpoints.rows(checkpoint))
 
 
 def evaluate(estimator, data, out):

@@ -39,7 +39,7 @@ def service(model_dir):
 def run(name, own, is_whole):
     """Trains a model, and returns the metrics."""
     with service(out / name) if is_whole else contextlib.nullcontext(dict(service="shared")) as rows:
-        estimator = every.estimator(name, out / name, dict(rows, sync_steps=5))
+        estimator = every.estimator(name, out / name, dict(rows, sync_steps=2))
         for last in (steps // 2, steps) if is_whole else (steps,):
             estimator.train(
                 lambda position: every.reader(name, own, rank=rank, size=size, position=position), max_steps=last

@@ -9,29 +9,18 @@ import os
 import sys
 
 import numpy as np
-import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from tests import checkpoints
 from tests.constant import CONSTANT
 
 data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 RATE, DENSE_RATE = 0.5, 0.2
-
-
-class Witness(tf.compat.v1.train.SessionRunHook):
-    """Keeps the dense variables that training ends with."""
-
-    def begin(self):
-        self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
-
-    def end(self, session):
-        self.dense = session.run(self._variables)
 
 
 def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, model=deepfm, **settings):
@@ -45,17 +34,15 @@ def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, model=d
     own = getattr(model, "Params", ModelParams)
     params = own(train_op, hidden_units=(8,), batch_norm=batch_norm)
     estimator = Estimator(model.model_fn, f"{out}/{name}", params, config)
-    witness = Witness()
+    witness = checkpoints.Witness()
     reader = BatchReader(data, batch_size, distributed.rank(), distributed.size(), shuffle=False)
     estimator.train(lambda: reader, hooks=[witness], max_steps=steps)
-    checkpoint = estimator.latest_checkpoint()
-    found = dict(witness.dense)
+    checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)  # All ranks ask for the checkpoint.
     if distributed.is_chief():
-        blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-        found.update(keys=np.concatenate([k for k, _ in blocks]), rows=np.concatenate([r for _, r in blocks]))
-        saved = tf.train.load_checkpoint(checkpoint.dense_prefix)
-        assert all((saved.get_tensor(each) == value).all() for each, value in witness.dense.items())
-    np.savez(f"{out}/{name}-{distributed.rank()}.npz", **{key.replace("/", "."): value for key, value in found.items()})
+        saved = checkpoints.values(checkpoint)
+        assert all((saved[each] == value).all() for each, value in witness.dense.items())
+        found.update(keys=saved["keys"], rows=saved["rows"])
+    np.savez(f"{out}/{name}-{distributed.rank()}.npz", **checkpoints.by_file_name(found))
 
 
 distributed.init()
