@@ -8,12 +8,12 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Behaviours:
-    """The N behaviours of B histories, one after another. What is computed for each vector is computed U times.
+    """The N behaviours of B histories, one after another. A function of the vectors is computed U times, not N.
 
     Attributes:
       vectors: float32[U, dim], the vectors.
-      pairs: int32 or int64[N, 2], the example of each behaviour and the number of its vector. The examples rise, and
-        the behaviours of an example are in order.
+      pairs: int32 or int64[N, 2], the example of each behaviour and the number of its vector. Examples are in
+        ascending order, and the behaviours of an example in their own order.
     """
 
     vectors: tf.Tensor

@@ -143,15 +143,15 @@ def onetrans_block(
     dropout: float = 0.0,
     name: str = "onetrans",
 ) -> tf.Tensor:
-    """Adds to each token what it finds at all tokens and at the behaviours of all histories.
+    """Adds to each token its attention over all tokens and over the behaviours of all histories.
 
         y_i = x_i + sum_h sum_s (sum_{j in s} w_ihj c_j) V_ihs + b_i
         w_ihj = softmax_j(<c_i A_ihs + a_ihs, c_j> / sqrt(dim_s) + r_hj),   c = x / sqrt(mean(x^2) + 0.001)
 
     s is the source of c_j: the tokens, or one of the histories. The softmax is over all sources together. Each token
-    has matrices of its own, as features differ in kind: a query for each source, and what becomes of what was found
-    there. Tokens and behaviours answer with their own vectors, so there is nothing to compute for each behaviour. r is
-    a learned number for each head and token, and for each head and distance of a behaviour from the newest.
+    has its own matrices for each source, because features differ in kind: A makes its query, and V its output. The keys
+    and values are the vectors themselves, so nothing is computed for each behaviour. r is a learned number for each
+    head and token, and for each head and distance of a behaviour from the newest one.
 
     Args:
       tokens: x, float32[B, N, dim].
@@ -172,7 +172,7 @@ def onetrans_block(
 
     Source: Zhang et al., OneTrans: Unified Feature Interaction and Sequence Modeling with One Transformer in Industrial
     Recommender, arXiv 2510.26104, 2025: one attention over features and sequences, parameters of each feature's own,
-    and the narrow end of its pyramid, where behaviours do not ask. Unlike there, a token attends to all tokens, A_ihs
+    and the narrow end of its pyramid, where only features have queries. Unlike there, a token attends to all tokens, A_ihs
     is a whole matrix in place of the product of a query's and a key's, and no feed-forward network follows.
     """
     _, count, dim = tokens.shape.as_list()
