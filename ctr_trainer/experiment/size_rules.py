@@ -46,7 +46,7 @@ class Facts:
         return self.size == "small" and self.keys is not None and 10 * self.keys > self.rows
 
     @property
-    def has_unique_keys(self) -> bool:
+    def keys_occur_once(self) -> bool:
         """Whether small data are known to have so many keys that most of them occur once."""
         return self.size == "small" and self.keys is not None and self.keys > 3 * self.rows
 
@@ -138,7 +138,7 @@ def _epochs_unseen(facts: Facts, passes: int) -> int:
     """
     if facts.size != "small":
         return 3
-    if facts.keys is None or facts.has_unique_keys:
+    if facts.keys is None or facts.keys_occur_once:
         return 6 * passes
     return max(6, round((800 if facts.has_rare_keys else 1000) / math.sqrt(facts.rows)))
 
@@ -151,7 +151,7 @@ def _dense_rate(facts: Facts) -> Choice:
 def _row_rate(facts: Facts) -> Choice:
     others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
-    if facts.has_unique_keys:
+    if facts.keys_occur_once:
         why, first = "small first steps: most keys occur once", 1e-2 if facts.is_tiny else 1e-3
         return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
     if facts.is_near_linear:

@@ -172,8 +172,8 @@ def onetrans_block(
 
     Source: Zhang et al., OneTrans: Unified Feature Interaction and Sequence Modeling with One Transformer in Industrial
     Recommender, arXiv 2510.26104, 2025: one attention over features and sequences, parameters of each feature's own,
-    and the narrow end of its pyramid, where only features have queries. Unlike there, a token attends to all tokens, A_ihs
-    is a whole matrix in place of the product of a query's and a key's, and no feed-forward network follows.
+    and the narrow end of its pyramid, where only features have queries. Unlike there, a token attends to all tokens,
+    A_ihs is a whole matrix in place of the product of a query's and a key's, and no feed-forward network follows.
     """
     _, count, dim = tokens.shape.as_list()
     sources = [rms_norm(each) for each in (tokens, *histories)]
