@@ -32,8 +32,9 @@ class Params(SequenceParams):
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(mlp([z_1, ..., z_N]))`, with the N tokens `z = blocks([e_1, ..., e_F, x_m v_m])`.
 
-    A token is a feature; those of the shown item take the part that the target has in other models. In a block, see
-    `layers.tokens.onetrans_block`, each token attends to all tokens and to the behaviours of all histories.
+    A token is a feature. The features that describe the shown item have the role that the target has in other models.
+    In a block, see `layers.tokens.onetrans_block`, each token attends to all tokens and to the behaviours of all
+    histories.
 
     Advice: shuffle all rows together; with rows by Adagrad and without L2, a second epoch overfits.
 

@@ -34,7 +34,7 @@ class Params(HistoryParams):
         super().__post_init__()
         self.require_at_least(1, "signatures", "bits")
         if self.bits > MOST_BITS:
-            raise self.wrong("bits", f"at most {MOST_BITS}")
+            raise self.wrong("bits", f"must be at most {MOST_BITS}")
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:

@@ -181,12 +181,17 @@ class ReadSequence:
     """One sequence feature as tensors, each of which is created when a model first reads it.
 
     Attributes:
-      name: name of the feature.
+      feature: the `SparseFeature`.
       features: the features of the `model_fn`.
     """
 
-    name: str
+    feature: SparseFeature
     features: Features
+
+    @property
+    def name(self) -> str:
+        """The name of the feature."""
+        return self.feature.name
 
     @property
     def values(self) -> tf.Tensor:
@@ -233,7 +238,7 @@ def read_sequences(features: Features, params: SequenceParams, model: str) -> li
     Raises:
       UserError: there is no such sequence; the message names the feature.
     """
-    all_sequences = [feature.name for feature in features.spec.sequences]
+    all_sequences = {feature.name: feature for feature in features.spec.sequences}
     if not all_sequences:
         raise UserError(
             f"model {model} reads histories, and feature spec {features.spec.name!r} has none: give a [[sparse]] "
@@ -245,7 +250,7 @@ def read_sequences(features: Features, params: SequenceParams, model: str) -> li
                 f"sequences={name}: feature spec {features.spec.name!r} has no such sequence; "
                 f"it has {', '.join(all_sequences)}"
             )
-    return [ReadSequence(name, features) for name in params.sequences or all_sequences]
+    return [ReadSequence(all_sequences[name], features) for name in params.sequences or all_sequences]
 
 
 def histories(features: Features, params: HistoryParams, model: str) -> list[History]:
@@ -256,9 +261,8 @@ def histories(features: Features, params: HistoryParams, model: str) -> list[His
     """
     found = []
     for read in read_sequences(features, params, model):
-        (sequence,) = (feature for feature in features.spec.sequences if feature.name == read.name)
-        target = _target(features.spec, params, model, sequence)
-        found.append(History(read.name, features, features[f"feature/{target.name}"]))
+        target = _target(features.spec, params, model, read.feature)
+        found.append(History(read.feature, features, features[f"feature/{target.name}"]))
     return found
 
 
