@@ -66,10 +66,10 @@ class LookedUp:
 class RowGradients:
     """Sums the gradients g_k of a step's micro-batches k, then regularizes and clips the sum:
 
-        g = sum_k weighed(g_k) + l2 * l2_share * w;  g *= min(1, clip_norm / |g|)
+        g = sum_k weighed(g_k) + l2 * share * w;  g *= min(1, clip_norm / |g|)
 
     over the rows w of all distinct keys in the step; `worker_rows.weighed` defines the weighing. |g| is the norm over
-    all rows of all tables in this worker's step; each worker clips its own step. `l2_share` is `WorkerRows.l2_shares`:
+    all rows of all tables in this worker's step; each worker clips its own step. `share` is `WorkerRows.l2_shares`:
     without it, a row that K workers use would decay K times as much as with one worker.
 
     Args:

@@ -207,7 +207,7 @@ class TrainedModel:
           path: directory, or its URL. An earlier export there is replaced; other files are never replaced.
           serving_input_receiver_fn, assets_extra: see `export_saved_model`.
           checkpoint: the `Checkpoint` to export; None for the newest.
-          rows: `all`, or `none` for the dense tower alone, whose inputs are rows; see `export.row_inputs.RowInputs`.
+          rows: `all`, or `none` for the dense tower alone, whose inputs are rows; see `export.receivers.RowInputs`.
 
         Returns:
           `path`.

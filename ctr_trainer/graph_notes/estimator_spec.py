@@ -27,15 +27,15 @@ class EstimatorSpec:
         gradients between workers: make it by `DistributedOptimizer(optimizer).minimize` or the package's `TrainOp`.
       eval_metric_ops: dict of name -> (value, update_op). With several workers the values are averaged, weighted by
         examples, which is exact for means only.
-      export_outputs: dict of name -> `export.PredictOutput`, `ClassificationOutput` or `RegressionOutput`: the
-        signatures of an export. None for the predictions.
+      export_outputs: dict of name -> `export.signatures.PredictOutput`, `ClassificationOutput` or `RegressionOutput`:
+        the signatures of an export. None for the predictions.
       training_chief_hooks: session hooks of rank 0.
       training_hooks: session hooks of all ranks, for training.
       scaffold: `tf.compat.v1.train.Scaffold`, whose operations and functions initialize the variables. Its saver is
         not used: checkpoints are written together with the rows.
       evaluation_hooks, prediction_hooks: session hooks of an evaluation, and of `Estimator.predict`.
       optimizer: a `tf.compat.v1.train.Optimizer`, from which the Estimator makes the `train_op` of all workers; see
-        `estimator.given_optimizer`.
+        `estimator.program.with_train_op`.
 
     Caveat: the loss has to be the mean over the batch's examples. The workers' gradients are averaged. If the loss
     is a sum, K workers with a Kth of the batch each train with a Kth of the gradient that one worker has. The log warns

@@ -43,7 +43,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
         loss = cross entropy(label, p) + sum_k cross entropy(p, sigmoid(z_k)), without gradients to p in the second sum
 
-    y is `layers.factorized.factorized_interaction`, h all features side by side. With one block there is no second sum.
+    y is `layers.gates.factorized_interaction`, h all features side by side. With one block there is no second sum.
 
     Advice: keep the two blocks; one block is half the cost and nearly as good on much data.
 

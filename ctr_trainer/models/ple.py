@@ -36,7 +36,7 @@ class Params(TaskParams):
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
-    """`p_t = sigmoid(tower_t(x_t))`, with x_t the output of the last level of `layers.extraction` for task t.
+    """`p_t = sigmoid(tower_t(x_t))`, with x_t the output of the last level of `layers.experts.extraction` for task t.
 
     Advice: for tasks that disagree; begin with two levels.
 

@@ -32,7 +32,7 @@ class Params(ModelParams):
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
-    """`p = sigmoid(w q_n(... q_1(h)) + b)`, with q `layers.qnn.quadratic` and h all features side by side.
+    """`p = sigmoid(w q_n(... q_1(h)) + b)`, with q `layers.gates.quadratic` and h all features side by side.
 
         loss = cross entropy(label, m) + cross entropy(m, p_1) + cross entropy(m, p_2),  m = (p_1 + p_2) / 2
 

@@ -159,10 +159,10 @@ def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) ->
 def task_logits(
     inputs: Mapping[str, Columns | Sequence[Columns]], mode: str, params: TaskParams
 ) -> dict[str, tf.Tensor]:
-    """Makes each task's tower, see `layers.towers.towers`.
+    """Makes each task's tower, see `layers.experts.towers`.
 
     Args:
-      inputs: see `layers.towers.towers`.
+      inputs: see `layers.experts.towers`.
       mode: one of `ModeKeys`.
       params: `TaskParams`.
 

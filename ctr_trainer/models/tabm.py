@@ -29,7 +29,7 @@ class Params(ModelParams):
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
-    """`p = mean_k sigmoid(w_k x_k + b_k)`, with x_k the member k of `layers.batch_ensemble` over all features.
+    """`p = mean_k sigmoid(w_k x_k + b_k)`, with x_k the member k of `layers.mlp.batch_ensemble` over all features.
 
         loss = mean_k cross entropy(label, sigmoid(w_k x_k + b_k))
 

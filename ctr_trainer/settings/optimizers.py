@@ -47,10 +47,10 @@ def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
 class DenseOptimizer(Settings, title="Optimizer of the dense variables"):
     """One update of a variable w by its gradient g at the learning rate lr, t optimizer steps after the first.
 
-    With `weight_decay`, all but LAMB, which has it in r, first do w -= lr weight_decay w; FTRL does so in w and in the
-    z that w comes from, z += lr weight_decay w (sqrt(n) + 2 lr ftrl_l2). It is of kernels only, see
-    `estimator.optimizers.is_kernel`. The state is named as `tf.compat.v1` optimizers named it, but for FTRL's z, which
-    is another.
+    With `weight_decay`, every optimizer except LAMB, which adds the decay to r, first applies w -= lr weight_decay w.
+    FTRL changes z accordingly: z += lr weight_decay w (sqrt(n) + 2 lr ftrl_l2). Only kernels decay, see
+    `estimator.dense_optimizers.is_kernel`. The state has the names that the `tf.compat.v1` optimizers give it, except
+    for FTRL's z, which is another quantity than theirs.
 
     Attributes:
       name: name of the optimizer.

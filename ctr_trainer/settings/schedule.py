@@ -25,7 +25,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         step:         decay(x) = max(decay_rate ** floor(x), end)
         piecewise:    factors[i] in place of decay(x), where i of the boundaries are at most t
         cooldown:     as linear
-        plateau:      max(decay_rate ** falls, end), see `estimator.plateau`
+        plateau:      max(decay_rate ** falls, end), see `estimator.schedules.Plateau`
 
     With `decay_steps`, the decay begins when the warm-up is over (first = warmup_steps) and takes decay_steps; a
     cooldown takes the last decay_steps of the run. Without `decay_steps`, linear and cosine begin with the run, or when
@@ -166,7 +166,7 @@ def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
     """Raises UserError if the evaluations of a run cannot lower its learning rates.
 
     Args:
-      patience: see `estimator.plateau`.
+      patience: see `estimator.schedules.Plateau`.
       evaluation: `EvaluationConfig`; None for a run without evaluations.
     """
     if evaluation is None or not evaluation.best_metric:

@@ -81,7 +81,7 @@ def look_up(
 
     Args:
       spec: the features of the tower.
-      names: names of the inputs, see `row_inputs.RowInputs` of `export`.
+      names: names of the inputs, see `export.receivers.RowInputs`.
       keys: the outputs of `raw_keys.key_outputs`.
       count: number of examples.
       read: f(table, keys int64[U]) -> float32[U, weights].
@@ -141,7 +141,7 @@ class Tower:
     Attributes:
       inputs: the features that the signatures take.
       spec: the feature spec of the model.
-      rows: names of the inputs that are made of rows, see `row_inputs.RowInputs`.
+      rows: names of the inputs that are made of rows, see `export.receivers.RowInputs`.
       outputs: names of the predictions.
       is_planned: whether TensorFlow has planned its signatures: its session has computed for an earlier tower.
       typical: typical values by feature. For a number with buckets it is the middle boundary of its buckets, which is
