@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
+from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
 from ctr_trainer.estimator.hooks.ending_hooks import stop_hook
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_selection import is_over
@@ -155,10 +155,12 @@ class Estimator(TrainedModel):
                 _log_start(training)
             stop = stop_hook(self.config.grace_secs, lambda: training.save.path)
             publishing = open_publishing(training, stop)
-            own, measuring = training_hooks(training, [*publishing.status_lines, *feed.status_lines])
-            own += [stop, *publishing.hooks]
-            evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else NoEvaluations()
-            observed = observation.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, training.store)
+            published = [publishing.publisher.status_line] if publishing else []
+            own, measuring = training_hooks(training, [*published, *feed.status_lines])
+            own += [stop, publishing.hook] if publishing else [stop]
+            evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
+            evaluating = evaluations.hooks if evaluations else []
+            observed = observation.of_training([*own, *evaluating, *hooks], measuring, feed, training.store)
             with (
                 training.closing([publishing, evaluations, *own]),
                 training_session(
@@ -180,7 +182,9 @@ class Estimator(TrainedModel):
             if stop.error:
                 raise stop.error
             results = observed.results()
-        return TrainResult(**results, **evaluations.results(), **training.warm_start.results(), **publishing.results())
+        evaluated = evaluations.results() if evaluations else {}
+        publication = publishing.publisher.results() if publishing else None
+        return TrainResult(**results, **evaluated, **training.warm_start.results(), publication=publication)
 
     def _log_nothing_to_do(self, job: TrainingJob, why: str) -> None:
         if distributed.is_chief():

@@ -129,31 +129,11 @@ class InLoopEvaluation:
         self._feed.close()
 
 
-class NoEvaluations:
-    """No evaluations.
+class EvaluatedTraining:
+    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope.
 
     Attributes:
       hooks: hooks for the session of the training.
-    """
-
-    hooks: list[tf1.train.SessionRunHook] = []
-
-    def results(self) -> dict[str, Any]:
-        """Returns fields of `TrainResult`."""
-        return {}
-
-    def close(self) -> None:
-        """Stops the threads that read data, and closes the summaries."""
-
-
-class EvaluatedTraining(NoEvaluations):
-    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope.
-
-    Args:
-      estimator: the `Estimator` that trains.
-      eval_spec: the `EvalSpec`.
-      training: the `Training`.
-      stop: the training's `StopHook`.
     """
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
@@ -169,16 +149,15 @@ class EvaluatedTraining(NoEvaluations):
             plateau_patience=lowered.patience if lowered else 0,
         )
         self._clock, self._estimator, self._exporters = training.clock, estimator, tuple(eval_spec.exporters or ())
-        self._evaluate: ModelSelection | PlateauHook = self._selection
-        if lowered:
-            self._evaluate = PlateauHook(self._selection, lowered)
-        self._save = training.save
+        lowering = PlateauHook(self._selection, lowered) if lowered else None
+        self._evaluate, self._save = lowering or self._selection, training.save
         self._last_path: str | None = None
         acting = self._evaluate_and_export if self._exporters else self._evaluate
         evaluations = EvaluationHook(acting, _period(eval_spec, estimator.config, training.feed), training.clock, stop)
-        self.hooks = [self._evaluate, evaluations] if lowered else [evaluations]
+        self.hooks = [lowering, evaluations] if lowering else [evaluations]
 
     def results(self) -> dict[str, Any]:
+        """Returns fields of `TrainResult`."""
         if self._exporters and self._selection.metrics:
             self._export(self._selection.metrics, is_final=True)
         return {
@@ -201,6 +180,7 @@ class EvaluatedTraining(NoEvaluations):
             exporters.run(self._exporters, self._estimator, self._last_path, metrics, is_final)
 
     def close(self) -> None:
+        """Stops the threads that read data, and closes the summaries; also after an error."""
         self._in_loop.close()
         self._selection.close()
 

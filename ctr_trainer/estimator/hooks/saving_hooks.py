@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.periods import EverySeconds, EverySteps
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
+from ctr_trainer.estimator.model_selection import ModelSelection
+from ctr_trainer.estimator.schedules import Plateau
+from ctr_trainer.serving.publication.publisher import Publisher
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
@@ -66,16 +68,6 @@ class CheckpointHook(PeriodicHook):
                 self._saving(session, self.step)
 
 
-class TowerPublisher(Protocol):
-    """Publishes dense towers, such as `Publisher`."""
-
-    def offer(self, step: int, values: dict[str, np.ndarray]) -> None:
-        """Takes the variables of a step, by name."""
-
-    def finish(self, seconds: float) -> None:
-        """Waits until all is delivered, at most this many seconds."""
-
-
 class PublishHook(PeriodicHook):
     """Offers the dense tower of rank 0 to a publisher at the start, every `secs` seconds, and at the end.
 
@@ -95,7 +87,7 @@ class PublishHook(PeriodicHook):
 
     def __init__(
         self,
-        publisher: TowerPublisher,
+        publisher: Publisher,
         names: Iterable[str],
         secs: float,
         is_stopping: Callable[[], bool],
@@ -180,39 +172,19 @@ class EvaluationHook(PeriodicHook):
         return stop
 
 
-class Selection(Protocol):
-    """An evaluation that counts those that did not improve, such as `ModelSelection`.
-
-    Attributes:
-      falls: how often the learning rates have fallen; the same on all ranks.
-    """
-
-    falls: int
-
-    def __call__(self, session: tf1.Session, step: int) -> bool:
-        """Evaluates; returns whether training is to stop. A collective."""
-
-
-class RateFactor(Protocol):
-    """The factor on the learning rates, such as `Plateau`."""
-
-    def set(self, session: tf1.Session, falls: int) -> float:
-        """Sets the factor after this number of falls, and returns it."""
-
-
 class PlateauHook(tf1.train.SessionRunHook):
     """Lowers the learning rates when evaluations do not improve.
 
     It wraps the evaluation: f(session, step) -> whether training is to stop; a collective.
 
     Args:
-      selection: the evaluation.
-      plateau: has `set(session, falls)`, which sets the factor on the learning rates and returns it.
+      selection: the evaluation, which counts how often the rates have fallen.
+      plateau: the factor on the learning rates.
     """
 
     order = Order.EVALUATE
 
-    def __init__(self, selection: Selection, plateau: RateFactor) -> None:
+    def __init__(self, selection: ModelSelection, plateau: Plateau) -> None:
         self._selection, self._plateau = selection, plateau
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
