@@ -1,6 +1,6 @@
 """The input of a reader of batches: placeholders, and the batches and rows that are fed to them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from ctr_trainer.graph_notes.notes import RowTraining, notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -83,36 +82,24 @@ class BatchInput(GraphInput):
                 "deterministic: with [[limits]] in the feature spec, which keys have rows depends on the time of the "
                 "workers' requests: leave out one of the two, or train with one worker and no service"
             )
+        ahead = 0 if training is None or in_order else config.prefetch_batches
+        ahead = min(ahead, 1) if self._reader.is_live else ahead  # A record of a stream does not wait for other batches.
         embeddings = Embeddings(
             self.features,
             config.embedding,
             config.seed,
             store,
-            ahead=0 if training is None or in_order else self._batches_ahead(config.prefetch_batches),
+            ahead=min(ahead, 1)
+            if self._reader.is_live
+            else ahead,
             trained=trained,
             scale=training.learning_rate_scale if training else None,
             uncached=within_training,
             in_order=in_order,
             first_step=notes().run_length.start if training else None,
         )
-
-        def make_hook(batches: Iterable[tuple[Batch, Lookups]]) -> InputHook:
-            rows = embeddings.feed(batches, training is not None)
-            return InputHook(self.features, embeddings, rows, training, clock, self._has_read)
-
-        per_step = notes().step_plan.accumulation_steps if training else 1
-        return BatchFeed(
-            self,
-            self._reader,
-            embeddings,
-            make_hook,
-            batches_per_step=per_step,
-            prefetch_batches=config.prefetch_batches,
-        )
-
-    def _batches_ahead(self, prefetch_batches: int) -> int:
-        """Returns how many batches' rows to pull at once; a record of a stream does not wait for other batches."""
-        return min(prefetch_batches, 1) if self._reader.is_live else prefetch_batches
+        hook = InputHook(self.features, embeddings, training, clock, self._has_read)
+        return BatchFeed(self, self._reader, embeddings, hook, config.prefetch_batches)
 
 
 class BatchFeed(Feed):
@@ -122,8 +109,7 @@ class BatchFeed(Feed):
       inputs: the input of the graph.
       reader: reads the batches.
       embeddings: looks up the rows.
-      make_hook: f(batches) -> `InputHook` that feeds the batches, which are from `Embeddings.prepare`.
-      batches_per_step: number of batches in an optimizer step.
+      hook: feeds the batches.
       prefetch_batches: number of batches that are read and looked up ahead.
     """
 
@@ -134,22 +120,17 @@ class BatchFeed(Feed):
         inputs: BatchInput,
         reader: GivenReader,
         embeddings: Embeddings,
-        make_hook: Callable[[Iterable[tuple[Batch, Lookups]]], InputHook],
-        *,
-        batches_per_step: int,
+        hook: InputHook,
         prefetch_batches: int,
     ) -> None:
-        self._hook = make_hook(())
-        super().__init__(inputs, [self._hook])
-        self.embeddings = embeddings
-        self._reader, self._make_hook = reader, make_hook
-        self._batches, self._per_step = WholeSteps(reader, batches_per_step), batches_per_step
+        super().__init__(inputs, [hook])
+        self._reader, self.embeddings, self._hook, self._prefetch_batches = reader, embeddings, hook, prefetch_batches
+        per_step = notes().step_plan.accumulation_steps if hook.training else 1
+        self._batches = WholeSteps(reader, per_step)
         self._ahead: ClosingIterator[tuple[Batch, Lookups]] = read_ahead((), 0)
-        self._prefetch_batches = prefetch_batches
-
-    @property
-    def latencies(self) -> Sequence[Latency]:
-        return [self._reader.read_latency, *self.embeddings.latencies]
+        self.steps = None if reader.steps is None else -(-reader.steps // per_step)
+        self.is_live, self.stream_state, self.status_lines = reader.is_live, reader.stream_state, reader.status_lines()
+        self.latencies = [reader.read_latency, *embeddings.latencies]
 
     @property
     def batch(self) -> Batch:
@@ -159,16 +140,11 @@ class BatchFeed(Feed):
     def examples(self) -> int:
         return self._hook.examples
 
-    @property
-    def steps(self) -> int | None:
-        return None if self._reader.steps is None else -(-self._reader.steps // self._per_step)
-
     def rewind(self) -> None:
         self._end_reading()
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
-        self._hook = self._make_hook(self._ahead)
-        self.hooks = [self._hook]
+        self._hook.restart(self.embeddings.feed(self._ahead, self._hook.training is not None))
 
     def flush(self) -> None:
         self.embeddings.flush()
@@ -179,18 +155,6 @@ class BatchFeed(Feed):
     def committed(self, position: dict[str, Any] | None) -> None:
         if position is not None:
             self._reader.committed(position)
-
-    @property
-    def is_live(self) -> bool:
-        return self._reader.is_live
-
-    @property
-    def stream_state(self) -> Callable[[], dict[str, float]] | None:
-        return self._reader.stream_state
-
-    @property
-    def status_lines(self) -> Sequence[Callable[[], str]]:
-        return self._reader.status_lines()
 
     def epochs_after(self, steps: int) -> float | None:
         known = progress(self.position_after(steps))

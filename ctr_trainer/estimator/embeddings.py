@@ -17,7 +17,7 @@ from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.estimator.hooks.input_hook import RowPipeline, RowsInTurn, StepRows
+from ctr_trainer.estimator.hooks.input_hook import RowPipeline, RowsInTurn
 from ctr_trainer.estimator.open_rows import EachTable, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
@@ -127,14 +127,14 @@ class Embeddings:
         self.sync_seconds, self._overlap, self._in_order = 0.0, config.overlap_lookup, in_order
         several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
         self._row_turns = row_turns(by_rank=in_order and several)
-        self._turns: StepRows = RowsInTurn(self, (), training=False)
+        self._turns = RowsInTurn(self, (), training=False)
 
     def begin(self) -> None:
         """To be called before the first lookup, after the rows of a checkpoint were restored."""
         for rows in self.rows.values():
             rows.begin()
 
-    def feed(self, batches: Iterable[tuple[Batch, Lookups]], training: bool) -> StepRows:
+    def feed(self, batches: Iterable[tuple[Batch, Lookups]], training: bool) -> RowsInTurn:
         """Returns an object that reads batches and looks up their rows, and closes the previous one.
 
         Args:

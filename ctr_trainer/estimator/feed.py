@@ -148,20 +148,24 @@ class Feed:
       hooks: session hooks that the input needs.
 
     Attributes:
-      inputs: see Args.
-      hooks: see Args. Each `rewind` replaces them.
+      inputs, hooks: see Args.
       embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
+      latencies: the latency of each operation on batches and rows, in all threads.
+      steps: number of optimizer steps from the input's start to its end; None if it is unknown.
+      is_live: whether the examples come from a stream.
+      stream_state: f() -> how far a stream is read, see `GivenReader`; None without a stream and on other ranks than 0.
+      status_lines: functions f() -> a line for the log.
     """
 
     embeddings: Embeddings | None = None
+    latencies: Sequence[Latency] = ()
+    steps: int | None = None
+    is_live = False
+    stream_state: Callable[[], dict[str, float]] | None = None
+    status_lines: Sequence[Callable[[], str]] = ()
 
     def __init__(self, inputs: GraphInput, hooks: Sequence[tf1.train.SessionRunHook] = ()) -> None:
         self.inputs, self.hooks = inputs, [*hooks]
-
-    @property
-    def latencies(self) -> Sequence[Latency]:
-        """The latency of each operation on batches and rows, in all threads."""
-        return ()
 
     @property
     def batch(self) -> Batch | None:
@@ -174,30 +178,10 @@ class Feed:
         return 0
 
     @property
-    def steps(self) -> int | None:
-        """The number of optimizer steps from the input's start to its end; None if it is unknown."""
-        return None
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the examples come from a stream."""
-        return False
-
-    @property
-    def stream_state(self) -> Callable[[], dict[str, float]] | None:
-        """f() -> how far a stream is read, see `GivenReader`; None without a stream, and on ranks other than 0."""
-        return None
-
-    @property
     def event_seconds(self) -> Callable[[], float] | None:
         """f() -> the newest event time in seconds since 1970; None if unknown, and on ranks other than 0."""
         state = self.stream_state
         return None if state is None else lambda: state()["event_seconds"]
-
-    @property
-    def status_lines(self) -> Sequence[Callable[[], str]]:
-        """Functions f() -> a line for the log."""
-        return ()
 
     def rewind(self) -> None:
         """Feeds from the first batch on; inputs that the graph reads itself restart in each session."""

@@ -15,9 +15,10 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import Feed, GraphInput
+from ctr_trainer.estimator.hooks.measuring_hooks import StepClockHook
 from ctr_trainer.estimator.inputs import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.model_record import ModelRecord
-from ctr_trainer.estimator.observation import Observation
+from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import in_fixed_order, open_store
 from ctr_trainer.estimator.program import call_input_fn, make_input, with_train_op
 from ctr_trainer.estimator.saving import Saving
@@ -122,7 +123,9 @@ class Training:
       feed: the `Feed` of the graph.
       spec: the `EstimatorSpec`.
       store: the store of the rows.
-      observation: the `Observation` of the training.
+      clock: the `Clock` of the training thread.
+      steps: counts and measures the steps.
+      input_ends: the `InputEnds` of this rank.
       warm_start: what the training starts from if there is no checkpoint.
       saver: the `Saver` of the dense variables.
       step: the `OptimizerStep`.
@@ -133,16 +136,13 @@ class Training:
     feed: Feed
     spec: EstimatorSpec
     store: Store
-    observation: Observation
+    clock: Clock
+    steps: StepClockHook
+    input_ends: InputEnds
     warm_start: NoWarmStart
     saver: tf1.train.Saver
     step: OptimizerStep
     save: Saving
-
-    @property
-    def clock(self) -> Clock:
-        """The `Clock` of the training thread."""
-        return self.observation.clock
 
     @contextlib.contextmanager
     def closing(self, things: Iterable[Any]) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Training:
           things: hooks and other objects; one without the method `close` is left alone.
         """
         with (
-            self.save.naming_the_last_checkpoint(lambda: self.observation.step > self.job.start),
+            self.save.naming_the_last_checkpoint(lambda: self.steps.step > self.job.start),
             contextlib.ExitStack() as stack,
         ):
             for thing in (self.save, *things):
@@ -179,20 +179,21 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         retention.remove_unfinished(job.model_dir)
         model_directory.point_tensorflow_to(job.model_dir, job.checkpoint)
     warm = warm_start_of(job.warm_start, job.checkpoint)
-    observation = Observation(job.config, job.staging.path)
-    with observation.by_others(), contextlib.ExitStack() as stack:
+    clock = Clock()
+    input_ends = InputEnds(clock)
+    with observed_phases(clock, job.staging.path, input_ends), contextlib.ExitStack() as stack:
         config = job.config
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
             config = in_fixed_order(config)
         begin_graph(stack, config)
-        inputs, spec = _build(job, config, observation)
+        inputs, spec = _build(job, config, input_ends)
         stack.enter_context(warm.variables())
         store: Store = LocalStore()
         if inputs.uses_embeddings:
             is_published = bool(config.publish.to)
             store = stack.enter_context(open_store(config.embedding, job.model_dir, is_published, job.services))
-        feed = inputs.connect(store, config, spec, clock=observation.clock)
+        feed = inputs.connect(store, config, spec, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
         if distributed.is_chief():
             _restore_rows(store, job)
@@ -222,7 +223,9 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             feed=feed,
             spec=spec,
             store=store,
-            observation=observation,
+            clock=clock,
+            steps=StepClockHook(clock),
+            input_ends=input_ends,
             warm_start=warm,
             saver=saver,
             step=step,
@@ -246,14 +249,14 @@ def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
     stack.enter_context(last_words.of_this_process().claimed_on_error())
 
 
-def _build(job: TrainingJob, config: RunConfig, observation: Observation) -> tuple[GraphInput, EstimatorSpec]:
+def _build(job: TrainingJob, config: RunConfig, input_ends: InputEnds) -> tuple[GraphInput, EstimatorSpec]:
     """Calls `input_fn` and `model_fn` in the current graph; returns the input and the spec with its `train_op`."""
     if config.mixed_precision == "float16":
         notes().scales_loss = True
     position = job.checkpoint.position if job.checkpoint else None
     data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, position)
     pads = config.uneven_inputs == "pad" and distributed.size() > 1
-    has_read = observation.input_ends.has_read if distributed.size() > 1 else None
+    has_read = input_ends.has_read if distributed.size() > 1 else None
     inputs = PaddedInput(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
     own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")

@@ -20,7 +20,13 @@ from ctr_trainer.estimator.hooks.log_hooks import (
     StepRateHook,
     SummaryHook,
 )
-from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook, RunStatusHook, ServiceStatus
+from ctr_trainer.estimator.hooks.measuring_hooks import (
+    LoadHook,
+    ResourcesHook,
+    RunStatusHook,
+    ServiceStatus,
+    SessionClockHook,
+)
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
@@ -61,7 +67,8 @@ def training_hooks(
     """
     feed, spec, store, clock = training.feed, training.spec, training.store, training.clock
     config, model_dir = training.job.config, training.job.staging.path
-    hooks = [*feed.hooks, FiniteLossHook(spec.loss), *(spec.training_hooks or ())]
+    hooks = [training.steps, SessionClockHook(clock), *feed.hooks, FiniteLossHook(spec.loss)]
+    hooks += spec.training_hooks or ()
     hooks += (spec.training_chief_hooks or ()) if distributed.is_chief() else ()
     if distributed.size() > 1 and not feed.inputs.fed and config.equal_inputs == "error":
         hooks.append(EqualBatchesHook(feed.inputs.features, feed.inputs.labels, feed.inputs.weight))
@@ -107,12 +114,14 @@ def training_hooks(
     trace = _trace(config, clock, has_gpu)
     if distributed.size() > 1 or config.phase_steps:
         hooks.append(trace)
+    load = LoadHook(store, config.phase_steps) if config.phase_steps else None
+    hooks += [load] if load else []
     if config.profile_steps:
         directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
         hooks.append(ProfileHook(directory, clock, *config.profile_steps))
     if training.job.last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=training.job.last_step))
-    return hooks, MeasuringHooks(metrics, resources, trace, service)
+    return hooks, MeasuringHooks(metrics, resources, trace, load, service)
 
 
 def _trace(config: RunConfig, clock: Clock, has_gpu: bool) -> StepTraceHook:

@@ -344,7 +344,7 @@ def test_run_status_reports_each_interval_by_itself(caplog):
 
 
 def test_the_service_s_lines_come_with_the_others_but_not_at_the_end_of_a_rank(caplog):
-    """Other ranks may still use the service then; `ObservedTraining` logs the last lines when all have ended."""
+    """Other ranks may still use the service then; `run_summary.measured` logs the last lines when all have ended."""
 
     class Service:
         def __init__(self):

@@ -11,15 +11,9 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.estimator.hooks.step_hook import Order
+from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.graph_notes.notes import RowTraining, notes
 from ctr_trainer.system.measuring.clock import Clock
-
-
-class BatchFeatures(Protocol):
-    """Feeds the features of a batch that are not embedding rows, such as `FedFeatures`."""
-
-    def feed(self, batch: Any) -> dict:
-        """Returns the feed_dict of a `Batch`."""
 
 
 class TrainedRows(Protocol):
@@ -35,17 +29,29 @@ class TrainedRows(Protocol):
         """Adds the gradients, and steps all rows of the step."""
 
 
-class StepRows(Protocol):
-    """When the rows of a step are looked up and trained: `RowsInTurn` or `RowPipeline`."""
+class RowsInTurn:
+    """Looks up the rows of a batch before its step and trains them after it, in the thread of the steps.
+
+    Args:
+      embeddings: looks up the rows.
+      batches: iterable of (`Batch`, lookups).
+      training: whether a key without a row gets one.
+    """
+
+    def __init__(self, embeddings: TrainedRows, batches: Iterable[tuple[Any, Any]], training: bool) -> None:
+        self._embeddings, self._batches, self._training = embeddings, iter(batches), training
 
     def read(self) -> tuple[Any, Any]:
         """Returns the next `Batch` and the argument of `look_up`; raises StopIteration at the end."""
+        return next(self._batches)
 
     def look_up(self, lookups: Any) -> Any:
         """Returns the `LookedUp` of the batch."""
+        return self._embeddings.look_up(lookups, create=self._training)
 
     def train(self, call: Callable[..., None], *arguments: Any) -> None:
         """Calls a method of `TrainedRows` that takes gradients, before any later lookup except the next one."""
+        call(*arguments)
 
     def finish_pending(self) -> None:
         """Trains all rows of the steps so far, before a sync or a flush."""
@@ -58,33 +64,33 @@ class InputHook(tf1.train.SessionRunHook):
     """Before a step, feeds a batch and the embedding rows of its keys; after the step, applies the rows' gradients.
 
     If an optimizer step takes several micro-batches, their gradients are summed and applied after the last micro-batch.
-    The end of the batches ends the loop of the session.
+    The end of the batches ends the loop of the session; before `restart` there are none.
 
     Args:
-      features: makes the feed of a batch.
+      features: makes the feed of what is no row.
       embeddings: trains the rows.
-      rows: reads batches, and decides when rows are looked up and trained.
-      training: `RowTraining`; None to apply no gradients.
+      training: None to apply no gradients.
       clock: `Clock` of this thread; None if it is not needed.
       has_read: f(), called after each batch that is read; None for nothing.
 
     Attributes:
+      training: see Args.
       batch: the batch of the current step.
-      examples: number of examples that were fed so far.
+      examples: number of examples that were fed since `restart`.
     """
 
     phase, order = "feed", Order.INPUT
 
     def __init__(
         self,
-        features: BatchFeatures,
+        features: FedFeatures,
         embeddings: TrainedRows,
-        rows: StepRows,
         training: RowTraining | None = None,
         clock: Clock | None = None,
         has_read: Callable[[], None] | None = None,
     ) -> None:
-        self._features, self._embeddings, self._training, self._rows = features, embeddings, training, rows
+        self._features, self._embeddings, self.training = features, embeddings, training
+        self._rows = RowsInTurn(embeddings, (), training=False)
         self._looked_up: Any = None
         self._has_read = has_read or (lambda: None)
         self._clock = clock or Clock()
@@ -95,8 +101,12 @@ class InputHook(tf1.train.SessionRunHook):
         self.batch: Any = None
         self.examples = 0
 
+    def restart(self, rows: RowsInTurn) -> None:
+        """Feeds the batches of `rows` from now on."""
+        self._rows, self._micro_batch, self.examples = rows, 0, 0
+
     def begin(self) -> None:
-        training = self._training
+        training = self.training
         if training is not None and training.gradients:
             self._micro_batches = notes().step_plan.accumulation_steps
             # Flat lists, the same for each step: the session flattens nested fetches at each run.
@@ -128,7 +138,7 @@ class InputHook(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
 
     def _apply(self, results: list[np.ndarray]) -> None:
-        weight = 1.0 if self._training is None or self._training.share is None else float(np.sum(self.batch.weights))
+        weight = 1.0 if self.training is None or self.training.share is None else float(np.sum(self.batch.weights))
         batch = self._looked_up, dict(zip(self._rows_of, results, strict=False)), weight
         if self._micro_batch < self._micro_batches:
             self._rows.train(self._embeddings.add_gradients, *batch)
@@ -141,35 +151,7 @@ class InputHook(tf1.train.SessionRunHook):
         self._rows.close()
 
 
-class RowsInTurn:
-    """Looks up the rows of a batch before its step and trains them after it, in the thread of the steps.
-
-    Args:
-      embeddings: looks up the rows.
-      batches: iterable of (`Batch`, lookups).
-      training: whether a key without a row gets one.
-    """
-
-    def __init__(self, embeddings: TrainedRows, batches: Iterable[tuple[Any, Any]], training: bool) -> None:
-        self._embeddings, self._batches, self._training = embeddings, iter(batches), training
-
-    def read(self) -> tuple[Any, Any]:
-        return next(self._batches)
-
-    def look_up(self, lookups: Any) -> Any:
-        return self._embeddings.look_up(lookups, create=self._training)
-
-    def train(self, call: Callable[..., None], *arguments: Any) -> None:
-        call(*arguments)
-
-    def finish_pending(self) -> None:
-        """Does nothing: every step's rows are trained when the step ends."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-class RowPipeline:
+class RowPipeline(RowsInTurn):
     """While a step runs, trains the rows of the previous step and then looks up the rows of the next step.
 
     One thread does both in a fixed order, so a run is as repeatable as without a pipeline:
@@ -192,7 +174,7 @@ class RowPipeline:
     """
 
     def __init__(self, embeddings: TrainedRows, batches: Iterable[tuple[Any, Any]]) -> None:
-        self._embeddings, self._batches = embeddings, iter(batches)
+        super().__init__(embeddings, batches, training=True)
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "embedding rows")
         self._trainings: collections.deque[concurrent.futures.Future] = collections.deque()
         # (Batch, lookups, Future of LookedUp or None); None before the first batch and after the last.
