@@ -12,13 +12,7 @@ _FEWEST_STEPS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of a rule.
-
-    Attributes:
-      share: share of the training time that the rule is about, 0 to 1; the flag saves less.
-      flag: the flag to change, with its value.
-      why: the reason, in words.
-    """
+    """The result of a rule: a share of the training time, 0 to 1, of which the flag with its value saves less."""
 
     share: float
     flag: str
@@ -30,13 +24,9 @@ class Circumstances:
     """What the rules judge a run by. All shares are of the training time, means of the ranks.
 
     Attributes:
-      shares: share of each phase of `clock.PHASES`.
+      shares: by phase of `clock.PHASES`.
       exchange: share in which only the exchange of dense gradients was running.
       syncing: share in which a sync of the rows was running, concurrently with steps or not.
-      steps: number of steps.
-      workers: number of workers.
-      on_one_host: whether all workers are on one host.
-      config: `RunConfig`.
       exchanges_each_step: whether each step waits for the gradients of all workers.
       has_gpu: whether the dense tower runs on a GPU.
       exchanges_in_memory: whether dense gradients are exchanged through shared memory.

@@ -30,7 +30,6 @@ class BatchInput(GraphInput):
     """Placeholders for the features of a reader's batches.
 
     Args:
-      reader: reads the batches.
       spec, statistics: describe the data on which the model was trained; for a new model, the reader's.
       has_read: f(), called after each batch; None for nothing.
     """
@@ -83,15 +82,14 @@ class BatchInput(GraphInput):
                 "workers' requests: leave out one of the two, or train with one worker and no service"
             )
         ahead = 0 if training is None or in_order else config.prefetch_batches
-        ahead = min(ahead, 1) if self._reader.is_live else ahead  # A record of a stream does not wait for other batches.
+        if self._reader.is_live:
+            ahead = min(ahead, 1)  # A record of a stream does not wait for other batches.
         embeddings = Embeddings(
             self.features,
             config.embedding,
             config.seed,
             store,
-            ahead=min(ahead, 1)
-            if self._reader.is_live
-            else ahead,
+            ahead=ahead,
             trained=trained,
             scale=training.learning_rate_scale if training else None,
             uncached=within_training,
@@ -106,10 +104,6 @@ class BatchFeed(Feed):
     """Feeds the batches of a reader and the rows that they look up; before `rewind`, it feeds nothing.
 
     Args:
-      inputs: the input of the graph.
-      reader: reads the batches.
-      embeddings: looks up the rows.
-      hook: feeds the batches.
       prefetch_batches: number of batches that are read and looked up ahead.
     """
 

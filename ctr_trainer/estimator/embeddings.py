@@ -50,10 +50,8 @@ class Embeddings:
     `RowPipeline` looks rows up and trains them in its thread.
 
     Args:
-      features: the features after the model was built, or any object with `spec` and `segments`.
-      config: the settings of the rows.
+      features: the features after the model was built.
       seed: initializes new rows.
-      store: see `open_store`.
       ahead: number of batches whose rows `prepare` pulls with one request; 0 to pull nothing ahead.
       trained: dict of table name -> the TableConfig to use; None to make them from `config` and `seed`.
       scale: factor by which the job's learning rates are scaled; None for the number of workers.
@@ -135,11 +133,9 @@ class Embeddings:
             rows.begin()
 
     def feed(self, batches: Iterable[tuple[Batch, Lookups]], training: bool) -> RowsInTurn:
-        """Returns an object that reads batches and looks up their rows, and closes the previous one.
+        """Returns an object that reads batches from `prepare` and looks up their rows, and closes the previous one.
 
-        Args:
-          batches: see `prepare`.
-          training: whether keys without a row get one, and `overlap_lookup` applies.
+        In training, keys without a row get one, and `overlap_lookup` applies.
         """
         self._turns.close()
         overlap = training and self._overlap
@@ -166,12 +162,7 @@ class Embeddings:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
 
     def look_up(self, lookups: Lookups, create: bool) -> LookedUp:
-        """Returns the rows of a batch.
-
-        Args:
-          lookups: the batch's, from `prepare`.
-          create: whether a key without a row gets one (training), or zeros (evaluation and prediction).
-        """
+        """Returns the rows of a batch; with `create`, as in training, a key without a row gets one, otherwise zeros."""
         with self._row_turns.to_look_up() if create else contextlib.nullcontext():
             return self._look_up(lookups, create)
 
@@ -179,7 +170,6 @@ class Embeddings:
         """Adds the gradients of a batch's rows to the gradients of the step, which `apply_gradients` ends.
 
         Args:
-          looked_up: the batch's, from `look_up`.
           gradients: dict of embedding input's name -> the gradient of the graph's loss, float32 of the input's shape.
             Rows of inputs on which the loss does not depend take a step with gradient 0.
           weight: see `worker_rows.weighed`.

@@ -103,7 +103,6 @@ class GivenReader:
         `with_statistics`, so that a model can be evaluated on data with statistics of their own.
 
     Attributes:
-      spec, statistics, batch_size: the reader's.
       steps: number of batches from the reader's start to its end; None if unknown.
       steps_per_epoch: number of batches in a whole epoch; None if unknown.
       in_epochs: the epochs of the reader; None if unknown.
@@ -152,7 +151,6 @@ class WholeSteps:
     all add the same number. The added batches repeat the last batch: they look up no other row.
 
     Args:
-      batches: the reader's batches.
       batches_per_step: number of batches in an optimizer step.
     """
 

@@ -29,7 +29,7 @@ def training_session(
 
     Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names;
     then all ranks take the variables of rank 0. The session itself adds the `SummarySaverHook` of rank 0.
-    `StepRateHook` replaces its `StepCounterHook`, and `CheckpointHook`, which saves dense variables and rows together,
+    `StepRate` replaces its `StepCounterHook`, and `CheckpointHook`, which saves dense variables and rows together,
     replaces its `CheckpointSaverHook`.
 
     Args:

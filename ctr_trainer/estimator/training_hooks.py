@@ -13,13 +13,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
-from ctr_trainer.estimator.hooks.log_hooks import (
-    EventTimeLines,
-    MetricLines,
-    MetricsFileHook,
-    StepRateHook,
-    SummaryHook,
-)
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries
 from ctr_trainer.estimator.hooks.measuring_hooks import (
     LoadHook,
     ResourcesHook,
@@ -27,10 +21,10 @@ from ctr_trainer.estimator.hooks.measuring_hooks import (
     ServiceStatus,
     SessionClockHook,
 )
-from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
-from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgressHook
+from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgress
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook
@@ -84,14 +78,13 @@ def training_hooks(
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(training.step.settle, dense_sync_steps, clock))
     hooks.append(CheckpointHook(training.save, checkpoint_period(config, feed), clock))
-    kept = _keep_lines(training)
     scored = metric_tensors(feed.inputs, spec)
     if scored and distributed.is_chief():
         _log.info("%s", _PROGRESSIVE)
     metrics = MetricsHook(
         scored,
         spec.loss,
-        [MetricLines(config.log_names), *([EventTimeLines(feed.event_seconds)] if feed.event_seconds else ()), *kept],
+        _line_takers(training),
         clock,
         _lines(),
         every_n_steps=config.log_steps,
@@ -101,13 +94,10 @@ def training_hooks(
         of_windows=feed.is_live,
         event_windows=_event_windows(config, feed),
     )
-    hooks += [metrics, *kept]
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     gpu = open_gpu(distributed.local_rank()) if has_gpu else NoGpu()
     resources = ResourcesHook(gpu, every_n_steps=config.log_steps)
-    hooks.append(resources)
-    if distributed.is_chief():
-        hooks.append(StepRateHook(clock, config.log_steps, model_dir, config.log_names))
+    hooks += [metrics, resources]
     service = ServiceStatus(store) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]
     hooks.append(RunStatusHook(latencies, status_lines, service, every_n_secs=config.log_secs))
@@ -205,15 +195,16 @@ def _lines() -> OwnLines | MergedLines:
     return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
 
 
-def _keep_lines(training: Training) -> list[MetricsFileHook | SummaryHook | TrainingProgressHook]:
-    """Returns the hooks of this rank that take the lines of the training, in addition to its log."""
+def _line_takers(training: Training) -> list[LineTaker]:
+    """Returns what shows and keeps the lines of the training on this rank; the first one logs them."""
+    job, feed, directory = training.job, training.feed, training.job.staging.path
+    takers: list[LineTaker] = [MetricLines(job.config.log_names, feed.event_seconds)]
     if not distributed.is_chief():
-        return []
-    job, feed = training.job, training.feed
-    hooks = [MetricsFileHook(job.staging.path)]
+        return takers
+    takers.append(MetricsFile(directory))
     if job.config.summary_steps:
-        hooks.append(SummaryHook(job.staging.path, every_n_steps=job.config.summary_steps))
-    progress = TrainingProgressHook(
+        takers.append(Summaries(directory, every_n_steps=job.config.summary_steps))
+    progress = TrainingProgress(
         clock=training.clock,
         draws=job.config.progress,
         examples=_examples_of_a_step(feed.inputs),
@@ -224,7 +215,7 @@ def _keep_lines(training: Training) -> list[MetricsFileHook | SummaryHook | Trai
         length=notes().run_length,
         accumulation_steps=notes().step_plan.accumulation_steps,
     )
-    return [*hooks, progress]
+    return [*takers, progress, StepRate(training.clock, job.config.log_steps, directory, job.config.log_names)]
 
 
 def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:

@@ -117,9 +117,7 @@ class WarmStartSettings(NamedTuple):
 def warm_start_of(source: "str | WarmStartSettings | None", checkpoint: Checkpoint | None) -> "NoWarmStart":
     """Returns the `WarmStart` of a training on rank 0; `NoWarmStart` on other ranks, whose values come from rank 0.
 
-    Args:
-      source: `RunConfig.warm_start`, or `WarmStartSettings`.
-      checkpoint: the `Checkpoint` that training resumes from, or None. If there is one, `source` is not read.
+    If the training resumes from a checkpoint, `source` is not read.
 
     Raises:
       UserError: `source` has nothing to start from, or one of its files is damaged.
@@ -147,9 +145,7 @@ def _is_of_tensorflow(source: str) -> bool:
 def _checkpoint(source: str) -> Checkpoint | None:
     """Returns the `Checkpoint` of a model directory or of a checkpoint's directory; None for Parquet files."""
     if (path_of(source) / checkpoints.MANIFEST).exists():
-        found = checkpoints.load(str(path_of(source)))
-        found.verify()
-        return found
+        return checkpoints.load_whole(str(path_of(source)))
     if newest := checkpoints.newest_whole(source):
         return newest
     if not parquet_rows.has_files(source):
@@ -168,13 +164,7 @@ class NoWarmStart:
         return contextlib.nullcontext()
 
     def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
-        """Gives the store the rows to start with.
-
-        Args:
-          store: `Store` whose tables are made and empty.
-          configs: TableConfigs of the tables.
-          model_dir: model directory of this training.
-        """
+        """Gives a store, whose tables are made and empty, the rows to start with."""
 
     def results(self) -> dict[str, Any]:
         """Returns fields of `TrainResult`."""
@@ -182,11 +172,7 @@ class NoWarmStart:
 
 
 class TensorFlowWarmStart(NoWarmStart):
-    """A start with dense variables of a checkpoint that TensorFlow's Saver wrote.
-
-    Args:
-      settings: `WarmStartSettings`.
-    """
+    """A start with dense variables of a checkpoint that TensorFlow's Saver wrote."""
 
     def __init__(self, settings: WarmStartSettings) -> None:
         self._settings = settings
@@ -208,8 +194,7 @@ class WarmStart(NoWarmStart):
 
     Args:
       source: the directory, for messages.
-      tables: `CheckpointRows` or `ParquetRows`.
-      checkpoint: the `Checkpoint` with the dense variables; None for none.
+      checkpoint: has the dense variables; None for none.
     """
 
     def __init__(self, source: str, tables: SourceRows, checkpoint: Checkpoint | None = None) -> None:

@@ -47,12 +47,6 @@ def test_a_step_is_trained_before_it_is_handed_on_saved_evaluated_and_counted():
     assert _sorted_names(*names) == list(names)
 
 
-def test_the_lines_are_made_before_those_that_take_them_close_their_files():
-    assert _sorted_names("MetricsHook", "SummaryHook")[0] == "MetricsHook"
-    assert _sorted_names("MetricsHook", "MetricsFileHook")[0] == "MetricsHook"
-    assert _sorted_names("MetricsHook", "TrainingProgressHook")[0] == "MetricsHook"
-
-
 def test_hooks_of_users_act_once_all_is_saved_and_before_evaluations_in_their_own_order():
     class Mine(tf1.train.SessionRunHook):
         pass

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
+from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
+from ctr_trainer.estimator.hooks.step_hook import periodic
 from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
 from ctr_trainer.system.measuring.clock import Clock
@@ -20,7 +21,7 @@ FILE = "metrics.jsonl"
 _TAG = "global_step/sec"
 
 
-class MetricLines:
+class MetricLines(LineTaker):
     """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, one such line per figure, then the rate.
 
     The last of these lines is `current lr: 0.050000`, the learning rate of the dense variables at that step. If the
@@ -31,10 +32,12 @@ class MetricLines:
     Args:
       names: one of `LOG_NAMES`. `graph` gives the means the names of their tensors, such as `xentropy_mean:0`, and
         omits the figures of all workers: each line then has the form that programs of TensorFlow 1 parse.
+      event_seconds: f() -> the newest event time of a stream in seconds since 1970, 0 before the first. A last line
+        then says up to which event time the examples go. None for none.
     """
 
-    def __init__(self, names: str = PLAIN_NAMES) -> None:
-        self._as_in_graph = names == GRAPH_NAMES
+    def __init__(self, names: str = PLAIN_NAMES, event_seconds: Callable[[], float] | None = None) -> None:
+        self._as_in_graph, self._event_seconds = names == GRAPH_NAMES, event_seconds
 
     def take(self, line: Line) -> None:
         """Logs a `Line`, with one figure in each line of the log."""
@@ -46,6 +49,8 @@ class MetricLines:
             _log.info("step %d, %s = %.*f (%s)%s", line.step, shown, 4 if of_examples else 8, value, pace, suffix)
         if line.own.lr is not None:
             _log.info("current lr: %f", line.own.lr)
+        if self._event_seconds:
+            _log.info("step %d, event time = %s", line.step, log_lines.event_text(self._event_seconds()))
 
     def _pace(self, line: Line) -> tuple[str, str]:
         """Returns the text in the parentheses of a line, and the text after them."""
@@ -57,22 +62,7 @@ class MetricLines:
         return pace, "" if self._as_in_graph or not line.of else f" of {line.of}"
 
 
-class EventTimeLines:
-    """Logs, with each line of a training, up to which event time of its stream the examples go.
-
-    Args:
-      event_seconds: f() -> the newest event time in seconds since 1970; 0 before the first.
-    """
-
-    def __init__(self, event_seconds: Callable[[], float]) -> None:
-        self._event_seconds = event_seconds
-
-    def take(self, line: Line) -> None:
-        """Logs the event time."""
-        _log.info("step %d, event time = %s", line.step, log_lines.event_text(self._event_seconds()))
-
-
-class MetricsFileHook(StepHook):
+class MetricsFile(LineTaker):
     """Appends each `Line` of the training to `metrics.jsonl` as a line of JSON; rank 0 only.
 
     The first line of a run has only `step`, at which the run starts or resumes, and `time`: earlier lines of later
@@ -82,32 +72,23 @@ class MetricsFileHook(StepHook):
       directory: directory of the file.
     """
 
-    order = Order.TAKE
-
     def __init__(self, directory: str) -> None:
-        super().__init__()
         self._path = os.path.join(directory, FILE)
 
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        super().after_create_session(session, coord)
+    def start(self, step: int) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._write(self.step, {})
-
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        """Does nothing: the lines come by `take`."""
+        self._write(step, {})
 
     def take(self, line: Line) -> None:
-        """Writes a `Line`."""
-        values = line.figures()
         # JSON has no NaN: figures that are not defined are omitted.
-        self._write(line.step, {name: value for name, value in values.items() if value == value})
+        self._write(line.step, {name: value for name, value in line.figures().items() if value == value})
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         with open(self._path, "a") as file:
             file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
 
 
-class SummaryHook(StepHook):
+class Summaries(LineTaker):
     """Writes each `Line` of the training that is due as a summary for TensorBoard; rank 0 only.
 
     Args:
@@ -115,34 +96,26 @@ class SummaryHook(StepHook):
       every_n_steps, every_n_secs: exactly one; the first line after each period is due.
     """
 
-    order = Order.TAKE
-
     def __init__(self, directory: str, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
-        super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         self._directory = directory
 
-    def begin(self) -> None:
-        super().begin()
+    def start(self, step: int) -> None:
         # The hooks of the session write to the same writer.
         self._writer = tf1.summary.FileWriterCache.get(self._directory)
         self._writer.add_graph(tf1.get_default_graph())
 
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        """Does nothing: the lines come by `take`."""
-
     def take(self, line: Line) -> None:
-        """Writes a `Line` if it is due."""
         if self._timer.should_trigger_for_step(line.step):
             self._timer.update_last_triggered_step(line.step)
             summary = tf1.Summary(value=[tf1.Summary.Value(tag=k, simple_value=v) for k, v in line.figures().items()])
             self._writer.add_summary(summary, line.step)
 
-    def end(self, session: tf1.Session) -> None:
+    def close(self) -> None:
         self._writer.flush()
 
 
-class StepRateHook(StepHook):
+class StepRate(LineTaker):
     """Logs `global_step/sec: 63.9` of the steps since the previous line, and keeps it for TensorBoard; for rank 0 only.
 
     It replaces TensorFlow's `StepCounterHook`, which counts evaluations as training time.
@@ -154,30 +127,26 @@ class StepRateHook(StepHook):
       names: one of `LOG_NAMES`. `graph` logs the line as TensorFlow writes it: `INFO:tensorflow:global_step/sec: 63.9`.
     """
 
-    order = Order.WATCH
-
     def __init__(
         self, clock: Clock, every_n_steps: int, directory: str | None = None, names: str = PLAIN_NAMES
     ) -> None:
-        super().__init__()
         self._as_tensorflow = names == GRAPH_NAMES
         self._clock, self._every_n_steps, self._directory = clock, every_n_steps, directory
-
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        super().after_create_session(session, coord)
-        self._writer = self._directory and tf1.summary.FileWriterCache.get(self._directory)
         self._from: tuple[int, float] | None = None
 
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+    def start(self, step: int) -> None:
+        self._writer = self._directory and tf1.summary.FileWriterCache.get(self._directory)
+
+    def stepped(self, step: int) -> None:
         seconds = self._clock.training_seconds()
         if self._from is None:
-            self._from = self.step, seconds
-        elif self.step - self._from[0] >= self._every_n_steps:
-            rate = (self.step - self._from[0]) / max(seconds - self._from[1], 1e-9)
-            self._from = self.step, seconds
+            self._from = step, seconds
+        elif step - self._from[0] >= self._every_n_steps:
+            rate = (step - self._from[0]) / max(seconds - self._from[1], 1e-9)
+            self._from = step, seconds
             if self._as_tensorflow:
                 _log.info("INFO:tensorflow:%s: %g", _TAG, rate, extra=log_lines.AS_IT_IS)
             else:
                 _log.info("%s: %g", _TAG, rate)
             if self._writer:
-                self._writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag=_TAG, simple_value=rate)]), self.step)
+                self._writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag=_TAG, simple_value=rate)]), step)

@@ -10,7 +10,8 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
+from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
+from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.system.measuring.clock import Clock
@@ -40,7 +41,7 @@ class ProgressHook(StepHook):
         self._bar.close()
 
 
-class TrainingProgressHook(StepHook):
+class TrainingProgress(LineTaker):
     """Redraws `step 1200 of 9000 |...| 65431 examples/s, 02:05 left, auc 0.7812` in place at a terminal.
 
     The lines of the log appear above it. It shows the rate of all workers and the AUC in the last line of the log.
@@ -62,8 +63,6 @@ class TrainingProgressHook(StepHook):
       accumulation_steps: batches per optimizer step.
     """
 
-    order = Order.TAKE
-
     def __init__(
         self,
         clock: Clock,
@@ -76,7 +75,6 @@ class TrainingProgressHook(StepHook):
         length: RunLength = RunLength(),  # noqa: B008, it is frozen
         accumulation_steps: int = 1,
     ) -> None:
-        super().__init__()
         self._clock, self._draws, self._examples = clock, draws, examples
         self._last_step, self._steps = last_step, steps
         self._epoch, self._epochs = epoch, epochs
@@ -85,26 +83,25 @@ class TrainingProgressHook(StepHook):
         self._resources = contextlib.ExitStack()
         self._bar: _Bar | None = None
 
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        super().after_create_session(session, coord)
-        ends = [self._last_step, None if self._steps is None else self.step + self._steps]
+    def start(self, step: int) -> None:
+        ends = [self._last_step, None if self._steps is None else step + self._steps]
         self._total = total = min((end for end in ends if end is not None), default=None)
-        self._start, self._shown, self._seconds = self.step, self.step, 0.0
+        self._start, self._shown, self._seconds = step, step, 0.0
         if self._length.epochs is not None:
-            self._begin_epoch()
+            self._begin_epoch(step)
         if not self._draws or not sys.stderr.isatty():
             return
         # The handlers of the log write above the bar.
         self._resources.enter_context(logging_redirect_tqdm())
         self._bar = self._resources.enter_context(
-            _Bar(self._clock, self._examples, total=total, initial=self.step, file=sys.stderr, dynamic_ncols=True)
+            _Bar(self._clock, self._examples, total=total, initial=step, file=sys.stderr, dynamic_ncols=True)
         )
 
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+    def stepped(self, step: int) -> None:
         if self._bar is not None:
             self._bar.update()
-        if self.step == self._epoch_end:
-            self._end_epoch()
+        if step == self._epoch_end:
+            self._end_epoch(step)
 
     def take(self, line: Line) -> None:
         """Shows how far the training was at a `Line`; the bar shows its rate and its AUC from now on."""
@@ -124,25 +121,22 @@ class TrainingProgressHook(StepHook):
             parts.append(f"{format_seconds(left)} left")
         _log.info("%s", ", ".join(parts))
 
-    def _begin_epoch(self) -> None:
-        self._epoch_end = self._length.next_epoch_end(self.step, self._accumulation_steps)
-        self._epoch_began = self.step, self._clock.training_seconds()
+    def _begin_epoch(self, step: int) -> None:
+        self._epoch_end = self._length.next_epoch_end(step, self._accumulation_steps)
+        self._epoch_began = step, self._clock.training_seconds()
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, step: int) -> None:
         began, since = self._epoch_began
         seconds, epochs = self._clock.training_seconds() - since, self._length.epochs
         assert epochs is not None  # `_begin_epoch` is called only if they are known.
-        done = self._length.epochs_done(self.step, self._accumulation_steps)
-        parts = [f"{self.step - began:,} steps"]
+        done = self._length.epochs_done(step, self._accumulation_steps)
+        parts = [f"{step - began:,} steps"]
         is_whole = began > self._length.start or epochs.before % epochs.batches == 0
         if is_whole and epochs.rows is not None:
             parts.append(f"{epochs.rows:,} rows, {epochs.rows / max(seconds, 1e-9):,.1f} rows/sec")
         which = f"epoch {done}" + (f" of {self._epochs}" if self._epochs else "")
         _log.info("%s%s took %.1f s: %s", "" if is_whole else "the rest of ", which, seconds, ", ".join(parts))
-        self._begin_epoch()
-
-    def end(self, session: tf1.Session) -> None:
-        self.close()
+        self._begin_epoch(step)
 
     def close(self) -> None:
         """Leaves the bar as it is, and writes the lines of the log to the terminal directly again."""
