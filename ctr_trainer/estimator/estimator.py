@@ -197,7 +197,7 @@ def _log_start(training: Training) -> None:
     plan, workers = notes().step_plan, distributed.size()
     if not training.job.checkpoint:
         epochs = training.feed.inputs.epochs
-        _log.info("%s", starting_text(notes().run_length, epochs, plan.accumulation_steps, workers))
+        _log.info("%s", starting_text(notes().run_length, epochs, workers))
     _log.info("%s", plan.exchange if workers > 1 else dense_exchange.exchange())
 
 

@@ -36,11 +36,7 @@ class InLoopEvaluation:
     ranks have flushed theirs; keys without a row read zeros and get no row. With several workers each flush is one sync
     more than without the evaluation; a lone worker trains the same to the bit.
 
-    Args:
-      estimator: the `Estimator` that trains.
-      eval_spec: the `EvalSpec`.
-      training: the `Training`.
-      stop: the training's `StopHook`: after a signal no more batches are evaluated.
+    After a signal, which `stop` knows, no more batches are evaluated.
 
     Raises:
       UserError: the evaluation graph has variables that the training graph does not have.
@@ -86,9 +82,6 @@ class InLoopEvaluation:
 
     def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
         """Returns the metrics of all ranks; None if the training is to stop because of a signal. A collective.
-
-        Args:
-          session: the training session.
 
         Raises:
           ServiceLost: the embedding service is lost, and all ranks have agreed on it.
@@ -188,8 +181,7 @@ class EvaluatedTraining:
 def _period(eval_spec: EvalSpec, config: RunConfig, feed: Feed) -> EverySteps:
     """Returns the period of the evaluations."""
     if eval_spec.every_n_epochs:
-        length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
-        return EveryEpochs(eval_spec.every_n_epochs, length, accumulation_steps, ("eval_epochs", "eval_steps"))
+        return EveryEpochs(eval_spec.every_n_epochs, notes().run_length, ("eval_epochs", "eval_steps"))
     if eval_spec.every_n_steps is not None:
         return EverySteps(eval_spec.every_n_steps)
     return ThrottledCheckpoints(

@@ -131,12 +131,12 @@ def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
     return ", ".join(said)
 
 
-def starting_text(length: RunLength, epochs: int | None, accumulation_steps: int, workers: int) -> str:
+def starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
     """Returns the first line of a training without a checkpoint: that it starts from step 0, and how much it reads.
 
     `epochs` is None if the input does not say how many it has.
     """
-    said, end = [], length.end(accumulation_steps)
+    said, end = [], length.end()
     if length.epochs is not None and length.epochs.rows is not None:
         said.append(f"{length.epochs.rows:,} rows an epoch")
     if epochs:

@@ -26,9 +26,9 @@ class ModelRecord:
     """A model that is to be trained, evaluated, exported or used for predictions.
 
     Attributes:
-      name: the model's name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
-      params: params by name, if JSON can represent them.
-      defaults: defaults of the params by name, if known.
+      name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
+      params: by name, those that JSON can represent.
+      defaults: of the params by name, if known.
       may_change: names of the params that may change after training.
       rows: settings by flag of how embedding rows are created and trained.
       optimizer: name of the dense variables' optimizer; None if it is not known.
@@ -71,11 +71,7 @@ class ModelRecord:
         )
 
     def to_dict(self, features: Features | None = None) -> dict[str, Any]:
-        """Returns what a checkpoint records.
-
-        Args:
-          features: `FedFeatures`, whose feature spec and statistics are recorded too; None for a model without.
-        """
+        """Returns what a checkpoint records, with the feature spec and the statistics of `FedFeatures`."""
         values: dict[str, Any] = {
             "name": self.name,
             "params": self.params,
@@ -87,12 +83,7 @@ class ModelRecord:
         return values
 
     def check(self, checkpoint: Checkpoint, model_dir: str, training: bool = False) -> None:
-        """Refuses a checkpoint of another model.
-
-        Args:
-          checkpoint: the `Checkpoint`.
-          model_dir: its model directory, for the message.
-          training: whether the training continues, so that the optimizers have to be the same too.
+        """Refuses a checkpoint of another model; if the training continues, of other optimizers too.
 
         Raises:
           UserError: the model is another one; names each setting that differs, with both values.
@@ -132,12 +123,7 @@ class ModelRecord:
 
 
 def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
-    """Returns the error for settings that differ from the settings that a model was trained with.
-
-    Args:
-      model_dir: the model directory.
-      differing: (setting as given, setting as trained with) of each setting that differs.
-    """
+    """Returns the error for settings that differ: each as it is given, and as the model was trained with it."""
     given, trained = (" ".join(texts) for texts in zip(*differing, strict=True))
     return UserError(
         f"{given}, but the model in {model_dir} was trained with {trained}: leave that out, or name another model_dir"

@@ -101,13 +101,7 @@ class EvaluationHistory:
 
 
 def is_better(value: float, reference: float, direction: str, min_delta: float = 0.0) -> bool:
-    """Returns whether `value` is better by more than `min_delta`; every number is better than NaN.
-
-    Args:
-      value, reference: the values to compare.
-      direction: `max` or `min`.
-      min_delta: smallest difference that counts.
-    """
+    """Returns whether `value` is better by more than `min_delta`; every number is better than NaN."""
     if math.isnan(reference):
         return not math.isnan(value)
     gain = value - reference if direction == "max" else reference - value
@@ -132,7 +126,6 @@ class ModelSelection:
     Args:
       evaluate: f(session) -> dict of metrics, or None if the training is to stop because of a signal; a collective.
       metric_names: names of the metrics that `evaluate` returns.
-      eval_spec: the `EvalSpec`.
       model_dir: directory of the history, the best checkpoint and the summaries.
       save: f(session, step) -> path of the checkpoint of that step; a collective.
       start: the step from which training resumes.

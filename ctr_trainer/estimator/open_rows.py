@@ -27,9 +27,7 @@ _T = TypeVar("_T")
 class EachTable:
     """Calls a function for the copies of each table, concurrently if there are several tables.
 
-    Args:
-      copies: dict of table name -> the copies of its rows.
-      cores: the cores of the threads; None for the cores of this process.
+    The threads run on these cores; None for the cores of this process.
     """
 
     def __init__(self, copies: Mapping[str, WorkerRows], cores: set[int] | None) -> None:
@@ -66,9 +64,7 @@ def open_rows(
     """Creates the tables in the store and returns the `WorkerRows` of each by the table's name. A collective.
 
     Args:
-      store: see `open_store`.
       config: decides which workers share one copy of the rows.
-      tables: dict of table name -> `TableConfig`.
       lookup_latency, push_latency: record the requests of copies to the service.
       uncached: whether each lookup reads the store.
     """
@@ -91,8 +87,6 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
     """Has the rows of a dense optimizer make up for the steps that they miss, and returns them; [] for a lazy one.
 
     Args:
-      config: has the optimizer.
-      rows: number of rows of all tables.
       first_step: the global step that the training starts from; None for an evaluation.
 
     Raises:

@@ -73,12 +73,6 @@ class EvaluationStore:
     """The rows of a checkpoint, once per host: in the process of a lone rank, or in memory that the host's ranks share.
 
     Each host reads the checkpoint's files.
-
-    Args:
-      memory: shared by the ranks of this host; None if each rank has rows of its own.
-
-    Attributes:
-      store: has the rows.
     """
 
     def __init__(self, memory: SharedMemory | None = None) -> None:
@@ -127,9 +121,6 @@ def _refuse_too_many(store: LocalStore, files: Sequence[Mapping[str, Any]], path
 def in_fixed_order(config: RunConfig) -> RunConfig:
     """Returns the settings of a deterministic run, which syncs strictly unless its workers share one copy of the rows.
 
-    Args:
-      config: with `deterministic`.
-
     Raises:
       SettingError: one copy of the rows per host is asked for, and there are several hosts.
     """
@@ -158,8 +149,6 @@ def open_store(
     training can use a service.
 
     Args:
-      config: names the store.
-      model_dir: the directory of the training's model.
       is_published: whether a background thread publishes the rows.
       services: used if `config.service` is `auto`, and possibly started before; None for new ones.
 

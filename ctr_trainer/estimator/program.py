@@ -44,10 +44,7 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
 
     by `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers step as one does on all their examples.
 
-    Args:
-      spec: `EstimatorSpec` of the `model_fn` in training.
-      inputs: the `GraphInput`. The examples of a `tf.data` batch weigh 1 each.
-      row_learning_rate: learning rate of the embedding rows, a number.
+    The examples of a `tf.data` batch weigh 1 each.
 
     Raises:
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
@@ -138,10 +135,7 @@ def _aggregates(graph: tf.Graph) -> bool:
 def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: RunConfig, position: Any = None) -> Any:
     """Calls `input_fn` with the arguments among `mode`, `params`, `config`, `position` and `input_context` it declares.
 
-    Args:
-      input_fn: f(...) of any of these arguments; returns the data.
-      mode, params, config: see `Estimator`.
-      position: where the input resumes after a restart, as `BatchReader.position_after` gave it; None for the start.
+    `position` is where the input resumes after a restart, as `BatchReader.position_after` gave it; None for the start.
     """
     workers = distributed.size()
     context = tf.distribute.InputContext(workers, distributed.rank(), workers)
@@ -160,7 +154,6 @@ def make_input(
 
     Args:
       data: see `GivenReader` and `DatasetInput`; what has a `spec` is a reader.
-      model_dir: directory of the model.
       trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
       has_read: f(), called after each batch; None for nothing.
 
@@ -206,11 +199,9 @@ def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> Ru
 
 
 def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Callable[..., Any]:
-    """Returns f(features, labels, mode, params) that calls a `model_fn` with those arguments that it declares.
+    """Returns f(features, labels, mode, params) that calls a `model_fn` with those of them that it declares.
 
-    Args:
-      model_fn: f(features, ...) with any of `labels`, `mode`, `params` and `config`.
-      config: the Estimator's.
+    It may declare `config`, the Estimator's, too.
     """
     declared = inspect.signature(model_fn).parameters
     if "config" not in declared and (len(declared) == 4 or any(p.kind == p.VAR_POSITIONAL for p in declared.values())):

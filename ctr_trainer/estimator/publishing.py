@@ -53,10 +53,6 @@ _LOG = "publish.log"  # Below the model directory.
 class DenseTower:
     """Writes exports without rows (`rows="none"`) in milliseconds each, because the graph is made only once.
 
-    Args:
-      model_fn, params: see `Estimator`.
-      trained_features: (FeatureSpec, statistics) of the model.
-
     Attributes:
       variables: (shape, dtype) of each variable of the tower by name, including the global step.
     """
@@ -80,12 +76,7 @@ class DenseTower:
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
     def write(self, path: str | os.PathLike[str], values: Mapping[str, np.ndarray]) -> None:
-        """Writes the SavedModel with the given values of the variables.
-
-        Args:
-          path: local directory, empty or absent.
-          values: array of each variable by name.
-        """
+        """Writes the SavedModel with these values of all variables to a local directory, which is empty or absent."""
         prefix = os.path.join(path, _VARIABLES, _VARIABLES)
         os.makedirs(os.path.dirname(prefix), exist_ok=True)
         fed = {self._fed[name]: values[name] for name in self._fed}
@@ -97,7 +88,6 @@ class DenseTower:
                 stream.write(content)
 
     def close(self) -> None:
-        """Closes the session."""
         self._session.close()
 
 
@@ -126,13 +116,7 @@ def _export(
 
 
 def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: Checkpoint, dtype: str) -> Record:
-    """Writes the first generation of a publication.
-
-    Args:
-      url: local path of the publication; nothing is there yet.
-      model: the `TrainedModel`.
-      checkpoint: a `Checkpoint` of it.
-      dtype: dtype of the packed rows, see `packed_rows`.
+    """Writes the first generation of a publication to a local path, where nothing is yet.
 
     Raises:
       UserError: the checkpoint is damaged, not finite or another model's, or the publication cannot be written.

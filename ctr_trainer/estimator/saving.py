@@ -37,14 +37,11 @@ class Saving:
     rank 0 writes the rest, the manifest last. Only one checkpoint is written at a time: the next one waits.
 
     Args:
-      saver: `tf.compat.v1.train.Saver` of the dense variables.
-      feed: the `Feed` of the training.
-      store: the store of the rows.
+      saver: writes the dense variables.
       restored: the `Checkpoint` that training resumes from, or None.
       model_dir: path or URL of the model directory.
       staging: the local copy of the model directory; its files are uploaded after each checkpoint.
       lock: the lock of the model directory, on rank 0; None on other ranks.
-      config: `RunConfig`.
       model: what defines the model's graph, see `ModelRecord.to_dict`.
       settle: f(session), applies what is pending to the dense variables on all ranks; a collective.
     """
@@ -71,7 +68,7 @@ class Saving:
         self._begun_path = self._last_path = restored.path if restored else None
         self._finite, self._equal = _finite_variables(), EqualVariables()
         self._negative_sampling = notes().negative_sampling
-        self._decay = notes().run_length.decay(notes().step_plan.accumulation_steps)
+        self._decay = notes().run_length.decay()
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
         self._begun_step: int | None = None

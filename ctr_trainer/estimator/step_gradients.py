@@ -63,7 +63,6 @@ def step_gradients(
     in this step, so it runs concurrently with the forward and backward pass.
 
     Args:
-      optimizer: a `tf.compat.v1.train.Optimizer`.
       loss: scalar, averaged over the examples of this worker's batch.
       weight: scalar float32, the sum of the weights of this batch's examples.
       rows: placeholders of embedding rows, whose gradients stay this batch's own.
@@ -95,7 +94,7 @@ def step_gradients(
     means = [mean for mean, _ in pairs[dense:]]
 
     def statistics() -> list[tf.Operation]:
-        epochs = notes().run_length.steps_of_epochs(accumulation_steps)
+        epochs = notes().run_length.steps_of_epochs()
         steps = epochs.steps if epochs else None
         return [each.update(mean, outer.weight, steps) for each, mean in zip(batch.statistics, means, strict=True)]
 
@@ -115,13 +114,6 @@ def step_gradients(
 
 class _BatchGradients(MeanOptimizer):
     """Computes the gradients of one batch of this worker, followed by the batch statistics of its layers.
-
-    Args:
-      optimizer: a `tf.compat.v1.train.Optimizer`.
-      weight: scalar float32, the sum of the weights of the batch's examples.
-      loss: scalar.
-      rows: placeholders.
-      sparse: whether gradients that are `tf.IndexedSlices` stay so.
 
     Attributes:
       rows: gradients of the embedding rows by placeholder name.

@@ -267,13 +267,7 @@ class TrainedModel:
 
     @contextlib.contextmanager
     def _graph(self, mode: str, input_fn: Callable, checkpoint: Checkpoint) -> Iterator[tuple[Feed, EstimatorSpec]]:
-        """Builds the graph of a mode, and restores the rows of a checkpoint into a store of their own. A collective.
-
-        Args:
-          mode: `ModeKeys.EVAL` or `ModeKeys.PREDICT`.
-          input_fn: see `Estimator.train`.
-          checkpoint: the checkpoint to restore.
-        """
+        """Builds the graph of a mode, and restores the rows of a checkpoint into a store of their own. A collective."""
         with contextlib.ExitStack() as stack:
             begin_graph(stack, self.config)
             params = params_as_trained(self.params, checkpoint)

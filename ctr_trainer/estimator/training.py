@@ -42,8 +42,6 @@ class TrainingJob:
     """What to train, and where it starts.
 
     Attributes:
-      model_fn, params, config, model_dir, services: see `TrainedModel`.
-      input_fn: see `Estimator.train`.
       record: `ModelRecord`, with which the checkpoint is compared, and which each new checkpoint keeps.
       checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
       newer_checkpoints: what to call the checkpoints after `checkpoint`, which no longer count.
@@ -74,12 +72,7 @@ class TrainingJob:
 
 
 class OptimizerStep:
-    """Runs optimizer steps of the current graph, one per call.
-
-    Args:
-      train_op: the operation that ends a step, of the `EstimatorSpec`.
-      plan: the `StepPlan` of the graph.
-    """
+    """Runs optimizer steps of the current graph, one per call; `train_op` ends a step."""
 
     def __init__(self, train_op: tf.Operation, plan: StepPlan) -> None:
         self._train_op, self._plan = train_op, plan
@@ -119,17 +112,12 @@ class Training:
     """A training whose graph is built and whose rows are restored.
 
     Attributes:
-      job: the `TrainingJob`.
-      feed: the `Feed` of the graph.
-      spec: the `EstimatorSpec`.
-      store: the store of the rows.
-      clock: the `Clock` of the training thread.
+      clock: of the training thread.
       steps: counts and measures the steps.
-      input_ends: the `InputEnds` of this rank.
       warm_start: what the training starts from if there is no checkpoint.
-      saver: the `Saver` of the dense variables.
-      step: the `OptimizerStep`.
-      save: the `Saving` of checkpoints.
+      saver: of the dense variables.
+      step: makes a step.
+      save: writes a checkpoint of both halves.
     """
 
     job: TrainingJob
@@ -148,10 +136,8 @@ class Training:
     def closing(self, things: Iterable[Any]) -> Iterator[None]:
         """Closes `save` and the things at the end of the block, the last one first; an error names the last checkpoint.
 
-        TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end.
-
-        Args:
-          things: hooks and other objects; one without the method `close` is left alone.
+        TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end. It
+        leaves a thing without the method `close` alone.
         """
         with (
             self.save.naming_the_last_checkpoint(lambda: self.steps.step > self.job.start),

@@ -53,11 +53,8 @@ def training_hooks(
 ) -> tuple[list[tf1.train.SessionRunHook], MeasuringHooks]:
     """Returns the session hooks of a training, and the hooks among them that measure. A collective.
 
-    Each hook declares the phase that its time counts for and its place among the others, see `Order`.
-
-    Args:
-      training: the `Training`.
-      status_lines: functions f() -> a line that the log has with the latencies.
+    Each hook declares the phase that its time counts for and its place among the others, see `Order`. The log has the
+    `status_lines`, functions f() -> a line, with the latencies.
     """
     feed, spec, store, clock = training.feed, training.spec, training.store, training.clock
     config, model_dir = training.job.config, training.job.staging.path
@@ -150,11 +147,7 @@ def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> 
 
 
 def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
-    """Returns when checkpoints are due.
-
-    Args:
-      config: the settings of the run.
-      feed: the `Feed`, which says whether the examples come from a stream, whose steps become slow when it falls quiet.
+    """Returns when checkpoints are due; the steps of a stream become slow when it falls quiet.
 
     Raises:
       UserError: the checkpoints go by event time, and the examples come from no stream.
@@ -163,8 +156,7 @@ def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
         raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
-        length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
-        return EveryEpochs(config.save_checkpoints_epochs, length, accumulation_steps, flags)
+        return EveryEpochs(config.save_checkpoints_epochs, notes().run_length, flags)
     seconds = config.save_checkpoints_secs or config.save_checkpoints_event_secs
     clock = EventClock(feed.event_seconds) if config.save_checkpoints_event_secs else time.monotonic
     if seconds and distributed.size() == 1:
@@ -213,7 +205,6 @@ def _line_takers(training: Training) -> list[LineTaker]:
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
         length=notes().run_length,
-        accumulation_steps=notes().step_plan.accumulation_steps,
     )
     return [*takers, progress, StepRate(training.clock, job.config.log_steps, directory, job.config.log_names)]
 

@@ -59,8 +59,7 @@ class TrainingProgress(LineTaker):
       steps: number of steps that the input has, or None.
       epoch: f(steps since the start) -> number of epochs of the data that are done, or None.
       epochs: number of epochs of the whole run, or None.
-      length: `RunLength` of the run.
-      accumulation_steps: batches per optimizer step.
+      length: says when the epochs of the run end.
     """
 
     def __init__(
@@ -73,12 +72,11 @@ class TrainingProgress(LineTaker):
         epoch: Callable[[int], float | None] = lambda steps: None,
         epochs: int | None = None,
         length: RunLength = RunLength(),  # noqa: B008, it is frozen
-        accumulation_steps: int = 1,
     ) -> None:
         self._clock, self._draws, self._examples = clock, draws, examples
         self._last_step, self._steps = last_step, steps
         self._epoch, self._epochs = epoch, epochs
-        self._length, self._accumulation_steps = length, accumulation_steps
+        self._length = length
         self._epoch_end: int | None = None
         self._resources = contextlib.ExitStack()
         self._bar: _Bar | None = None
@@ -122,14 +120,14 @@ class TrainingProgress(LineTaker):
         _log.info("%s", ", ".join(parts))
 
     def _begin_epoch(self, step: int) -> None:
-        self._epoch_end = self._length.next_epoch_end(step, self._accumulation_steps)
+        self._epoch_end = self._length.next_epoch_end(step)
         self._epoch_began = step, self._clock.training_seconds()
 
     def _end_epoch(self, step: int) -> None:
         began, since = self._epoch_began
         seconds, epochs = self._clock.training_seconds() - since, self._length.epochs
         assert epochs is not None  # `_begin_epoch` is called only if they are known.
-        done = self._length.epochs_done(step, self._accumulation_steps)
+        done = self._length.epochs_done(step)
         parts = [f"{step - began:,} steps"]
         is_whole = began > self._length.start or epochs.before % epochs.batches == 0
         if is_whole and epochs.rows is not None:
