@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
-from ctr_trainer.estimator.hooks.ending_hooks import stop_hook
+from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.step_hook import in_order
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_selection import is_over
@@ -154,18 +154,17 @@ class Estimator(TrainedModel):
                 check_plateau(notes().plateau.patience, evaluation)
             if distributed.is_chief():
                 _log_start(training)
-            stop = stop_hook(self.config.grace_secs, lambda: training.save.path)
+            stop = StopHook(self.config.grace_secs, lambda: training.save.path)
             publishing = open_publishing(training, stop)
             published = [publishing.publisher.status_line] if publishing else []
             own, measuring = training_hooks(training, [*published, *training.feed.status_lines])
             own += [stop, publishing.hook] if publishing else [stop]
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
-            evaluating = evaluations.hooks if evaluations else []
             with (
                 training.closing([publishing, evaluations, *own]),
                 training_session(
                     checkpoint=job.checkpoint,
-                    hooks=in_order([*own, *evaluating, *hooks]),
+                    hooks=in_order([*own, *([evaluations] if evaluations else ()), *hooks]),
                     model_dir=job.staging.path,
                     config=self.config,
                     saver=training.saver,

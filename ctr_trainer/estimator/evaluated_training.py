@@ -14,7 +14,7 @@ from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
 from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
-from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook, PlateauHook
+from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook
 from ctr_trainer.estimator.hooks.sync_hooks import raise_together
 from ctr_trainer.estimator.model_selection import ModelSelection
 from ctr_trainer.estimator.program import call_input_fn, make_input
@@ -122,16 +122,13 @@ class InLoopEvaluation:
         self._feed.close()
 
 
-class EvaluatedTraining:
-    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope.
-
-    Attributes:
-      hooks: hooks for the session of the training.
-    """
+class EvaluatedTraining(EvaluationHook):
+    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope."""
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
+        period = _period(eval_spec, estimator.config, training.feed)
+        super().__init__(self._evaluate_and_export, period, training.clock, stop)
         self._in_loop = InLoopEvaluation(estimator, eval_spec, training, stop)
-        lowered = notes().plateau
         self._selection = ModelSelection(
             evaluate=self._in_loop.evaluate,
             metric_names=self._in_loop.metric_names,
@@ -139,15 +136,14 @@ class EvaluatedTraining:
             model_dir=estimator.model_dir,
             save=training.save,
             start=training.job.start,
-            plateau_patience=lowered.patience if lowered else 0,
+            plateau=notes().plateau,
         )
-        self._clock, self._estimator, self._exporters = training.clock, estimator, tuple(eval_spec.exporters or ())
-        lowering = PlateauHook(self._selection, lowered) if lowered else None
-        self._evaluate, self._save = lowering or self._selection, training.save
-        self._last_path: str | None = None
-        acting = self._evaluate_and_export if self._exporters else self._evaluate
-        evaluations = EvaluationHook(acting, _period(eval_spec, estimator.config, training.feed), training.clock, stop)
-        self.hooks = [lowering, evaluations] if lowering else [evaluations]
+        self._estimator, self._exporters = estimator, tuple(eval_spec.exporters or ())
+        self._save, self._last_path = training.save, ""
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        self._selection.begin(session)
 
     def results(self) -> dict[str, Any]:
         """Returns fields of `TrainResult`."""
@@ -160,16 +156,16 @@ class EvaluatedTraining:
         }
 
     def _evaluate_and_export(self, session: tf1.Session, step: int) -> bool:
-        """Evaluates, saves a checkpoint and calls the exporters. A collective."""
-        stop = self._evaluate(session, step)
+        """Evaluates; if there are exporters, saves a checkpoint and calls them. A collective."""
+        stop = self._selection(session, step)
         metrics = self._selection.metrics
-        if metrics is not None and metrics["global_step"] == step:
+        if self._exporters and metrics is not None and metrics["global_step"] == step:
             self._last_path = self._save(session, step)
             self._export(metrics, is_final=False)
         return stop
 
     def _export(self, metrics: dict[str, Any], is_final: bool) -> None:
-        if distributed.is_chief() and self._last_path is not None:
+        if distributed.is_chief() and self._last_path:
             exporters.run(self._exporters, self._estimator, self._last_path, metrics, is_final)
 
     def close(self) -> None:

@@ -160,47 +160,45 @@ def open_store(
         memory = None
         if copies_of_hosts(config) and config.service != "shared" and any_host_has_several_workers():
             memory = stack.enter_context(open_host_memory())
-        services = services or LocalServices.of(config, model_dir)
-        yield stack.enter_context(
-            _open_store(config, model_dir, host_memory=memory, is_published=is_published, services=services)
-        )
+        if config.service not in ("auto", "shared"):
+            yield stack.enter_context(_named_service(config, model_dir, memory))
+        elif distributed.size() == 1:
+            yield LocalStore(PublishedTables() if is_published else Table)
+        elif distributed.local_size() != distributed.size():
+            raise config.refused(
+                "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "
+                "reach and name it: {service:name}=host:port"
+            )
+        elif config.service == "shared":
+            shared = stack.enter_context(open_host_memory())
+            rank, size = distributed.local_rank(), distributed.local_size()
+            yield LocalStore(SharedTables(shared, member=rank, members=size, is_published=is_published))
+        else:
+            services = services or LocalServices.of(config, model_dir)
+            yield stack.enter_context(_local_service(config, model_dir, memory, services))
+
+
+def _named_service(
+    config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None
+) -> contextlib.AbstractContextManager[Store]:
+    """Returns a context manager of a client of the service at the addresses that the settings name."""
+    files, addresses = config.security, config.service.split(",")
+    security = ClientSecurity.read(
+        token_file=files.token_file,
+        ca_file=files.service_ca,
+        cert_file=files.service_cert,
+        key_file=files.service_key,
+    )
+    if not distributed.is_one_machine():
+        _refuse_loopback(addresses)
+    return _leased(config, model_dir, addresses, security=security, host_memory=host_memory)
 
 
 @contextlib.contextmanager
-def _open_store(
-    config: EmbeddingConfig,
-    model_dir: str | os.PathLike,
-    *,
-    host_memory: SharedMemory | None,
-    is_published: bool,
-    services: LocalServices,
+def _local_service(
+    config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None, services: LocalServices
 ) -> Iterator[Store]:
-    if config.service not in ("auto", "shared"):
-        files, addresses = config.security, config.service.split(",")
-        security = ClientSecurity.read(
-            token_file=files.token_file,
-            ca_file=files.service_ca,
-            cert_file=files.service_cert,
-            key_file=files.service_key,
-        )
-        if not distributed.is_one_machine():
-            _refuse_loopback(addresses)
-        with _leased(config, model_dir, addresses, security=security, host_memory=host_memory) as client:
-            yield client
-        return
-    if distributed.size() == 1:
-        yield LocalStore(PublishedTables() if is_published else Table)
-        return
-    if distributed.local_size() != distributed.size():
-        raise config.refused(
-            "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "
-            "reach and name it: {service:name}=host:port"
-        )
-    if config.service == "shared":
-        with open_host_memory() as memory:
-            rank, size = distributed.local_rank(), distributed.local_size()
-            yield LocalStore(SharedTables(memory, member=rank, members=size, is_published=is_published))
-        return
+    """Yields a client of the service that rank 0 starts, or has started."""
     with contextlib.ExitStack() as stack:
         started, ended = None, []
         if distributed.is_chief():

@@ -1,6 +1,5 @@
 """Hooks that save, publish and evaluate the model while it trains."""
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -9,15 +8,12 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.periods import EverySeconds, EverySteps
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
-from ctr_trainer.estimator.model_selection import ModelSelection
-from ctr_trainer.estimator.schedules import Plateau
 from ctr_trainer.serving.publication.publisher import Publisher
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 _LAST_SECONDS = 600.0
 _SHARE_OF_GRACE = 3
-_log = logging.getLogger(__name__)
 
 
 class CheckpointWriter(Protocol):
@@ -169,35 +165,4 @@ class EvaluationHook(PeriodicHook):
             return False
         stop = self._evaluate(session, self.step)
         self._evaluated = self.step
-        return stop
-
-
-class PlateauHook(tf1.train.SessionRunHook):
-    """Lowers the learning rates when evaluations do not improve.
-
-    It wraps the evaluation: f(session, step) -> whether training is to stop; a collective.
-
-    Args:
-      selection: the evaluation, which counts how often the rates have fallen.
-      plateau: the factor on the learning rates.
-    """
-
-    order = Order.EVALUATE
-
-    def __init__(self, selection: ModelSelection, plateau: Plateau) -> None:
-        self._selection, self._plateau = selection, plateau
-
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        if self._selection.falls:
-            factor = self._plateau.set(session, self._selection.falls)
-            _log.info("learning rates resume at %g of their full value, because of the evaluations so far", factor)
-
-    def __call__(self, session: tf1.Session, step: int) -> bool:
-        before = self._selection.falls
-        stop = self._selection(session, step)
-        if self._selection.falls != before:
-            factor = self._plateau.set(session, self._selection.falls)
-            _log.info(
-                "evaluation at step %d: no improvement; learning rates fall to %g of their full value", step, factor
-            )
         return stop
