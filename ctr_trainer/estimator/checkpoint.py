@@ -180,7 +180,7 @@ def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> 
 
 def _first_whole(paths: Iterable[str]) -> tuple[Checkpoint | None, list[UserError]]:
     """Returns the first of the checkpoints that is whole, or None, and why those before it are refused."""
-    refused = []
+    refused: list[UserError] = []
     for path in paths:
         try:
             return load_whole(path), refused

@@ -12,8 +12,8 @@ from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
+from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
-from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
 from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook
 from ctr_trainer.estimator.hooks.sync_hooks import raise_together
 from ctr_trainer.estimator.model_selection import ModelSelection

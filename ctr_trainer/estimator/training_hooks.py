@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
-from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries, TrainingProgress
 from ctr_trainer.estimator.hooks.measuring_hooks import (
     LoadHook,
     ResourcesHook,
@@ -24,7 +24,6 @@ from ctr_trainer.estimator.hooks.measuring_hooks import (
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
-from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgress
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgress
+from ctr_trainer.estimator.hooks.log_hooks import TrainingProgress
 from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.system.measuring.clock import Clock
 from tests import small
@@ -114,5 +114,5 @@ def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, l
         progress.start(0)
         progress.take(Line(1600, "", {}, 80.0, None))
         progress.take(Line(2800, "", {}, 45.0, None))
-    said = [record.getMessage() for record in caplog.records if record.name.endswith("progress_hooks")]
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     assert said[1] == expected

@@ -33,7 +33,6 @@ class RowsInTurn:
     """Looks up the rows of a batch before its step and trains them after it, in the thread of the steps.
 
     Args:
-      embeddings: looks up the rows.
       batches: iterable of (`Batch`, lookups).
       training: whether a key without a row gets one.
     """
@@ -68,13 +67,10 @@ class InputHook(tf1.train.SessionRunHook):
 
     Args:
       features: makes the feed of what is no row.
-      embeddings: trains the rows.
-      training: None to apply no gradients.
-      clock: `Clock` of this thread; None if it is not needed.
       has_read: f(), called after each batch that is read; None for nothing.
 
     Attributes:
-      training: see Args.
+      training: None to apply no gradients.
       batch: the batch of the current step.
       examples: number of examples that were fed since `restart`.
     """
@@ -165,10 +161,6 @@ class RowPipeline(RowsInTurn):
 
     Caveat: a new key of the batch that is looked up ahead gets its row at once, so a checkpoint may hold rows that no
     step has trained yet. Not for tables with limits, whose rows may be removed before a step trains them.
-
-    Args:
-      embeddings: looks up the rows.
-      batches: iterable of (`Batch`, lookups), for training.
 
     Source: the semi-synchronous training pipelines of TorchRec (`TrainPipelineSemiSync`).
     """

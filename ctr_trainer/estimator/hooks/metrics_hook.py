@@ -48,7 +48,6 @@ class MergedLines(OwnLines):
     All ranks put a line at the same steps, and finish at the same step. A collective.
 
     Args:
-      rank, size: rank of this worker, and number of workers.
       all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in a thread, one call at a time.
       waiting: f(what) -> context manager around a wait for the other ranks.
     """
@@ -159,8 +158,8 @@ class MetricsHook(StepHook):
         without logits: then a line has the loss, and its number of examples is not known.
       loss: scalar tensor.
       takers: take the lines, in this order.
-      clock: `Clock` of the thread of the steps, which measures the rates.
-      lines: `OwnLines` or `MergedLines`; None for `OwnLines`.
+      clock: measures the rates.
+      lines: None for `OwnLines`.
       every_n_steps, every_n_secs: exactly one; the period of the lines. `MergedLines` need `every_n_steps`.
       weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
       own: f() -> `WorkerFigures` at the step just done; the hook adds the learning rate and the rates.
@@ -247,11 +246,7 @@ class MetricsHook(StepHook):
             taker.close()
 
     def auc(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, float]:
-        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the start. A collective.
-
-        Args:
-          all_sum: see `distributed.all_sum`.
-        """
+        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the start. A collective."""
         return {
             metric_name("auc", label): roc_auc(*all_sum(metrics.auc.state, metric_name("train_auc", label)))
             for label, metrics in self._metrics.items()

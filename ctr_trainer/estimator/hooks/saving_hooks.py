@@ -33,10 +33,6 @@ class CheckpointHook(PeriodicHook):
     """Saves a checkpoint after each step at which the period is due, and at the end.
 
     Every rank takes part, since all ranks must first have sent their updates to the service.
-
-    Args:
-      saving: writes the checkpoints.
-      period, clock: see `PeriodicHook`.
     """
 
     phase, order = "checkpoint", Order.SAVE
@@ -70,12 +66,10 @@ class PublishHook(PeriodicHook):
     Staleness: if the dense variables are exchanged every few steps only, the tower has the variables of rank 0.
 
     Args:
-      publisher: takes the variables.
       names: names of the variables of the tower.
       secs: seconds between two offers.
       is_stopping: f() -> whether a signal has asked the training to end.
       grace_secs: seconds that the end of the training may then take.
-      clock: see `PeriodicHook`.
       catch_up: f(), called before each offer, has rows of a dense optimizer make the steps that they missed.
     """
 
@@ -131,8 +125,7 @@ class EvaluationHook(PeriodicHook):
 
     Args:
       evaluate: f(session, step) -> whether training is to stop; a collective.
-      period, clock: see `PeriodicHook`.
-      stop: `StopHook`; once a signal stops the training, the hook no longer evaluates.
+      stop: once a signal stops the training, the hook no longer evaluates.
     """
 
     phase, order = "evaluation", Order.EVALUATE

@@ -32,11 +32,8 @@ def purpose(name: str, operation: str) -> str:
     TensorFlow makes `gradients`. A node in none of these scopes is `forward`.
 
     Args:
-      name: name of the node, such as `gradients/mlp/MatMul_grad/MatMul`.
-      operation: type of the node, such as `MatMul`.
-
-    Returns:
-      one of `PURPOSES`.
+      name: such as `gradients/mlp/MatMul_grad/MatMul`.
+      operation: such as `MatMul`.
     """
     if _TRANSFERS.match(operation) or _TRANSFERS.match(name):
         return "input_to_device"

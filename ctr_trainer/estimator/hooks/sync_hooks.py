@@ -21,8 +21,6 @@ class DenseSyncHook(PeriodicHook):
 
     Args:
       settle: f(session) that averages the variables; a collective.
-      every_n_steps: at least 1.
-      clock: see `PeriodicHook`.
     """
 
     phase, order = "dense_sync", Order.AVERAGE
@@ -60,10 +58,8 @@ class RowSyncHook(PeriodicHook):
     previous one has not ended.
 
     Args:
-      embeddings: `Embeddings`.
       every_n_steps: at least 1; 1 is the classic parameter server.
       offset: 0 to `every_n_steps` - 1, different on each rank, so that the ranks do not sync all at once.
-      clock: see `PeriodicHook`.
       every_n_secs: above 0; None for no limit. Must be None if a sync is a collective.
 
     Attributes:
@@ -108,10 +104,7 @@ class RowSyncHook(PeriodicHook):
 class ServiceLossHook(PeriodicHook):
     """After every step that is a multiple of `every_n_steps`, all ranks raise ServiceLost if one has lost the service.
 
-    Args:
-      store: the `Store` of the rows.
-      every_n_steps: at least 1; each check costs a reduction of one number.
-      clock: see `PeriodicHook`.
+    Each check costs a reduction of one number.
     """
 
     phase, order = "sync", Order.LOSS
@@ -142,11 +135,6 @@ class EvictionHook(PeriodicHook):
 
     The store then removes the rows that have expired. Only rank 0 needs it; `lru` and `ttl_steps` are as exact as the
     period.
-
-    Args:
-      store: a `Store`.
-      every_n_steps: at least 1.
-      clock: see `PeriodicHook`.
     """
 
     order = Order.EVICT
