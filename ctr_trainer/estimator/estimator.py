@@ -13,13 +13,14 @@ from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.step_hook import in_order
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
+from ctr_trainer.estimator.model_record import TrainingJob
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult
 from ctr_trainer.estimator.trained_model import TrainedModel
-from ctr_trainer.estimator.training import Training, TrainingJob, open_training
+from ctr_trainer.estimator.training import Training, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed, last_words

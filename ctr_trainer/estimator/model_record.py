@@ -1,16 +1,20 @@
-"""What defines a model's graph. Checkpoints record it, so that they are not read as another model's."""
+"""What is to be trained, and what defines its graph: checkpoints record that, so that no other model reads them."""
 
 import dataclasses
 import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.settings.by_flag import by_flag, by_names_of_now
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.files.path import PathLease
+from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -120,6 +124,40 @@ class ModelRecord:
         ]
         if differing:
             raise refusal(model_dir, differing)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingJob:
+    """What to train, and where it starts.
+
+    Attributes:
+      record: with it the checkpoint is compared, and each new checkpoint keeps it.
+      checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
+      newer_checkpoints: what to call the checkpoints after `checkpoint`, which no longer count.
+      last_step: the global step to stop at; None for the end of the input.
+      warm_start: what to start from if there is no checkpoint, see `warm_start_of`.
+      staging: the local copy of the model directory.
+      lock: the lock of the model directory, on rank 0; None on other ranks.
+    """
+
+    model_fn: Callable[..., EstimatorSpec]
+    params: Any
+    config: RunConfig
+    model_dir: str
+    input_fn: Callable[..., Any]
+    record: ModelRecord
+    staging: Staging | InPlace
+    lock: PathLease | None
+    checkpoint: Checkpoint | None = None
+    newer_checkpoints: Literal["refused", "set-aside"] = "refused"
+    last_step: int | None = None
+    warm_start: Any = None
+    services: LocalServices | None = None
+
+    @property
+    def start(self) -> int:
+        """The global step that the training starts from."""
+        return self.checkpoint.step if self.checkpoint else 0
 
 
 def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:

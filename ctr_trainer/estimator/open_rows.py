@@ -68,7 +68,12 @@ def open_rows(
       lookup_latency, push_latency: record the requests of copies to the service.
       uncached: whether each lookup reads the store.
     """
-    _create_tables(store, tables.values())
+
+    def create() -> None:
+        for table in tables.values():
+            store.create_table(table)
+
+    _first_then_others(distributed.is_chief(), create, "tables_created")
     if uncached:
         return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
     if store.host_memory is None and (distributed.size() > 1 or not copies_of_hosts(config)):
@@ -145,16 +150,6 @@ def _host_copies(
         )
 
     return copies
-
-
-def _create_tables(store: Store, configs: Iterable[TableConfig]) -> None:
-    """Creates the tables on rank 0, then creates or opens them on the other ranks. A collective."""
-
-    def create() -> None:
-        for config in configs:
-            store.create_table(config)
-
-    _first_then_others(distributed.is_chief(), create, "tables_created")
 
 
 def _first_then_others(is_first: bool, call: Callable[[], _T], barrier: str) -> _T:

@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import in_order
 from ctr_trainer.estimator.model_directory import newest_checkpoint, one_job, tensorflow_directory
-from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.model_record import ModelRecord, TrainingJob
 from ctr_trainer.estimator.run_summary import measured
-from ctr_trainer.estimator.training import TrainingJob, open_training
+from ctr_trainer.estimator.training import open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed

@@ -119,17 +119,13 @@ def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:
 
 
 def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
-    if _aggregates(train_op.graph):
+    """Raises UserError if Horovod adds up the gradients of several steps, which it exchanges within a condition."""
+    if any(_AGGREGATION in operation.name for operation in train_op.graph.get_operations()):
         raise UserError(
             f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
             "hvd.DistributedOptimizer does with backward_passes_per_step: its ranks can wait for each other for ever. "
             "Leave backward_passes_per_step out, and give accumulation_steps to a model whose optimizer is a TrainOp"
         )
-
-
-def _aggregates(graph: tf.Graph) -> bool:
-    """Returns whether Horovod adds up the gradients of several steps, which it then exchanges within a condition."""
-    return any(_AGGREGATION in operation.name for operation in graph.get_operations())
 
 
 def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: RunConfig, position: Any = None) -> Any:

@@ -3,21 +3,19 @@
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator import model_directory, retention
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.measuring_hooks import StepClockHook
 from ctr_trainer.estimator.inputs import PaddedInput, refuse_unweighed
-from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.model_record import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import in_fixed_order, open_store
 from ctr_trainer.estimator.program import call_input_fn, make_input, with_train_op
@@ -29,46 +27,10 @@ from ctr_trainer.graph_notes.notes import StepPlan, notes
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.files.path import PathLease
-from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingJob:
-    """What to train, and where it starts.
-
-    Attributes:
-      record: `ModelRecord`, with which the checkpoint is compared, and which each new checkpoint keeps.
-      checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
-      newer_checkpoints: what to call the checkpoints after `checkpoint`, which no longer count.
-      last_step: the global step to stop at; None for the end of the input.
-      warm_start: what to start from if there is no checkpoint, see `warm_start_of`.
-      staging: the local copy of the model directory.
-      lock: the lock of the model directory, on rank 0; None on other ranks.
-    """
-
-    model_fn: Callable[..., EstimatorSpec]
-    params: Any
-    config: RunConfig
-    model_dir: str
-    input_fn: Callable[..., Any]
-    record: ModelRecord
-    staging: Staging | InPlace
-    lock: PathLease | None
-    checkpoint: Checkpoint | None = None
-    newer_checkpoints: Literal["refused", "set-aside"] = "refused"
-    last_step: int | None = None
-    warm_start: Any = None
-    services: LocalServices | None = None
-
-    @property
-    def start(self) -> int:
-        """The global step that the training starts from."""
-        return self.checkpoint.step if self.checkpoint else 0
 
 
 class OptimizerStep:
@@ -188,22 +150,10 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         distributed.barrier("embedding_rows_restored")
         store.reopen()
         begin_feed(stack, feed)
-        features = inputs.features if inputs.fed else None
-        if features is not None and distributed.is_chief() and feed.steps != 0:
-            model_directory.save_features(job.model_dir, features)
+        if inputs.fed and distributed.is_chief() and feed.steps != 0:
+            model_directory.save_features(job.model_dir, inputs.features)
         saver, step = tf1.train.Saver(max_to_keep=None), OptimizerStep(spec.train_op, notes().step_plan)
-        save = Saving(
-            saver=saver,
-            feed=feed,
-            store=store,
-            restored=job.checkpoint,
-            model_dir=job.model_dir,
-            staging=job.staging,
-            lock=job.lock,
-            config=job.config,
-            model=job.record.to_dict(features),
-            settle=step.settle,
-        )
+        save = Saving(job, saver, feed, store, step.settle)
         yield Training(
             job=job,
             feed=feed,

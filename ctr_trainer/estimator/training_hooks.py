@@ -77,6 +77,9 @@ def training_hooks(
     scored = metric_tensors(feed.inputs, spec)
     if scored and distributed.is_chief():
         _log.info("%s", _PROGRESSIVE)
+    windows = None
+    if feed.event_seconds and config.validation_window_secs:
+        windows = EventWindows(feed.event_seconds, config.validation_window_secs)
     metrics = MetricsHook(
         scored,
         spec.loss,
@@ -88,7 +91,7 @@ def training_hooks(
         own=functools.partial(_worker_figures, sync, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,
-        event_windows=_event_windows(config, feed),
+        event_windows=windows,
     )
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     gpu = open_gpu(distributed.local_rank()) if has_gpu else NoGpu()
@@ -97,7 +100,10 @@ def training_hooks(
     service = ServiceStatus(store) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]
     hooks.append(RunStatusHook(latencies, status_lines, service, every_n_secs=config.log_secs))
-    trace = _trace(config, clock, has_gpu)
+    if config.phase_steps:
+        trace = StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
+    else:  # It measures the share of the exchange in a step.
+        trace = StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
     if distributed.size() > 1 or config.phase_steps:
         hooks.append(trace)
     load = LoadHook(store, config.phase_steps) if config.phase_steps else None
@@ -108,13 +114,6 @@ def training_hooks(
     if training.job.last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=training.job.last_step))
     return hooks, MeasuringHooks(metrics, resources, trace, load, service)
-
-
-def _trace(config: RunConfig, clock: Clock, has_gpu: bool) -> StepTraceHook:
-    """Returns the hook of `phase_steps`, or else a hook that measures the share of the exchange in a step."""
-    if config.phase_steps:
-        return StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
-    return StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
 
 
 def _sync(embeddings: Embeddings, config: RunConfig, clock: Clock) -> RowSyncHook:
@@ -165,13 +164,6 @@ def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
         longest = _QUIET_STEP_SECONDS if feed.is_live else 0.0
         return SecondsOfChief(seconds, distributed.is_chief(), all_sum, clock, longest_step_secs=longest)
     return EverySteps(config.checkpoint_steps)
-
-
-def _event_windows(config: RunConfig, feed: Feed) -> EventWindows | None:
-    """Returns the windows of event time on rank 0 of a training from a stream; None otherwise."""
-    if feed.event_seconds is None or not config.validation_window_secs:
-        return None
-    return EventWindows(feed.event_seconds, config.validation_window_secs)
 
 
 def _lines() -> OwnLines | MergedLines:
