@@ -5,16 +5,19 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.read_ahead import ClosingIterator, read_ahead
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.embeddings import Embeddings, Lookups
 from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.estimator.hooks.input_hook import InputHook
+from ctr_trainer.estimator.hooks.step_hook import Order
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
+from ctr_trainer.estimator.open_rows import RowsInTurn
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
@@ -98,6 +101,93 @@ class BatchInput(GraphInput):
         )
         hook = InputHook(self.features, embeddings, training, clock, self._has_read)
         return BatchFeed(self, self._reader, embeddings, hook, config.prefetch_batches)
+
+
+class InputHook(tf1.train.SessionRunHook):
+    """Before a step, feeds a batch and the embedding rows of its keys; after the step, applies the rows' gradients.
+
+    If an optimizer step takes several micro-batches, their gradients are summed and applied after the last micro-batch.
+    The end of the batches ends the loop of the session; before `restart` there are none.
+
+    Args:
+      features: makes the feed of what is no row.
+      has_read: f(), called after each batch that is read; None for nothing.
+
+    Attributes:
+      training: None to apply no gradients.
+      batch: the batch of the current step.
+      examples: number of examples that were fed since `restart`.
+    """
+
+    phase, order = "feed", Order.INPUT
+
+    def __init__(
+        self,
+        features: FedFeatures,
+        embeddings: Embeddings,
+        training: RowTraining | None = None,
+        clock: Clock | None = None,
+        has_read: Callable[[], None] | None = None,
+    ) -> None:
+        self._features, self._embeddings, self.training = features, embeddings, training
+        self._rows = RowsInTurn(embeddings.look_up, (), training=False)
+        self._has_read = has_read or (lambda: None)
+        self._clock = clock or Clock()
+        self._rows_of: tuple[str, ...] = ()
+        self._fetches: list[tf.Tensor] = []
+        self._last_fetches: list[tf.Tensor] = []
+        self._micro_batches, self._micro_batch = 1, 0
+        self.batch: Any = None
+        self.examples = 0
+
+    def restart(self, rows: RowsInTurn) -> None:
+        """Feeds the batches of `rows` from now on."""
+        self._rows, self._micro_batch, self.examples = rows, 0, 0
+
+    def begin(self) -> None:
+        training = self.training
+        if training is not None and training.gradients:
+            self._micro_batches = notes().step_plan.accumulation_steps
+            # Flat lists, the same for each step: the session flattens nested fetches at each run.
+            self._rows_of, self._fetches = tuple(training.gradients), list(training.gradients.values())
+            self._last_fetches = [*self._fetches, training.learning_rate]
+            if training.share is not None:
+                self._last_fetches.append(training.share)
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        with self._clock.within(self.phase):
+            return self._feed()
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if self._fetches:
+            with self._clock.within("update"):
+                self._apply(run_values.results)
+
+    def _feed(self) -> tf1.train.SessionRunArgs:
+        with self._clock.within("read"):
+            self.batch, lookups = self._rows.read()
+        self._has_read()
+        with self._clock.within("lookup"):
+            self._looked_up = self._rows.look_up(lookups)
+        feed = self._looked_up.feed | self._features.feed(self.batch)
+        self.examples += self.batch.size
+        self._micro_batch = self._micro_batch % self._micro_batches + 1
+        # The rate and the share belong to the whole step: fetching them with a part of it would exchange that part.
+        is_last = self._micro_batch == self._micro_batches
+        return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
+
+    def _apply(self, results: list[np.ndarray]) -> None:
+        weight = 1.0 if self.training is None or self.training.share is None else float(np.sum(self.batch.weights))
+        batch = self._looked_up, dict(zip(self._rows_of, results, strict=False)), weight
+        if self._micro_batch < self._micro_batches:
+            self._rows.train(self._embeddings.add_gradients, *batch)
+        else:
+            step = RowStep(*map(float, results[len(self._rows_of) :]))
+            self._rows.train(self._embeddings.apply_gradients, *batch, step)
+
+    def close(self) -> None:
+        """Ends the thread that looks rows up in the background, if there is one."""
+        self._rows.close()
 
 
 class BatchFeed(Feed):

@@ -17,8 +17,7 @@ from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.estimator.hooks.input_hook import RowPipeline, RowsInTurn
-from ctr_trainer.estimator.open_rows import EachTable, as_trained, follow_steps, open_rows
+from ctr_trainer.estimator.open_rows import EachTable, RowPipeline, RowsInTurn, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
@@ -125,7 +124,7 @@ class Embeddings:
         self.sync_seconds, self._overlap, self._in_order = 0.0, config.overlap_lookup, in_order
         several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
         self._row_turns = row_turns(by_rank=in_order and several)
-        self._turns = RowsInTurn(self, (), training=False)
+        self._turns = RowsInTurn(self.look_up, (), training=False)
 
     def begin(self) -> None:
         """To be called before the first lookup, after the rows of a checkpoint were restored."""
@@ -139,7 +138,7 @@ class Embeddings:
         """
         self._turns.close()
         overlap = training and self._overlap
-        self._turns = RowPipeline(self, batches) if overlap else RowsInTurn(self, batches, training)
+        self._turns = RowPipeline(self.look_up, batches) if overlap else RowsInTurn(self.look_up, batches, training)
         return self._turns
 
     def prepare(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Lookups]]:

@@ -15,8 +15,8 @@ from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
 from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook
-from ctr_trainer.estimator.hooks.sync_hooks import raise_together
 from ctr_trainer.estimator.model_selection import ModelSelection
+from ctr_trainer.estimator.open_store import raise_together
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel

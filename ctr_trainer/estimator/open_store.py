@@ -28,7 +28,7 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
 # In addition to its floats, a row has a key, a place in the index and a version.
@@ -272,3 +272,16 @@ def _leased(
         yield client
         # Other ranks may still be using the service that rank 0 is about to release or stop.
         distributed.barrier("embedding_service_close")
+
+
+def raise_together(store: Store) -> None:
+    """Raises ServiceLost on every rank if a guarded store was lost on one. A collective if the store is guarded."""
+    if not store.is_guarded:
+        return
+    raise_if_lost(store, int(distributed.all_sum(np.array(store.lost is not None, np.int32), "service_lost")))
+
+
+def raise_if_lost(store: Store, lost: int) -> None:
+    """Raises ServiceLost if the number of ranks that have lost the store, `lost`, is not 0."""
+    if lost:
+        raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")

@@ -15,8 +15,8 @@ from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.hooks.sync_hooks import raise_if_lost
 from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.open_store import raise_if_lost
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import path_of

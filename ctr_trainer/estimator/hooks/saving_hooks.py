@@ -1,32 +1,19 @@
 """Hooks that save, publish and evaluate the model while it trains."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.periods import EverySeconds, EverySteps
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
+from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.serving.publication.publisher import Publisher
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 _LAST_SECONDS = 600.0
 _SHARE_OF_GRACE = 3
-
-
-class CheckpointWriter(Protocol):
-    """Writes checkpoints, such as `Saving`."""
-
-    def begin(self, session: tf1.Session, step: int) -> None:
-        """Begins a checkpoint, which is written in the background."""
-
-    def look(self) -> None:
-        """Finishes a checkpoint whose background part has ended, and raises what that raised."""
-
-    def __call__(self, session: tf1.Session, step: int) -> Any:
-        """Writes a checkpoint; returns once it is complete."""
 
 
 class CheckpointHook(PeriodicHook):
@@ -37,7 +24,7 @@ class CheckpointHook(PeriodicHook):
 
     phase, order = "checkpoint", Order.SAVE
 
-    def __init__(self, saving: CheckpointWriter, period: EverySteps, clock: Clock | None = None) -> None:
+    def __init__(self, saving: Saving, period: EverySteps, clock: Clock | None = None) -> None:
         super().__init__(period, clock)
         self._saving = saving
         self._start: int | None = None

@@ -1,17 +1,15 @@
 """Hooks that keep the ranks and the embedding service together: dense averages, row syncs, losses, expired rows."""
 
 from collections.abc import Callable
-from typing import Protocol
 
-import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.hooks.periods import EverySteps, EveryStepsOrSeconds
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
-from ctr_trainer.ranks import distributed
+from ctr_trainer.estimator.open_store import raise_together
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.messages.errors import ServiceLost
 
 
 class DenseSyncHook(PeriodicHook):
@@ -33,19 +31,6 @@ class DenseSyncHook(PeriodicHook):
 
     def act(self, run_context: tf1.train.SessionRunContext) -> None:
         self._settle(run_context.session)
-
-
-class SyncedRows(Protocol):
-    """The rows of a worker and their service, such as `Embeddings`."""
-
-    def sync(self) -> None:
-        """Starts a sync."""
-
-    def look(self) -> None:
-        """Raises what ended the sync in the background."""
-
-    def flush(self) -> None:
-        """Returns when the service has all changes of this worker."""
 
 
 class RowSyncHook(PeriodicHook):
@@ -70,7 +55,7 @@ class RowSyncHook(PeriodicHook):
 
     def __init__(
         self,
-        embeddings: SyncedRows,
+        embeddings: Embeddings,
         every_n_steps: int,
         offset: int = 0,
         clock: Clock | None = None,
@@ -115,19 +100,6 @@ class ServiceLossHook(PeriodicHook):
 
     def act(self, run_context: tf1.train.SessionRunContext) -> None:
         raise_together(self._store)
-
-
-def raise_together(store: Store) -> None:
-    """Raises ServiceLost on every rank if a guarded store was lost on one. A collective if the store is guarded."""
-    if not store.is_guarded:
-        return
-    raise_if_lost(store, int(distributed.all_sum(np.array(store.lost is not None, np.int32), "service_lost")))
-
-
-def raise_if_lost(store: Store, lost: int) -> None:
-    """Raises ServiceLost if the number of ranks that have lost the store, `lost`, is not 0."""
-    if lost:
-        raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")
 
 
 class EvictionHook(PeriodicHook):
