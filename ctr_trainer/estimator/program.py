@@ -12,7 +12,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.batch_feed import BatchInput
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
 from ctr_trainer.estimator.feed import DatasetInput, GraphInput
 from ctr_trainer.estimator.inputs import GivenReader, example_count
@@ -225,12 +224,6 @@ def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> di
     if unknown:
         raise UserError(f"predict_keys={','.join(unknown)}: the model predicts {', '.join(named)}")
     return {name: value for name, value in named.items() if not keys or name in keys}
-
-
-def variables_of(checkpoint: Checkpoint) -> Any:
-    """Returns the `tf.train.CheckpointReader` of a checkpoint's dense variables."""
-    with checkpoint.with_local_dense() as found:
-        return tf.train.load_checkpoint(found.dense_prefix)
 
 
 def run_program(main: Callable[[], Any]) -> int:

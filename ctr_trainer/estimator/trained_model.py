@@ -248,7 +248,9 @@ class TrainedModel:
         return model_directory.find_checkpoint(self.model_dir, which)
 
     def _variables(self) -> Any:
-        return program.variables_of(model_directory.required_checkpoint(self.model_dir))
+        """Returns the `tf.train.CheckpointReader` of the newest checkpoint."""
+        with model_directory.required_checkpoint(self.model_dir).with_local_dense() as found:
+            return tf1.train.load_checkpoint(found.dense_prefix)
 
     @property
     def _model(self) -> ModelRecord:
