@@ -12,7 +12,7 @@ _FEWEST_STEPS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of a rule: a share of the training time, 0 to 1, of which the flag with its value saves less."""
+    """The result of a rule: the flag to change, with its value, and why. It saves less than `share`, from 0 to 1."""
 
     share: float
     flag: str

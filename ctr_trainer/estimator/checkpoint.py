@@ -25,6 +25,7 @@ _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
 DRAFT = "draft-"  # Prefix of the name of a directory of BEST that is being written.
 RECENT, BEST = "checkpoints", "best"  # Below the model directory: the newest checkpoints, and the best one.
+_OF_THE_PLACE = ("path", "dense_directory")  # What a manifest does not say.
 Entry = dict[str, Any]  # The entry of a file in a manifest.
 
 
@@ -245,33 +246,18 @@ def begin(path: str | os.PathLike[str] | Path) -> None:
     path_of(path).mkdir(parents=True)
 
 
-def commit(
-    path: str,
-    step: int,
-    tables: list[Entry],
-    position: Mapping[str, Any] | None,
-    examples: int,
-    negative_sampling: float | None = None,
-    model: Mapping[str, Any] | None = None,
-    decay: Mapping[str, int | None] | None = None,
-) -> Checkpoint:
-    """Makes the files under `path`, of both halves, a checkpoint: syncs them to the disk, then writes the manifest."""
-    directory = path_of(path)
+def commit(checkpoint: Checkpoint) -> Checkpoint:
+    """Makes a checkpoint valid whose files are written: syncs them to the disk, then writes the manifest.
+
+    Returns the checkpoint with the entries of its dense files, which the argument need not have.
+    """
+    directory = path_of(checkpoint.path)
     names = sorted(file.name for file in directory.iterdir() if file.name.startswith(f"{DENSE}."))
     for name in names:
         (directory / name).sync()
-    manifest: dict[str, Any] = {
-        "step": step,
-        "tables": tables,
-        "dense": [describe_file(path, name) for name in names],
-        "position": position,
-        "examples": examples,
-        "negative_sampling": negative_sampling,
-        "model": model,
-        "decay": decay,
-    }
+    values = vars(checkpoint) | {"dense": [describe_file(directory, name) for name in names]}
     # The checksum covers the values as a reader gets them: JSON has no tuples, and its keys are strings.
-    manifest = json.loads(json.dumps(manifest))
+    manifest = json.loads(json.dumps({name: value for name, value in values.items() if name not in _OF_THE_PLACE}))
     (directory / MANIFEST).write_json({**manifest, "crc32": _crc32(manifest)})
     directory.parent.sync()
-    return Checkpoint(path=path, **manifest)
+    return Checkpoint(path=checkpoint.path, **manifest)

@@ -104,7 +104,7 @@ class _Graph:
         return self._reaches_own(taken, set(updates))
 
     def _reaches_own(self, queue: list[tf.Operation], seen: set[tf.Operation]) -> bool:
-        """Returns whether a way against the flow from an operation of the queue ends at what differs by worker."""
+        """Returns whether a way from the queue, against the flow, ends at what differs from worker to worker."""
         while queue:
             op = queue.pop()
             if op in seen or _is_exchange(op.type, op.name):

@@ -161,7 +161,7 @@ class TrainingJob:
 
 
 def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
-    """Returns the error for settings that differ: each as it is given, and as the model was trained with it."""
+    """Returns the error for settings that differ, each as (setting as given, setting as trained with)."""
     given, trained = (" ".join(texts) for texts in zip(*differing, strict=True))
     return UserError(
         f"{given}, but the model in {model_dir} was trained with {trained}: leave that out, or name another model_dir"

@@ -1,4 +1,4 @@
-"""Says to the ranks that wait what the other ranks are doing, and whose input has ended."""
+"""Tells the ranks that wait what the other ranks are doing, and whose input has ended."""
 
 import contextlib
 import logging

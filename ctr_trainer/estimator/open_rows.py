@@ -1,4 +1,4 @@
-"""Opens the rows of each table for a worker, which looks them up and trains them in turn with its steps, or not."""
+"""Opens the rows of each table for a worker, and looks them up in turn with its steps or while a step runs."""
 
 import collections
 import concurrent.futures

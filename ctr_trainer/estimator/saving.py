@@ -172,16 +172,18 @@ class Saving:
             with _naming(path):
                 tables = retention.extend(path, files, base)
                 self._check_lock()  # Writing may have taken minutes, in which another job may have taken the lock.
-                self._last = checkpoints.commit(
-                    path,
+                made = Checkpoint(
+                    path=path,
                     step=step,
                     tables=tables,
+                    dense=[],
                     position=position,
                     examples=examples,
                     negative_sampling=self._negative_sampling,
                     model=self._model,
                     decay=self._decay,
                 )
+                self._last = checkpoints.commit(made)
                 model_directory.point_tensorflow_to(self._job.model_dir, self._last)
             self._feed.committed(position)
             self._last_path = path

@@ -78,7 +78,7 @@ class RowGradients:
         self._batches: list[tuple[list[TableGradients], float]] = []
 
     def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
-        """Adds a micro-batch of this `worker_rows.weighed` weight, with the same tables in the same order as before."""
+        """Adds a micro-batch, always of the same tables in the same order; for the weight see `worker_rows.weighed`."""
         self._batches.append((batch, weight))
 
     def take(self, step: RowStep) -> list[TableGradients]:

@@ -208,7 +208,9 @@ class Line:
 
 
 def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: WorkerFigures) -> np.ndarray:
-    """Packs a worker's figures into a vector, whose length depends on the labels only; those of several workers add up.
+    """Packs a worker's figures into a vector; the vectors of several workers add up.
+
+    The length of the vector depends on the labels only.
 
     Args:
       metrics: dict of label -> its `ClickMetrics`.
