@@ -87,18 +87,12 @@ class TrainOp(TrainSettings):
             share = tf.math.reciprocal_no_nan(gradients.own_weight)
         notes().row_training = RowTraining(gradients.rows, rows_learning_rate, self._scale(), share)
 
-        def update() -> list[tf.Operation]:
-            updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
-            return updates + gradients.statistics()
-
         begin = drain = None
         if overlap:
             begin = next_step([*gradients.kept, *gradients.after])
-            drain = tf.group(*update())
-            with tf.control_dependencies(gradients.kept):  # When all of the step has read the variables.
-                train_op = next_step([*update(), *gradients.after])
-        else:
-            train_op = next_step([*update(), *gradients.after])
+            drain = tf.group(*gradients.update())
+        with tf.control_dependencies(gradients.kept):  # With an overlap, when all of the step has read the variables.
+            train_op = next_step([*gradients.update(), *gradients.after])
         notes().step_plan = StepPlan(
             accumulate=gradients.accumulate,
             accumulation_steps=self.accumulation_steps,

@@ -76,9 +76,8 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
     if inputs.fed:
         share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
         notes().row_training = RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share)
-    updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
     notes().step_plan = StepPlan(exchange=gradients.exchange)
-    train_op = next_step([*updates, *gradients.statistics()])
+    train_op = next_step(gradients.update())
     return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
 
 
