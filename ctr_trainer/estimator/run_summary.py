@@ -127,9 +127,7 @@ def _own_figures(training: Training, hooks: MeasuringHooks) -> dict[str, float]:
 def _circumstances(training: Training, shares: Mapping[str, float], silent: float) -> Circumstances:
     inputs, plan = training.feed.inputs, notes().step_plan
     return Circumstances(
-        shares={name: shares[name] for name in PHASES},
-        exchange=shares["exchange"],
-        syncing=shares["syncing"],
+        shares=shares,
         steps=training.steps.steps,
         workers=distributed.size(),
         on_one_host=distributed.local_size() == distributed.size(),
