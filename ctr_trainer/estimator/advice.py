@@ -12,13 +12,7 @@ _FEWEST_STEPS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of a rule.
-
-    Attributes:
-      share: share of the training time that the rule is about, 0 to 1; the flag saves less.
-      flag: the flag to change, with its value.
-      why: the reason, in words.
-    """
+    """The result of a rule: the flag to change, with its value, and why. It saves less than `share`, from 0 to 1."""
 
     share: float
     flag: str
@@ -30,13 +24,8 @@ class Circumstances:
     """What the rules judge a run by. All shares are of the training time, means of the ranks.
 
     Attributes:
-      shares: share of each phase of `clock.PHASES`.
-      exchange: share in which only the exchange of dense gradients was running.
-      syncing: share in which a sync of the rows was running, concurrently with steps or not.
-      steps: number of steps.
-      workers: number of workers.
-      on_one_host: whether all workers are on one host.
-      config: `RunConfig`.
+      shares: by phase of `clock.PHASES`; `exchange`, in which only the exchange of dense gradients was running; and
+        `syncing`, in which a sync of the rows was running, concurrently with steps or not.
       exchanges_each_step: whether each step waits for the gradients of all workers.
       has_gpu: whether the dense tower runs on a GPU.
       exchanges_in_memory: whether dense gradients are exchanged through shared memory.
@@ -47,8 +36,6 @@ class Circumstances:
     """
 
     shares: Mapping[str, float]
-    exchange: float
-    syncing: float
     steps: int
     workers: int
     on_one_host: bool
@@ -77,11 +64,9 @@ def advise(circumstances: Circumstances) -> Finding | None:
 
 def _without_silence(c: Circumstances) -> Circumstances:
     """Returns the circumstances without the waits for a service that did not answer, which no flag shortens."""
-    shares = {
-        phase: max(share - c.silent * ("service" in PHASES[phase].waits_for), 0.0) for phase, share in c.shares.items()
-    }
-    exchange, syncing = max(c.exchange - c.silent, 0.0), max(c.syncing - c.silent, 0.0)
-    return dataclasses.replace(c, shares=shares, exchange=exchange, syncing=syncing)
+    waits = {"exchange", "syncing", *(name for name, phase in PHASES.items() if "service" in phase.waits_for)}
+    shares = {name: max(share - c.silent * (name in waits), 0.0) for name, share in c.shares.items()}
+    return dataclasses.replace(c, shares=shares)
 
 
 def _read(c: Circumstances) -> Finding | None:
@@ -123,10 +108,10 @@ def _sync(c: Circumstances) -> Finding | None:
 
 
 def _service(c: Circumstances) -> Finding | None:
-    if c.syncing <= 0.20 or c.workers == 1 or c.has_free_core or not _can_share(c):
+    if c.shares["syncing"] <= 0.20 or c.workers == 1 or c.has_free_core or not _can_share(c):
         return None
     why = "the service and its syncs use cores that the steps need, and workers of one host need no service"
-    return Finding(c.syncing, "--embedding_service=shared", why)
+    return Finding(c.shares["syncing"], "--embedding_service=shared", why)
 
 
 def _can_share(c: Circumstances) -> bool:
@@ -138,12 +123,12 @@ def _can_share(c: Circumstances) -> bool:
 
 def _exchange(c: Circumstances) -> Finding | None:
     # If the service has no core of its own, the wait is for the worker that shares its core.
-    if c.exchange <= 0.10 or not c.exchanges_each_step or _service(c):
+    if c.shares["exchange"] <= 0.10 or not c.exchanges_each_step or _service(c):
         return None
     why = "steps wait for the exchange of dense gradients"
     # An exchange through shared memory is short: what is left is the wait for the slowest worker of each step.
     flag = "--dense_sync_steps=30" if c.exchanges_in_memory else "--overlap_allreduce or --dense_sync_steps=30"
-    return Finding(c.exchange, flag, f"{why}; see docs/training.md")
+    return Finding(c.shares["exchange"], flag, f"{why}; see docs/training.md")
 
 
 def _checkpoint(c: Circumstances) -> Finding | None:
@@ -154,7 +139,7 @@ def _checkpoint(c: Circumstances) -> Finding | None:
 
 
 def _tower(c: Circumstances) -> Finding | None:
-    share = c.shares["session"] - c.exchange
+    share = c.shares["session"] - c.shares["exchange"]
     faster = c.config.mixed_precision == "none" and not c.has_gpu and hardware.has_bfloat16()
     # bfloat16 made DIN's steps take 1.4 times the processor time.
     if share <= 0.50 or not faster or c.has_histories:

@@ -1,20 +1,23 @@
 """The input of a reader of batches: placeholders, and the batches and rows that are fed to them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.read_ahead import ClosingIterator, read_ahead
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.embeddings import Embeddings, Lookups
 from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.estimator.hooks.input_hook import InputHook
+from ctr_trainer.estimator.hooks.step_hook import Order
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
+from ctr_trainer.estimator.open_rows import RowsInTurn
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
@@ -23,7 +26,6 @@ from ctr_trainer.graph_notes.notes import RowTraining, notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -31,7 +33,6 @@ class BatchInput(GraphInput):
     """Placeholders for the features of a reader's batches.
 
     Args:
-      reader: reads the batches.
       spec, statistics: describe the data on which the model was trained; for a new model, the reader's.
       has_read: f(), called after each batch; None for nothing.
     """
@@ -83,47 +84,116 @@ class BatchInput(GraphInput):
                 "deterministic: with [[limits]] in the feature spec, which keys have rows depends on the time of the "
                 "workers' requests: leave out one of the two, or train with one worker and no service"
             )
+        ahead = 0 if training is None or in_order else config.prefetch_batches
+        if self._reader.is_live:
+            ahead = min(ahead, 1)  # A record of a stream does not wait for other batches.
         embeddings = Embeddings(
             self.features,
             config.embedding,
             config.seed,
             store,
-            ahead=0 if training is None or in_order else self._batches_ahead(config.prefetch_batches),
+            ahead=ahead,
             trained=trained,
             scale=training.learning_rate_scale if training else None,
             uncached=within_training,
             in_order=in_order,
             first_step=notes().run_length.start if training else None,
         )
+        hook = InputHook(self.features, embeddings, training, clock, self._has_read)
+        return BatchFeed(self, self._reader, embeddings, hook, config.prefetch_batches)
 
-        def make_hook(batches: Iterable[tuple[Batch, Lookups]]) -> InputHook:
-            rows = embeddings.feed(batches, training is not None)
-            return InputHook(self.features, embeddings, rows, training, clock, self._has_read)
 
-        per_step = notes().step_plan.accumulation_steps if training else 1
-        return BatchFeed(
-            self,
-            self._reader,
-            embeddings,
-            make_hook,
-            batches_per_step=per_step,
-            prefetch_batches=config.prefetch_batches,
-        )
+class InputHook(tf1.train.SessionRunHook):
+    """Before a step, feeds a batch and the embedding rows of its keys; after the step, applies the rows' gradients.
 
-    def _batches_ahead(self, prefetch_batches: int) -> int:
-        """Returns how many batches' rows to pull at once; a record of a stream does not wait for other batches."""
-        return min(prefetch_batches, 1) if self._reader.is_live else prefetch_batches
+    If an optimizer step takes several micro-batches, their gradients are summed and applied after the last micro-batch.
+    The end of the batches ends the loop of the session; before `restart` there are none.
+
+    Args:
+      features: makes the feed of what is no row.
+      has_read: f(), called after each batch that is read; None for nothing.
+
+    Attributes:
+      training: None to apply no gradients.
+      batch: the batch of the current step.
+      examples: number of examples that were fed since `restart`.
+    """
+
+    phase, order = "feed", Order.INPUT
+
+    def __init__(
+        self,
+        features: FedFeatures,
+        embeddings: Embeddings,
+        training: RowTraining | None = None,
+        clock: Clock | None = None,
+        has_read: Callable[[], None] | None = None,
+    ) -> None:
+        self._features, self._embeddings, self.training = features, embeddings, training
+        self._rows = RowsInTurn(embeddings.look_up, (), training=False)
+        self._has_read = has_read or (lambda: None)
+        self._clock = clock or Clock()
+        self._rows_of: tuple[str, ...] = ()
+        self._fetches: list[tf.Tensor] = []
+        self._last_fetches: list[tf.Tensor] = []
+        self._micro_batches, self._micro_batch = 1, 0
+        self.batch: Any = None
+        self.examples = 0
+
+    def restart(self, rows: RowsInTurn) -> None:
+        """Feeds the batches of `rows` from now on."""
+        self._rows, self._micro_batch, self.examples = rows, 0, 0
+
+    def begin(self) -> None:
+        training = self.training
+        if training is not None and training.gradients:
+            self._micro_batches = notes().step_plan.accumulation_steps
+            # Flat lists, the same for each step: the session flattens nested fetches at each run.
+            self._rows_of, self._fetches = tuple(training.gradients), list(training.gradients.values())
+            self._last_fetches = [*self._fetches, training.learning_rate]
+            if training.share is not None:
+                self._last_fetches.append(training.share)
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        with self._clock.within(self.phase):
+            return self._feed()
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if self._fetches:
+            with self._clock.within("update"):
+                self._apply(run_values.results)
+
+    def _feed(self) -> tf1.train.SessionRunArgs:
+        with self._clock.within("read"):
+            self.batch, lookups = self._rows.read()
+        self._has_read()
+        with self._clock.within("lookup"):
+            self._looked_up = self._rows.look_up(lookups)
+        feed = self._looked_up.feed | self._features.feed(self.batch)
+        self.examples += self.batch.size
+        self._micro_batch = self._micro_batch % self._micro_batches + 1
+        # The rate and the share belong to the whole step: fetching them with a part of it would exchange that part.
+        is_last = self._micro_batch == self._micro_batches
+        return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
+
+    def _apply(self, results: list[np.ndarray]) -> None:
+        weight = 1.0 if self.training is None or self.training.share is None else float(np.sum(self.batch.weights))
+        batch = self._looked_up, dict(zip(self._rows_of, results, strict=False)), weight
+        if self._micro_batch < self._micro_batches:
+            self._rows.train(self._embeddings.add_gradients, *batch)
+        else:
+            step = RowStep(*map(float, results[len(self._rows_of) :]))
+            self._rows.train(self._embeddings.apply_gradients, *batch, step)
+
+    def close(self) -> None:
+        """Ends the thread that looks rows up in the background, if there is one."""
+        self._rows.close()
 
 
 class BatchFeed(Feed):
     """Feeds the batches of a reader and the rows that they look up; before `rewind`, it feeds nothing.
 
     Args:
-      inputs: the input of the graph.
-      reader: reads the batches.
-      embeddings: looks up the rows.
-      make_hook: f(batches) -> `InputHook` that feeds the batches, which are from `Embeddings.prepare`.
-      batches_per_step: number of batches in an optimizer step.
       prefetch_batches: number of batches that are read and looked up ahead.
     """
 
@@ -134,22 +204,17 @@ class BatchFeed(Feed):
         inputs: BatchInput,
         reader: GivenReader,
         embeddings: Embeddings,
-        make_hook: Callable[[Iterable[tuple[Batch, Lookups]]], InputHook],
-        *,
-        batches_per_step: int,
+        hook: InputHook,
         prefetch_batches: int,
     ) -> None:
-        self._hook = make_hook(())
-        super().__init__(inputs, [self._hook])
-        self.embeddings = embeddings
-        self._reader, self._make_hook = reader, make_hook
-        self._batches, self._per_step = WholeSteps(reader, batches_per_step), batches_per_step
+        super().__init__(inputs, [hook])
+        self._reader, self.embeddings, self._hook, self._prefetch_batches = reader, embeddings, hook, prefetch_batches
+        per_step = notes().step_plan.accumulation_steps if hook.training else 1
+        self._batches = WholeSteps(reader, per_step)
         self._ahead: ClosingIterator[tuple[Batch, Lookups]] = read_ahead((), 0)
-        self._prefetch_batches = prefetch_batches
-
-    @property
-    def latencies(self) -> Sequence[Latency]:
-        return [self._reader.read_latency, *self.embeddings.latencies]
+        self.steps = None if reader.steps is None else -(-reader.steps // per_step)
+        self.is_live, self.stream_state, self.status_lines = reader.is_live, reader.stream_state, reader.status_lines()
+        self.latencies = [reader.read_latency, *embeddings.latencies]
 
     @property
     def batch(self) -> Batch:
@@ -159,16 +224,11 @@ class BatchFeed(Feed):
     def examples(self) -> int:
         return self._hook.examples
 
-    @property
-    def steps(self) -> int | None:
-        return None if self._reader.steps is None else -(-self._reader.steps // self._per_step)
-
     def rewind(self) -> None:
         self._end_reading()
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
-        self._hook = self._make_hook(self._ahead)
-        self.hooks = [self._hook]
+        self._hook.restart(self.embeddings.feed(self._ahead, self._hook.training is not None))
 
     def flush(self) -> None:
         self.embeddings.flush()
@@ -179,18 +239,6 @@ class BatchFeed(Feed):
     def committed(self, position: dict[str, Any] | None) -> None:
         if position is not None:
             self._reader.committed(position)
-
-    @property
-    def is_live(self) -> bool:
-        return self._reader.is_live
-
-    @property
-    def stream_state(self) -> Callable[[], dict[str, float]] | None:
-        return self._reader.stream_state
-
-    @property
-    def status_lines(self) -> Sequence[Callable[[], str]]:
-        return self._reader.status_lines()
 
     def epochs_after(self, steps: int) -> float | None:
         known = progress(self.position_after(steps))

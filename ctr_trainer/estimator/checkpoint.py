@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.embedding.snapshot import snapshot
@@ -25,6 +25,7 @@ _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
 DRAFT = "draft-"  # Prefix of the name of a directory of BEST that is being written.
 RECENT, BEST = "checkpoints", "best"  # Below the model directory: the newest checkpoints, and the best one.
+_OF_THE_PLACE = ("path", "dense_directory")  # What a manifest does not say.
 Entry = dict[str, Any]  # The entry of a file in a manifest.
 
 
@@ -33,7 +34,7 @@ class Checkpoint:
     """A finished checkpoint.
 
     Attributes:
-      path: its directory, `MODEL_DIR/checkpoints/step-0000001000`, or the URL of the directory.
+      path: its directory or the URL of it, such as `MODEL_DIR/checkpoints/step-0000001000`.
       step: the global step of both halves.
       tables: the files of the embedding rows, as `Store.save` described them: of a full snapshot, then of each delta.
       dense: the files of the dense variables: dicts of `file`, `bytes`, `crc32`.
@@ -149,26 +150,16 @@ def newest_whole(model_dir: str) -> Checkpoint | None:
     Raises:
       UserError: there are checkpoints, but none is whole.
     """
-    refused = []
-    for path in reversed(directories(model_dir)):
-        try:
-            checkpoint = load(path)
-            checkpoint.verify()
-        except UserError as error:
-            if is_loss(error):
-                raise
-            _log.error("REFUSED the checkpoint %s: %s", path, error)
-            refused.append(f"\n  {error}")
-            continue
-        if refused:
-            _log.error("resuming from the previous checkpoint: %s, of step %d", path, checkpoint.step)
-        return checkpoint
-    if refused:
+    checkpoint, refused = _first_whole(reversed(directories(model_dir)))
+    if checkpoint and refused:
+        _log.error("resuming from the previous checkpoint: %s, of step %d", checkpoint.path, checkpoint.step)
+    elif refused:
+        what = "".join(f"\n  {error}" for error in refused)
         raise UserError(
             f"no checkpoint in {model_dir} is valid, so there is nothing to resume from; to train from the beginning, "
-            f"name another model_dir. What is wrong: {''.join(refused)}"
+            f"name another model_dir. What is wrong: {what}"
         )
-    return None
+    return checkpoint
 
 
 def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> Checkpoint:
@@ -177,23 +168,29 @@ def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> 
     Raises:
       UserError: there is none, or all are damaged.
     """
-    refused = []
-    for place in places:
-        path = path_of(model_dir) / place / path_of(checkpoint_path(model_dir, step)).name
-        if (path / MANIFEST).exists():
-            try:
-                checkpoint = load(str(path))
-                checkpoint.verify()
-                return checkpoint
-            except UserError as error:
-                if is_loss(error):
-                    raise
-                _log.error("REFUSED the checkpoint %s: %s", path, error)
-                refused.append(error)
+    name = path_of(checkpoint_path(model_dir, step)).name
+    paths = (path_of(model_dir) / place / name for place in places)
+    checkpoint, refused = _first_whole(str(path) for path in paths if (path / MANIFEST).exists())
+    if checkpoint:
+        return checkpoint
     if refused:
         raise refused[0]
     there = ", ".join(str(c.step) for c in list_checkpoints(model_dir)) or "none"
     raise UserError(f"there is no checkpoint of step {step} in {model_dir}; there are: {there}")
+
+
+def _first_whole(paths: Iterable[str]) -> tuple[Checkpoint | None, list[UserError]]:
+    """Returns the first of the checkpoints that is whole, or None, and why those before it are refused."""
+    refused: list[UserError] = []
+    for path in paths:
+        try:
+            return load_whole(path), refused
+        except UserError as error:
+            if is_loss(error):
+                raise  # The store does not answer; that says nothing about the checkpoint.
+            _log.error("REFUSED the checkpoint %s: %s", path, error)
+            refused.append(error)
+    return None, refused
 
 
 def directories(model_dir: str, place: str = RECENT) -> list[str]:
@@ -232,6 +229,13 @@ def load(path: str) -> Checkpoint:
         raise UserError(f"{manifest} is truncated or altered: {error}") from None
 
 
+def load_whole(path: str) -> Checkpoint:
+    """Returns the Checkpoint in a directory; raises UserError if any of its files is damaged."""
+    checkpoint = load(path)
+    checkpoint.verify()
+    return checkpoint
+
+
 def _crc32(manifest: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
 
@@ -242,38 +246,18 @@ def begin(path: str | os.PathLike[str] | Path) -> None:
     path_of(path).mkdir(parents=True)
 
 
-def commit(
-    path: str,
-    step: int,
-    tables: list[Entry],
-    position: Mapping[str, Any] | None,
-    examples: int,
-    negative_sampling: float | None = None,
-    model: Mapping[str, Any] | None = None,
-    decay: Mapping[str, int | None] | None = None,
-) -> Checkpoint:
-    """Makes the files under `path` a checkpoint: syncs them to the disk, then writes the manifest.
+def commit(checkpoint: Checkpoint) -> Checkpoint:
+    """Makes a checkpoint valid whose files are written: syncs them to the disk, then writes the manifest.
 
-    Args:
-      path: directory with the files of both halves.
-      step, tables, position, examples, negative_sampling, model, decay: see `Checkpoint`.
+    Returns the checkpoint with the entries of its dense files, which the argument need not have.
     """
-    directory = path_of(path)
+    directory = path_of(checkpoint.path)
     names = sorted(file.name for file in directory.iterdir() if file.name.startswith(f"{DENSE}."))
     for name in names:
         (directory / name).sync()
-    manifest: dict[str, Any] = {
-        "step": step,
-        "tables": tables,
-        "dense": [describe_file(path, name) for name in names],
-        "position": position,
-        "examples": examples,
-        "negative_sampling": negative_sampling,
-        "model": model,
-        "decay": decay,
-    }
+    values = vars(checkpoint) | {"dense": [describe_file(directory, name) for name in names]}
     # The checksum covers the values as a reader gets them: JSON has no tuples, and its keys are strings.
-    manifest = json.loads(json.dumps(manifest))
+    manifest = json.loads(json.dumps({name: value for name, value in values.items() if name not in _OF_THE_PLACE}))
     (directory / MANIFEST).write_json({**manifest, "crc32": _crc32(manifest)})
     directory.parent.sync()
-    return Checkpoint(path=path, **manifest)
+    return Checkpoint(path=checkpoint.path, **manifest)

@@ -15,15 +15,12 @@ _ops = tf.raw_ops
 class DenseUpdate(tf1.train.Optimizer):
     """Applies a `DenseOptimizer` at a learning rate, with regularization, behind the interface of TensorFlow 1.
 
-    `l2 * w` is added to each gradient; then the gradients are clipped, and then applied.
+    `l2 * w` is added to the gradient of each kernel; then the gradients are clipped, and then applied.
 
     Args:
-      optimizer: `DenseOptimizer`.
       learning_rate: scalar tensor.
       step: scalar integer tensor, the optimizer steps before this one.
-      l2: of the gradients of kernels, see `is_kernel`.
       clip_norm: the largest global norm of the gradients; 0 for any.
-      lr_groups: `LrGroups`.
     """
 
     def __init__(
@@ -45,11 +42,7 @@ class DenseUpdate(tf1.train.Optimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Returns the operation of one update of each variable; the caller raises `global_step`.
-
-        Args:
-          grads_and_vars: pairs of dense gradients and resource variables.
-        """
+        """Returns the operation of one update of each resource variable; the caller raises `global_step`."""
         pairs = list(grads_and_vars)
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         with tf.name_scope(name or "dense_update"):
@@ -68,14 +61,9 @@ class DenseUpdate(tf1.train.Optimizer):
 def update(
     optimizer: DenseOptimizer, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
 ) -> tf.Operation:
-    """Returns the operation of one update.
+    """Returns the operation of one update, whose equation the class of the optimizer has.
 
-    Args:
-      optimizer: `DenseOptimizer`, whose class has the equation.
-      variable: a resource variable.
-      gradient: tensor of its shape.
-      learning_rate: scalar tensor.
-      step: t, scalar integer tensor, read before this step raises it.
+    `step` is t, a scalar integer tensor that is read before this step raises it.
     """
     rule = RULES[optimizer.name]
     learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)

@@ -17,8 +17,7 @@ from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.estimator.hooks.input_hook import RowPipeline, RowsInTurn, StepRows
-from ctr_trainer.estimator.open_rows import EachTable, as_trained, follow_steps, open_rows
+from ctr_trainer.estimator.open_rows import EachTable, RowPipeline, RowsInTurn, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
@@ -50,10 +49,8 @@ class Embeddings:
     `RowPipeline` looks rows up and trains them in its thread.
 
     Args:
-      features: the features after the model was built, or any object with `spec` and `segments`.
-      config: the settings of the rows.
+      features: the features after the model was built.
       seed: initializes new rows.
-      store: see `open_store`.
       ahead: number of batches whose rows `prepare` pulls with one request; 0 to pull nothing ahead.
       trained: dict of table name -> the TableConfig to use; None to make them from `config` and `seed`.
       scale: factor by which the job's learning rates are scaled; None for the number of workers.
@@ -127,23 +124,21 @@ class Embeddings:
         self.sync_seconds, self._overlap, self._in_order = 0.0, config.overlap_lookup, in_order
         several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
         self._row_turns = row_turns(by_rank=in_order and several)
-        self._turns: StepRows = RowsInTurn(self, (), training=False)
+        self._turns = RowsInTurn(self.look_up, (), training=False)
 
     def begin(self) -> None:
         """To be called before the first lookup, after the rows of a checkpoint were restored."""
         for rows in self.rows.values():
             rows.begin()
 
-    def feed(self, batches: Iterable[tuple[Batch, Lookups]], training: bool) -> StepRows:
-        """Returns an object that reads batches and looks up their rows, and closes the previous one.
+    def feed(self, batches: Iterable[tuple[Batch, Lookups]], training: bool) -> RowsInTurn:
+        """Returns an object that reads batches from `prepare` and looks up their rows, and closes the previous one.
 
-        Args:
-          batches: see `prepare`.
-          training: whether keys without a row get one, and `overlap_lookup` applies.
+        In training, keys without a row get one, and `overlap_lookup` applies.
         """
         self._turns.close()
         overlap = training and self._overlap
-        self._turns = RowPipeline(self, batches) if overlap else RowsInTurn(self, batches, training)
+        self._turns = RowPipeline(self.look_up, batches) if overlap else RowsInTurn(self.look_up, batches, training)
         return self._turns
 
     def prepare(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Lookups]]:
@@ -166,12 +161,7 @@ class Embeddings:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
 
     def look_up(self, lookups: Lookups, create: bool) -> LookedUp:
-        """Returns the rows of a batch.
-
-        Args:
-          lookups: the batch's, from `prepare`.
-          create: whether a key without a row gets one (training), or zeros (evaluation and prediction).
-        """
+        """Returns the rows of a batch; with `create`, as in training, a key without a row gets one, otherwise zeros."""
         with self._row_turns.to_look_up() if create else contextlib.nullcontext():
             return self._look_up(lookups, create)
 
@@ -179,7 +169,6 @@ class Embeddings:
         """Adds the gradients of a batch's rows to the gradients of the step, which `apply_gradients` ends.
 
         Args:
-          looked_up: the batch's, from `look_up`.
           gradients: dict of embedding input's name -> the gradient of the graph's loss, float32 of the input's shape.
             Rows of inputs on which the loss does not depend take a step with gradient 0.
           weight: see `worker_rows.weighed`.

@@ -37,10 +37,6 @@ def lone_updates(train_op: tf.Operation | tf.Tensor, variables: Sequence[tf1.Var
     `HostSum`, ends the way, since its result is equal on all workers. A way that ends at the examples makes the
     variable differ from worker to worker. A call of a function counts as an exchange if there is one within
     the function, and a condition if there is one in a branch.
-
-    Args:
-      train_op: the operation of a training step.
-      variables: those to look at.
     """
     graph = _Graph(getattr(train_op, "op", train_op))
     return [variable for variable in variables if graph.is_own(graph.updates(variable.op))]
@@ -51,9 +47,6 @@ def summed_over_examples(loss: tf.Tensor) -> str:
 
     It looks behind additions and products of the loss, as far as the first mean, division or sum. A sum that is
     multiplied by a constant counts as one, a sum that is divided by anything does not.
-
-    Args:
-      loss: scalar.
     """
     graph, seen, queue = _Graph(loss.op), set(), [loss.op]
     while queue:
@@ -111,12 +104,7 @@ class _Graph:
         return self._reaches_own(taken, set(updates))
 
     def _reaches_own(self, queue: list[tf.Operation], seen: set[tf.Operation]) -> bool:
-        """Returns whether a way against the flow ends at what differs from worker to worker.
-
-        Args:
-          queue: where the ways begin.
-          seen: operations that ways have been through.
-        """
+        """Returns whether a way from the queue, against the flow, ends at what differs from worker to worker."""
         while queue:
             op = queue.pop()
             if op in seen or _is_exchange(op.type, op.name):
@@ -186,10 +174,6 @@ class EqualVariables:
 
     def check(self, session: tf1.Session, step: int) -> None:
         """Returns if the variables are equal on all ranks, apart from rounding. A collective.
-
-        Args:
-          session: session of the graph.
-          step: the step that was just done, for the message.
 
         Raises:
           UserError: some differ; names them.

@@ -9,15 +9,18 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
-from ctr_trainer.estimator.hooks.ending_hooks import stop_hook
+from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
+from ctr_trainer.estimator.hooks.ending_hooks import StopHook
+from ctr_trainer.estimator.hooks.step_hook import in_order
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
+from ctr_trainer.estimator.model_record import TrainingJob
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
+from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult
 from ctr_trainer.estimator.trained_model import TrainedModel
-from ctr_trainer.estimator.training import Training, TrainingJob, open_training
+from ctr_trainer.estimator.training import Training, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
@@ -145,42 +148,44 @@ class Estimator(TrainedModel):
             self._log_nothing_to_do(job, "early stopping has ended it there; a higher patience continues it")
             return None
         with open_training(job) as training:
-            feed, observation = training.feed, training.observation
-            if feed.steps == 0:
+            if training.feed.steps == 0:
                 self._log_nothing_to_do(job, "its data has been read to the end of the last epoch")
                 return None
             if notes().plateau:
                 check_plateau(notes().plateau.patience, evaluation)
             if distributed.is_chief():
                 _log_start(training)
-            stop = stop_hook(self.config.grace_secs, lambda: training.save.path)
+            stop = StopHook(self.config.grace_secs, lambda: training.save.path)
             publishing = open_publishing(training, stop)
-            own, measuring = training_hooks(training, [*publishing.status_lines, *feed.status_lines])
-            own += [stop, *publishing.hooks]
-            evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else NoEvaluations()
-            observed = observation.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, training.store)
+            published = [publishing.publisher.status_line] if publishing else []
+            own, measuring = training_hooks(training, [*published, *training.feed.status_lines])
+            own += [stop, publishing.hook] if publishing else [stop]
+            evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
             with (
                 training.closing([publishing, evaluations, *own]),
                 training_session(
                     checkpoint=job.checkpoint,
-                    hooks=observed.hooks,
+                    hooks=in_order([*own, *([evaluations] if evaluations else ()), *hooks]),
                     model_dir=job.staging.path,
                     config=self.config,
                     saver=training.saver,
                     given=training.spec.scaffold,
                 ) as session,
             ):
-                if job.checkpoint and observation.step != job.start:
+                if job.checkpoint and training.steps.step != job.start:
                     raise UserError(
-                        f"{job.checkpoint.path} was restored to step {observation.step}, not {job.start}: it is damaged"
+                        f"{job.checkpoint.path} was restored to step {training.steps.step}, not {job.start}: it is "
+                        "damaged"
                     )
                 while not session.should_stop():
                     with _watched_step(training):
                         training.step(session)
             if stop.error:
                 raise stop.error
-            results = observed.results()
-        return TrainResult(**results, **evaluations.results(), **training.warm_start.results(), **publishing.results())
+            results = measured(training, measuring)
+        evaluated = evaluations.results() if evaluations else {}
+        publication = publishing.publisher.results() if publishing else None
+        return TrainResult(**results, **evaluated, **training.warm_start.results(), publication=publication)
 
     def _log_nothing_to_do(self, job: TrainingJob, why: str) -> None:
         if distributed.is_chief():
@@ -192,14 +197,13 @@ def _log_start(training: Training) -> None:
     plan, workers = notes().step_plan, distributed.size()
     if not training.job.checkpoint:
         epochs = training.feed.inputs.epochs
-        _log.info("%s", starting_text(notes().run_length, epochs, plan.accumulation_steps, workers))
+        _log.info("%s", starting_text(notes().run_length, epochs, workers))
     _log.info("%s", plan.exchange if workers > 1 else dense_exchange.exchange())
 
 
 @contextlib.contextmanager
 def _watched_step(training: Training) -> Iterator[None]:
     """Tells the watchdog what the block waits for, and tells the other ranks if the input of this rank ends in it."""
-    observation = training.observation
-    waiting = distributed.watchdog().waiting(f"step {observation.step + 1} and its gradient exchange")
-    with waiting, observation.input_ends.noticed():
+    waiting = distributed.watchdog().waiting(f"step {training.steps.step + 1} and its gradient exchange")
+    with waiting, training.input_ends.noticed():
         yield

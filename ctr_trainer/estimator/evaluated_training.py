@@ -12,11 +12,11 @@ from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
+from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
-from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
-from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook, PlateauHook
-from ctr_trainer.estimator.hooks.sync_hooks import raise_together
+from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook
 from ctr_trainer.estimator.model_selection import ModelSelection
+from ctr_trainer.estimator.open_store import raise_together
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
@@ -36,11 +36,7 @@ class InLoopEvaluation:
     ranks have flushed theirs; keys without a row read zeros and get no row. With several workers each flush is one sync
     more than without the evaluation; a lone worker trains the same to the bit.
 
-    Args:
-      estimator: the `Estimator` that trains.
-      eval_spec: the `EvalSpec`.
-      training: the `Training`.
-      stop: the training's `StopHook`: after a signal no more batches are evaluated.
+    After a signal, which `stop` knows, no more batches are evaluated.
 
     Raises:
       UserError: the evaluation graph has variables that the training graph does not have.
@@ -87,9 +83,6 @@ class InLoopEvaluation:
     def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
         """Returns the metrics of all ranks; None if the training is to stop because of a signal. A collective.
 
-        Args:
-          session: the training session.
-
         Raises:
           ServiceLost: the embedding service is lost, and all ranks have agreed on it.
         """
@@ -129,36 +122,13 @@ class InLoopEvaluation:
         self._feed.close()
 
 
-class NoEvaluations:
-    """No evaluations.
-
-    Attributes:
-      hooks: hooks for the session of the training.
-    """
-
-    hooks: list[tf1.train.SessionRunHook] = []
-
-    def results(self) -> dict[str, Any]:
-        """Returns fields of `TrainResult`."""
-        return {}
-
-    def close(self) -> None:
-        """Stops the threads that read data, and closes the summaries."""
-
-
-class EvaluatedTraining(NoEvaluations):
-    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope.
-
-    Args:
-      estimator: the `Estimator` that trains.
-      eval_spec: the `EvalSpec`.
-      training: the `Training`.
-      stop: the training's `StopHook`.
-    """
+class EvaluatedTraining(EvaluationHook):
+    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope."""
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
+        period = _period(eval_spec, estimator.config, training.feed)
+        super().__init__(self._evaluate_and_export, period, training.clock, stop)
         self._in_loop = InLoopEvaluation(estimator, eval_spec, training, stop)
-        lowered = notes().plateau
         self._selection = ModelSelection(
             evaluate=self._in_loop.evaluate,
             metric_names=self._in_loop.metric_names,
@@ -166,19 +136,17 @@ class EvaluatedTraining(NoEvaluations):
             model_dir=estimator.model_dir,
             save=training.save,
             start=training.job.start,
-            plateau_patience=lowered.patience if lowered else 0,
+            plateau=notes().plateau,
         )
-        self._clock, self._estimator, self._exporters = training.clock, estimator, tuple(eval_spec.exporters or ())
-        self._evaluate: ModelSelection | PlateauHook = self._selection
-        if lowered:
-            self._evaluate = PlateauHook(self._selection, lowered)
-        self._save = training.save
-        self._last_path: str | None = None
-        acting = self._evaluate_and_export if self._exporters else self._evaluate
-        evaluations = EvaluationHook(acting, _period(eval_spec, estimator.config, training.feed), training.clock, stop)
-        self.hooks = [self._evaluate, evaluations] if lowered else [evaluations]
+        self._estimator, self._exporters = estimator, tuple(eval_spec.exporters or ())
+        self._save, self._last_path = training.save, ""
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        self._selection.begin(session)
 
     def results(self) -> dict[str, Any]:
+        """Returns fields of `TrainResult`."""
         if self._exporters and self._selection.metrics:
             self._export(self._selection.metrics, is_final=True)
         return {
@@ -188,19 +156,20 @@ class EvaluatedTraining(NoEvaluations):
         }
 
     def _evaluate_and_export(self, session: tf1.Session, step: int) -> bool:
-        """Evaluates, saves a checkpoint and calls the exporters. A collective."""
-        stop = self._evaluate(session, step)
+        """Evaluates; if there are exporters, saves a checkpoint and calls them. A collective."""
+        stop = self._selection(session, step)
         metrics = self._selection.metrics
-        if metrics is not None and metrics["global_step"] == step:
+        if self._exporters and metrics is not None and metrics["global_step"] == step:
             self._last_path = self._save(session, step)
             self._export(metrics, is_final=False)
         return stop
 
     def _export(self, metrics: dict[str, Any], is_final: bool) -> None:
-        if distributed.is_chief() and self._last_path is not None:
+        if distributed.is_chief() and self._last_path:
             exporters.run(self._exporters, self._estimator, self._last_path, metrics, is_final)
 
     def close(self) -> None:
+        """Stops the threads that read data, and closes the summaries; also after an error."""
         self._in_loop.close()
         self._selection.close()
 
@@ -208,8 +177,7 @@ class EvaluatedTraining(NoEvaluations):
 def _period(eval_spec: EvalSpec, config: RunConfig, feed: Feed) -> EverySteps:
     """Returns the period of the evaluations."""
     if eval_spec.every_n_epochs:
-        length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
-        return EveryEpochs(eval_spec.every_n_epochs, length, accumulation_steps, ("eval_epochs", "eval_steps"))
+        return EveryEpochs(eval_spec.every_n_epochs, notes().run_length, ("eval_epochs", "eval_steps"))
     if eval_spec.every_n_steps is not None:
         return EverySteps(eval_spec.every_n_steps)
     return ThrottledCheckpoints(

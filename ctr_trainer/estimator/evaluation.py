@@ -31,7 +31,6 @@ class ExampleGroups:
     A missing value is a group of its own.
 
     Args:
-      inputs: the `GraphInput`.
       name: name of an id column or a single-valued sparse feature, or of a feature of a `tf.data.Dataset`.
 
     Attributes:
@@ -64,12 +63,7 @@ class ExampleGroups:
             )
 
     def of(self, batch: Batch | None, fetched: np.ndarray) -> np.ndarray:
-        """Returns int64[B], the group of each example.
-
-        Args:
-          batch: the `Batch` of the step; None for a `tf.data.Dataset`.
-          fetched: the value of `fetch`.
-        """
+        """Returns int64[B], the group of each example; `fetched` is the value of `fetch`."""
         values = fetched if self._column is None or batch is None else self._column(batch)
         if np.issubdtype(values.dtype, np.integer):
             return values.astype(np.int64)
@@ -78,11 +72,6 @@ class ExampleGroups:
 
 class Evaluation:
     """Accumulates a model's metrics over the steps, then over the ranks.
-
-    Args:
-      feed: the `Feed` of the data.
-      spec: the `EstimatorSpec`.
-      config: `MetricsConfig`.
 
     Raises:
       UserError: there is no column to group by.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,14 +20,11 @@ from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
 
 
-class GraphInput(abc.ABC):
+class GraphInput:
     """The features and labels from which a model is built, and what is known about the data before it is built.
 
-    Args:
-      features, labels: the arguments of `model_fn`.
-
     Attributes:
-      features, labels: see Args.
+      features, labels: the arguments of `model_fn`.
       fed: whether the features are `FedFeatures`, whose values are fed at each step; otherwise the graph reads its
         input itself.
       weight: scalar tensor, the weight of a batch; None if all batches weigh the same.
@@ -46,6 +42,7 @@ class GraphInput(abc.ABC):
     batches_per_epoch: int | None = None
     in_epochs: Epochs | None = None
     epochs: int | None = None
+    _hooks: Sequence[tf1.train.SessionRunHook] = ()
 
     def __init__(self, features: Any, labels: Any) -> None:
         self.features, self.labels = features, labels
@@ -59,7 +56,6 @@ class GraphInput(abc.ABC):
         """Returns float32[B], the weight of each example in the metrics; `labels` is float32[B]."""
         return tf.ones_like(labels)
 
-    @abc.abstractmethod
     def connect(
         self,
         store: Store,
@@ -73,7 +69,6 @@ class GraphInput(abc.ABC):
 
         Args:
           store: has the rows; see `open_store`.
-          config: the settings of the run.
           spec: the model to train; None to evaluate or predict.
           trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables as
             `config` says.
@@ -84,6 +79,7 @@ class GraphInput(abc.ABC):
         Raises:
           UserError: the settings do not fit the data.
         """
+        return Feed(self, self._hooks)
 
 
 class DatasetInput(GraphInput):
@@ -96,23 +92,10 @@ class DatasetInput(GraphInput):
       has_read: f(), called after each batch; None for nothing.
     """
 
-    _hooks: Sequence[tf1.train.SessionRunHook] = ()
-
     def __init__(self, data: Any, has_read: Callable[[], None] | None = None) -> None:
         data = read_in_graph(data) if isinstance(data, tf.data.Dataset) else data
         batch = data if isinstance(data, tuple) else (data, None)
         super().__init__(*(_counted(batch, has_read) if has_read else batch))
-
-    def connect(
-        self,
-        store: Store,
-        config: RunConfig,
-        spec: EstimatorSpec | None = None,
-        trained: Mapping[str, TableConfig] | None = None,
-        within_training: bool = False,
-        clock: Clock | None = None,
-    ) -> Feed:
-        return Feed(self, self._hooks)
 
 
 def read_in_graph(dataset: tf.data.Dataset) -> Any:
@@ -143,25 +126,26 @@ def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
 class Feed:
     """What feeds a graph. This class feeds nothing: it is for a graph that reads its input itself.
 
-    Args:
-      inputs: the `GraphInput` from which the graph was built.
-      hooks: session hooks that the input needs.
-
     Attributes:
-      inputs: see Args.
-      hooks: see Args. Each `rewind` replaces them.
+      inputs: the input from which the graph was built.
+      hooks: session hooks that the input needs.
       embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
+      latencies: the latency of each operation on batches and rows, in all threads.
+      steps: number of optimizer steps from the input's start to its end; None if it is unknown.
+      is_live: whether the examples come from a stream.
+      stream_state: f() -> how far a stream is read, see `GivenReader`; None without a stream and on other ranks than 0.
+      status_lines: functions f() -> a line for the log.
     """
 
     embeddings: Embeddings | None = None
+    latencies: Sequence[Latency] = ()
+    steps: int | None = None
+    is_live = False
+    stream_state: Callable[[], dict[str, float]] | None = None
+    status_lines: Sequence[Callable[[], str]] = ()
 
     def __init__(self, inputs: GraphInput, hooks: Sequence[tf1.train.SessionRunHook] = ()) -> None:
         self.inputs, self.hooks = inputs, [*hooks]
-
-    @property
-    def latencies(self) -> Sequence[Latency]:
-        """The latency of each operation on batches and rows, in all threads."""
-        return ()
 
     @property
     def batch(self) -> Batch | None:
@@ -174,30 +158,10 @@ class Feed:
         return 0
 
     @property
-    def steps(self) -> int | None:
-        """The number of optimizer steps from the input's start to its end; None if it is unknown."""
-        return None
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the examples come from a stream."""
-        return False
-
-    @property
-    def stream_state(self) -> Callable[[], dict[str, float]] | None:
-        """f() -> how far a stream is read, see `GivenReader`; None without a stream, and on ranks other than 0."""
-        return None
-
-    @property
     def event_seconds(self) -> Callable[[], float] | None:
         """f() -> the newest event time in seconds since 1970; None if unknown, and on ranks other than 0."""
         state = self.stream_state
         return None if state is None else lambda: state()["event_seconds"]
-
-    @property
-    def status_lines(self) -> Sequence[Callable[[], str]]:
-        """Functions f() -> a line for the log."""
-        return ()
 
     def rewind(self) -> None:
         """Feeds from the first batch on; inputs that the graph reads itself restart in each session."""

@@ -103,12 +103,13 @@ class GivenReader:
         `with_statistics`, so that a model can be evaluated on data with statistics of their own.
 
     Attributes:
-      spec, statistics, batch_size: the reader's.
       steps: number of batches from the reader's start to its end; None if unknown.
       steps_per_epoch: number of batches in a whole epoch; None if unknown.
       in_epochs: the epochs of the reader; None if unknown.
       epochs: the epoch before which the reader stops; None if unknown.
       is_live: whether examples arrive one by one, as in a stream.
+      position_after: f(steps) -> the position after every worker read this many batches since the reader's start; None
+        if unknown.
       committed: f(position), called after a checkpoint with this position is complete.
       status_lines: f() -> list of f() -> a line for the log.
       stream_state: of a stream, f() -> {`event_seconds`: the newest event time in seconds since 1970, 0 before the
@@ -127,7 +128,7 @@ class GivenReader:
         if self.steps_per_epoch is not None and before is not None:
             self.in_epochs = Epochs(self.steps_per_epoch, before, rows)
         self.is_live: bool = getattr(reader, "is_live", False)
-        self._position_after = getattr(reader, "position_after", lambda steps: None)
+        self.position_after: Callable[[int], Any] = getattr(reader, "position_after", lambda steps: None)
         self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
         self.status_lines: Callable[[], Sequence[Callable[[], str]]] = getattr(reader, "status_lines", list)
         self.stream_state: Callable[[], dict[str, float]] | None = getattr(reader, "stream_state", None)
@@ -136,10 +137,6 @@ class GivenReader:
     def with_statistics(self, statistics: Statistics) -> "GivenReader":
         """Returns the reader with the statistics of the training data, which define a model's quantiles."""
         return GivenReader(self._reader.with_statistics(statistics))
-
-    def position_after(self, steps: int) -> dict[str, Any] | None:
-        """Returns the position after every worker read `steps` batches since the reader's start; None if unknown."""
-        return self._position_after(steps)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.read_latency.each(self._reader)
@@ -152,7 +149,6 @@ class WholeSteps:
     all add the same number. The added batches repeat the last batch: they look up no other row.
 
     Args:
-      batches: the reader's batches.
       batches_per_step: number of batches in an optimizer step.
     """
 

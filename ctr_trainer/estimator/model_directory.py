@@ -56,7 +56,6 @@ def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
     """Returns a `Checkpoint` on every rank. A collective.
 
     Args:
-      model_dir: the model directory.
       which: `latest`, `best` (of a training with `EvalSpec.best_metric`) or a step.
 
     Raises:
@@ -83,9 +82,7 @@ def checkpoint_at(path: str) -> Checkpoint:
     """
     for place in (path_of(path), path_of(path).parent):
         if (place / checkpoints.MANIFEST).exists():
-            found = checkpoints.load(str(place))
-            found.verify()
-            return found
+            return checkpoints.load_whole(str(place))
     raise UserError(
         f"checkpoint_path={path}: there is no checkpoint of this package; give the path of one, "
         "MODEL_DIR/checkpoints/step-0000001000, or leave it out for the newest"
@@ -122,13 +119,7 @@ def _on_every_rank(look: Callable[[], Found]) -> Found:
 
 
 def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
-    """Returns the first line of a resumed training: its checkpoint, the epoch, the best value, and the workers.
-
-    Args:
-      checkpoint: the `Checkpoint` that it resumes from.
-      model_dir: the model directory.
-      workers: number of workers now.
-    """
+    """Returns the first line of a resumed training: its checkpoint, the epoch, the best value, and the workers now."""
     said = [f"resuming from {checkpoint.path}: step {checkpoint.step}"]
     known = progress(checkpoint.position)
     if known:
@@ -140,16 +131,12 @@ def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
     return ", ".join(said)
 
 
-def starting_text(length: RunLength, epochs: int | None, accumulation_steps: int, workers: int) -> str:
+def starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
     """Returns the first line of a training without a checkpoint: that it starts from step 0, and how much it reads.
 
-    Args:
-      length: `RunLength` of the training.
-      epochs: number of epochs that it reads; None if the input does not say.
-      accumulation_steps: batches of an optimizer step.
-      workers: number of workers.
+    `epochs` is None if the input does not say how many it has.
     """
-    said, end = [], length.end(accumulation_steps)
+    said, end = [], length.end()
     if length.epochs is not None and length.epochs.rows is not None:
         said.append(f"{length.epochs.rows:,} rows an epoch")
     if epochs:
@@ -171,11 +158,7 @@ def resume_text(model_dir: str) -> str:
 def point_tensorflow_to(model_dir: str, checkpoint: Checkpoint | None) -> None:
     """Makes `tf.train.latest_checkpoint(model_dir)` return the dense variables of a `Checkpoint`.
 
-    Does nothing for a model directory in a store, where TensorFlow does not look.
-
-    Args:
-      model_dir: the model directory.
-      checkpoint: the `Checkpoint`; None to have TensorFlow find none.
+    Does nothing for a model directory in a store, where TensorFlow does not look. None has TensorFlow find none.
 
     Raises:
       UserError: TensorFlow's file belongs to another program, or cannot be written.
@@ -197,7 +180,6 @@ def tensorflow_directory(checkpoint: Checkpoint | None, model_dir: str) -> str:
     """Returns the directory in which TensorFlow finds a `Checkpoint` with local dense variables.
 
     Args:
-      checkpoint: the `Checkpoint` of the last `point_tensorflow_to`, or None.
       model_dir: local directory of the model; for a model in a store, a directory without TensorFlow's file.
     """
     if checkpoint is None or is_local(checkpoint.path):

@@ -1,16 +1,20 @@
-"""What defines a model's graph. Checkpoints record it, so that they are not read as another model's."""
+"""What is to be trained, and what defines its graph: checkpoints record that, so that no other model reads them."""
 
 import dataclasses
 import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.settings.by_flag import by_flag, by_names_of_now
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.files.path import PathLease
+from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -26,9 +30,9 @@ class ModelRecord:
     """A model that is to be trained, evaluated, exported or used for predictions.
 
     Attributes:
-      name: the model's name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
-      params: params by name, if JSON can represent them.
-      defaults: defaults of the params by name, if known.
+      name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
+      params: by name, those that JSON can represent.
+      defaults: of the params by name, if known.
       may_change: names of the params that may change after training.
       rows: settings by flag of how embedding rows are created and trained.
       optimizer: name of the dense variables' optimizer; None if it is not known.
@@ -71,11 +75,7 @@ class ModelRecord:
         )
 
     def to_dict(self, features: Features | None = None) -> dict[str, Any]:
-        """Returns what a checkpoint records.
-
-        Args:
-          features: `FedFeatures`, whose feature spec and statistics are recorded too; None for a model without.
-        """
+        """Returns what a checkpoint records, with the feature spec and the statistics of `FedFeatures`."""
         values: dict[str, Any] = {
             "name": self.name,
             "params": self.params,
@@ -87,12 +87,7 @@ class ModelRecord:
         return values
 
     def check(self, checkpoint: Checkpoint, model_dir: str, training: bool = False) -> None:
-        """Refuses a checkpoint of another model.
-
-        Args:
-          checkpoint: the `Checkpoint`.
-          model_dir: its model directory, for the message.
-          training: whether the training continues, so that the optimizers have to be the same too.
+        """Refuses a checkpoint of another model; if the training continues, of other optimizers too.
 
         Raises:
           UserError: the model is another one; names each setting that differs, with both values.
@@ -131,13 +126,42 @@ class ModelRecord:
             raise refusal(model_dir, differing)
 
 
-def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
-    """Returns the error for settings that differ from the settings that a model was trained with.
+@dataclasses.dataclass(frozen=True)
+class TrainingJob:
+    """What to train, and where it starts.
 
-    Args:
-      model_dir: the model directory.
-      differing: (setting as given, setting as trained with) of each setting that differs.
+    Attributes:
+      record: with it the checkpoint is compared, and each new checkpoint keeps it.
+      checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
+      newer_checkpoints: what to call the checkpoints after `checkpoint`, which no longer count.
+      last_step: the global step to stop at; None for the end of the input.
+      warm_start: what to start from if there is no checkpoint, see `warm_start_of`.
+      staging: the local copy of the model directory.
+      lock: the lock of the model directory, on rank 0; None on other ranks.
     """
+
+    model_fn: Callable[..., EstimatorSpec]
+    params: Any
+    config: RunConfig
+    model_dir: str
+    input_fn: Callable[..., Any]
+    record: ModelRecord
+    staging: Staging | InPlace
+    lock: PathLease | None
+    checkpoint: Checkpoint | None = None
+    newer_checkpoints: Literal["refused", "set-aside"] = "refused"
+    last_step: int | None = None
+    warm_start: Any = None
+    services: LocalServices | None = None
+
+    @property
+    def start(self) -> int:
+        """The global step that the training starts from."""
+        return self.checkpoint.step if self.checkpoint else 0
+
+
+def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
+    """Returns the error for settings that differ, each as (setting as given, setting as trained with)."""
     given, trained = (" ".join(texts) for texts in zip(*differing, strict=True))
     return UserError(
         f"{given}, but the model in {model_dir} was trained with {trained}: leave that out, or name another model_dir"

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator import retention
+from ctr_trainer.estimator.schedules import Plateau
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.ranks import distributed
@@ -101,13 +102,7 @@ class EvaluationHistory:
 
 
 def is_better(value: float, reference: float, direction: str, min_delta: float = 0.0) -> bool:
-    """Returns whether `value` is better by more than `min_delta`; every number is better than NaN.
-
-    Args:
-      value, reference: the values to compare.
-      direction: `max` or `min`.
-      min_delta: smallest difference that counts.
-    """
+    """Returns whether `value` is better by more than `min_delta`; every number is better than NaN."""
     if math.isnan(reference):
         return not math.isnan(value)
     gain = value - reference if direction == "max" else reference - value
@@ -132,11 +127,10 @@ class ModelSelection:
     Args:
       evaluate: f(session) -> dict of metrics, or None if the training is to stop because of a signal; a collective.
       metric_names: names of the metrics that `evaluate` returns.
-      eval_spec: the `EvalSpec`.
       model_dir: directory of the history, the best checkpoint and the summaries.
       save: f(session, step) -> path of the checkpoint of that step; a collective.
       start: the step from which training resumes.
-      plateau_patience: evaluations without an improvement that lower the learning rates once; 0 for never.
+      plateau: lowers the learning rates if evaluations do not improve; None for never.
 
     Attributes:
       falls: how often the evaluations so far have lowered the learning rates, see `EvaluationHistory.falls`.
@@ -155,7 +149,7 @@ class ModelSelection:
         model_dir: str,
         save: Callable[[tf1.Session, int], str],
         start: int,
-        plateau_patience: int = 0,
+        plateau: Plateau | None = None,
     ) -> None:
         self._evaluate, self._spec, self._model_dir, self._save = evaluate, eval_spec, model_dir, save
         if eval_spec.best_metric and eval_spec.best_metric not in metric_names:
@@ -169,13 +163,19 @@ class ModelSelection:
         if distributed.is_chief():
             self._history = EvaluationHistory.load(model_dir)
             self._history.go_back(start)
-        self._plateau_patience, self.falls = plateau_patience, 0
-        if plateau_patience:
+        self._plateau, self.falls = plateau, 0
+        if plateau:
             self.falls = distributed.broadcast_object(self._count_falls(), "learning_rate_falls")
+
+    def begin(self, session: tf1.Session) -> None:
+        """Sets the learning rates to what the evaluations so far have made of them."""
+        if self._plateau and self.falls:
+            factor = self._plateau.set(session, self.falls)
+            _log.info("learning rates resume at %g of their full value, because of the evaluations so far", factor)
 
     def __call__(self, session: tf1.Session, step: int) -> bool:
         """Returns whether training is to stop. A collective."""
-        found = self._evaluate(session)
+        found, fallen = self._evaluate(session), self.falls
         if found is None:
             return False
         metrics = {k: v for k, v in found.items() if not k.startswith("reliability")}
@@ -191,6 +191,11 @@ class ModelSelection:
             if stop:
                 waited, name = _without_improvement(self._history, self._spec), self._spec.best_metric
                 _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
+        if self._plateau and self.falls != fallen:
+            factor = self._plateau.set(session, self.falls)
+            _log.info(
+                "evaluation at step %d: no improvement; learning rates fall to %g of their full value", step, factor
+            )
         self.stopped = self.stopped or stop
         return stop
 
@@ -225,10 +230,10 @@ class ModelSelection:
     def _count_falls(self) -> int:
         """Returns `falls` on rank 0."""
         spec = self._spec
-        if not (self._plateau_patience and spec.best_metric):
+        if not (self._plateau and spec.best_metric):
             return 0
         return self._history.falls(
-            spec.best_metric, spec.direction, spec.early_stopping_min_delta, self._plateau_patience
+            spec.best_metric, spec.direction, spec.early_stopping_min_delta, self._plateau.patience
         )
 
     def _keep(self, path: str, step: int, metrics: Mapping[str, float]) -> None:

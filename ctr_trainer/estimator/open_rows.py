@@ -1,11 +1,13 @@
-"""Opens the rows of each table for a worker that trains or reads them."""
+"""Opens the rows of each table for a worker, and looks them up in turn with its steps or while a step runs."""
 
+import collections
 import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.store.store import MakeCopies, Store, StoreReader
@@ -15,6 +17,7 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.estimator.open_store import copies_of_hosts
+from ctr_trainer.estimator.table_inputs import LookedUp
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.measuring.latency import Latency
@@ -27,9 +30,7 @@ _T = TypeVar("_T")
 class EachTable:
     """Calls a function for the copies of each table, concurrently if there are several tables.
 
-    Args:
-      copies: dict of table name -> the copies of its rows.
-      cores: the cores of the threads; None for the cores of this process.
+    The threads run on these cores; None for the cores of this process.
     """
 
     def __init__(self, copies: Mapping[str, WorkerRows], cores: set[int] | None) -> None:
@@ -66,13 +67,16 @@ def open_rows(
     """Creates the tables in the store and returns the `WorkerRows` of each by the table's name. A collective.
 
     Args:
-      store: see `open_store`.
       config: decides which workers share one copy of the rows.
-      tables: dict of table name -> `TableConfig`.
       lookup_latency, push_latency: record the requests of copies to the service.
       uncached: whether each lookup reads the store.
     """
-    _create_tables(store, tables.values())
+
+    def create() -> None:
+        for table in tables.values():
+            store.create_table(table)
+
+    _first_then_others(distributed.is_chief(), create, "tables_created")
     if uncached:
         return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
     if store.host_memory is None and (distributed.size() > 1 or not copies_of_hosts(config)):
@@ -91,8 +95,6 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
     """Has the rows of a dense optimizer make up for the steps that they miss, and returns them; [] for a lazy one.
 
     Args:
-      config: has the optimizer.
-      rows: number of rows of all tables.
       first_step: the global step that the training starts from; None for an evaluation.
 
     Raises:
@@ -153,16 +155,6 @@ def _host_copies(
     return copies
 
 
-def _create_tables(store: Store, configs: Iterable[TableConfig]) -> None:
-    """Creates the tables on rank 0, then creates or opens them on the other ranks. A collective."""
-
-    def create() -> None:
-        for config in configs:
-            store.create_table(config)
-
-    _first_then_others(distributed.is_chief(), create, "tables_created")
-
-
 def _first_then_others(is_first: bool, call: Callable[[], _T], barrier: str) -> _T:
     """Returns `call()`, made by the ranks with `is_first` before the other ranks make it. A collective."""
     if not is_first:
@@ -188,3 +180,105 @@ def as_trained(config: TableConfig, trained: Mapping[str, TableConfig]) -> Table
             "use the model and the embedding_dim with which it was trained"
         )
     return found
+
+
+class RowsInTurn:
+    """Looks up the rows of a batch before its step and trains them after it, in the thread of the steps.
+
+    Args:
+      look_up: f(lookups, create) -> `LookedUp`, see `Embeddings.look_up`.
+      batches: iterable of (`Batch`, lookups).
+      training: whether a key without a row gets one.
+    """
+
+    def __init__(self, look_up: Callable[..., LookedUp], batches: Iterable[tuple[Batch, Any]], training: bool) -> None:
+        self._look_up, self._batches, self._training = look_up, iter(batches), training
+
+    def read(self) -> tuple[Batch, Any]:
+        """Returns the next `Batch` and the argument of `look_up`; raises StopIteration at the end."""
+        return next(self._batches)
+
+    def look_up(self, lookups: Any) -> LookedUp:
+        """Returns the `LookedUp` of the batch."""
+        return self._look_up(lookups, create=self._training)
+
+    def train(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Calls a method of `Embeddings` that takes gradients, before any later lookup except the next one."""
+        call(*arguments)
+
+    def finish_pending(self) -> None:
+        """Trains all rows of the steps so far, before a sync or a flush."""
+
+    def close(self) -> None:
+        """Ends the background work; also after an error."""
+
+
+class RowPipeline(RowsInTurn):
+    """While a step runs, trains the rows of the previous step and then looks up the rows of the next step.
+
+    One thread does both in a fixed order, so a run is as repeatable as without a pipeline:
+
+        thread of the steps:   step t          step t+1          step t+2
+        pipeline thread:       train t-1, look up t+1   train t, look up t+2   ...
+
+    Staleness: a step reads rows that lack the update of the previous step, and of no other. Before a sync, a checkpoint
+    or an evaluation, all rows are trained, and the batch that was looked up ahead is looked up again. So the rows are
+    complete there, and a resumed run continues like a run that was not interrupted.
+
+    Caveat: a new key of the batch that is looked up ahead gets its row at once, so a checkpoint may hold rows that no
+    step has trained yet. Not for tables with limits, whose rows may be removed before a step trains them.
+
+    Source: the semi-synchronous training pipelines of TorchRec (`TrainPipelineSemiSync`).
+    """
+
+    def __init__(self, look_up: Callable[..., LookedUp], batches: Iterable[tuple[Batch, Any]]) -> None:
+        super().__init__(look_up, batches, training=True)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "embedding rows")
+        self._trainings: collections.deque[concurrent.futures.Future] = collections.deque()
+        # (Batch, lookups, Future of LookedUp or None); None before the first batch and after the last.
+        self._next: tuple[Batch, Any, concurrent.futures.Future | None] | None = None
+        self._has_begun = False
+
+    def read(self) -> tuple[Batch, Any]:
+        if not self._has_begun:
+            self._has_begun = True
+            self._prepare()
+        if self._next is None:
+            raise StopIteration
+        return self._next[0], self._next
+
+    def look_up(self, prepared: Any) -> LookedUp:
+        """Returns the `LookedUp` of the batch, and starts the lookup of the next batch."""
+        _, lookups, future = prepared
+        looked_up = future.result() if future else self._start(lookups).result()
+        while self._trainings and self._trainings[0].done():
+            self._trainings.popleft().result()  # Raises the error of the training, if any.
+        self._prepare()
+        return looked_up
+
+    def train(self, call: Callable[..., None], *arguments: Any) -> None:
+        self._trainings.append(self._thread.submit(call, *arguments))
+
+    def finish_pending(self) -> None:
+        while self._trainings:
+            self._trainings.popleft().result()
+        if self._next is not None:
+            batch, lookups, future = self._next
+            if future is not None:
+                future.result()
+            self._next = batch, lookups, None
+
+    def close(self) -> None:
+        """Waits for the work in progress, and ignores its errors."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _prepare(self) -> None:
+        try:
+            batch, lookups = next(self._batches)
+        except StopIteration:
+            self._next = None
+        else:
+            self._next = batch, lookups, self._start(lookups)
+
+    def _start(self, lookups: Any) -> concurrent.futures.Future:
+        return self._thread.submit(self._look_up, lookups, create=True)

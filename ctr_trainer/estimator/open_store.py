@@ -28,7 +28,7 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
 # In addition to its floats, a row has a key, a place in the index and a version.
@@ -73,12 +73,6 @@ class EvaluationStore:
     """The rows of a checkpoint, once per host: in the process of a lone rank, or in memory that the host's ranks share.
 
     Each host reads the checkpoint's files.
-
-    Args:
-      memory: shared by the ranks of this host; None if each rank has rows of its own.
-
-    Attributes:
-      store: has the rows.
     """
 
     def __init__(self, memory: SharedMemory | None = None) -> None:
@@ -127,9 +121,6 @@ def _refuse_too_many(store: LocalStore, files: Sequence[Mapping[str, Any]], path
 def in_fixed_order(config: RunConfig) -> RunConfig:
     """Returns the settings of a deterministic run, which syncs strictly unless its workers share one copy of the rows.
 
-    Args:
-      config: with `deterministic`.
-
     Raises:
       SettingError: one copy of the rows per host is asked for, and there are several hosts.
     """
@@ -158,8 +149,6 @@ def open_store(
     training can use a service.
 
     Args:
-      config: names the store.
-      model_dir: the directory of the training's model.
       is_published: whether a background thread publishes the rows.
       services: used if `config.service` is `auto`, and possibly started before; None for new ones.
 
@@ -171,47 +160,45 @@ def open_store(
         memory = None
         if copies_of_hosts(config) and config.service != "shared" and any_host_has_several_workers():
             memory = stack.enter_context(open_host_memory())
-        services = services or LocalServices.of(config, model_dir)
-        yield stack.enter_context(
-            _open_store(config, model_dir, host_memory=memory, is_published=is_published, services=services)
-        )
+        if config.service not in ("auto", "shared"):
+            yield stack.enter_context(_named_service(config, model_dir, memory))
+        elif distributed.size() == 1:
+            yield LocalStore(PublishedTables() if is_published else Table)
+        elif distributed.local_size() != distributed.size():
+            raise config.refused(
+                "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "
+                "reach and name it: {service:name}=host:port"
+            )
+        elif config.service == "shared":
+            shared = stack.enter_context(open_host_memory())
+            rank, size = distributed.local_rank(), distributed.local_size()
+            yield LocalStore(SharedTables(shared, member=rank, members=size, is_published=is_published))
+        else:
+            services = services or LocalServices.of(config, model_dir)
+            yield stack.enter_context(_local_service(config, model_dir, memory, services))
+
+
+def _named_service(
+    config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None
+) -> contextlib.AbstractContextManager[Store]:
+    """Returns a context manager of a client of the service at the addresses that the settings name."""
+    files, addresses = config.security, config.service.split(",")
+    security = ClientSecurity.read(
+        token_file=files.token_file,
+        ca_file=files.service_ca,
+        cert_file=files.service_cert,
+        key_file=files.service_key,
+    )
+    if not distributed.is_one_machine():
+        _refuse_loopback(addresses)
+    return _leased(config, model_dir, addresses, security=security, host_memory=host_memory)
 
 
 @contextlib.contextmanager
-def _open_store(
-    config: EmbeddingConfig,
-    model_dir: str | os.PathLike,
-    *,
-    host_memory: SharedMemory | None,
-    is_published: bool,
-    services: LocalServices,
+def _local_service(
+    config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None, services: LocalServices
 ) -> Iterator[Store]:
-    if config.service not in ("auto", "shared"):
-        files, addresses = config.security, config.service.split(",")
-        security = ClientSecurity.read(
-            token_file=files.token_file,
-            ca_file=files.service_ca,
-            cert_file=files.service_cert,
-            key_file=files.service_key,
-        )
-        if not distributed.is_one_machine():
-            _refuse_loopback(addresses)
-        with _leased(config, model_dir, addresses, security=security, host_memory=host_memory) as client:
-            yield client
-        return
-    if distributed.size() == 1:
-        yield LocalStore(PublishedTables() if is_published else Table)
-        return
-    if distributed.local_size() != distributed.size():
-        raise config.refused(
-            "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "
-            "reach and name it: {service:name}=host:port"
-        )
-    if config.service == "shared":
-        with open_host_memory() as memory:
-            rank, size = distributed.local_rank(), distributed.local_size()
-            yield LocalStore(SharedTables(memory, member=rank, members=size, is_published=is_published))
-        return
+    """Yields a client of the service that rank 0 starts, or has started."""
     with contextlib.ExitStack() as stack:
         started, ended = None, []
         if distributed.is_chief():
@@ -285,3 +272,16 @@ def _leased(
         yield client
         # Other ranks may still be using the service that rank 0 is about to release or stop.
         distributed.barrier("embedding_service_close")
+
+
+def raise_together(store: Store) -> None:
+    """Raises ServiceLost on every rank if a guarded store was lost on one. A collective if the store is guarded."""
+    if not store.is_guarded:
+        return
+    raise_if_lost(store, int(distributed.all_sum(np.array(store.lost is not None, np.int32), "service_lost")))
+
+
+def raise_if_lost(store: Store, lost: int) -> None:
+    """Raises ServiceLost if the number of ranks that have lost the store, `lost`, is not 0."""
+    if lost:
+        raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")

@@ -1,5 +1,6 @@
 """The training operation of the dense variables, and the gradients of the embedding rows."""
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,8 +12,8 @@ from ctr_trainer.estimator import schedules
 from ctr_trainer.estimator.dense_optimizers import DenseUpdate
 from ctr_trainer.estimator.schedules import cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.notes import RowTraining, StepPlan, notes
+from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
 from ctr_trainer.settings.train_settings import LrGroups, TrainSettings
@@ -62,6 +63,7 @@ class TrainOp(TrainSettings):
     def __call__(self, loss: tf.Tensor, features: Any) -> tf.Operation:
         """Returns the train_op; records the `StepPlan` and the `RowTraining` of the graph."""
         step = tf1.train.get_or_create_global_step().read_value()
+        notes().run_length = dataclasses.replace(notes().run_length, accumulation_steps=self.accumulation_steps)
         learning_rate, rows_learning_rate = self._learning_rates(step)
         exchange = self.dense_sync_steps == 1 and distributed.size() > 1
         overlap = self.overlap_allreduce and exchange
@@ -85,18 +87,12 @@ class TrainOp(TrainSettings):
             share = tf.math.reciprocal_no_nan(gradients.own_weight)
         notes().row_training = RowTraining(gradients.rows, rows_learning_rate, self._scale(), share)
 
-        def update() -> list[tf.Operation]:
-            updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
-            return updates + gradients.statistics()
-
         begin = drain = None
         if overlap:
             begin = next_step([*gradients.kept, *gradients.after])
-            drain = tf.group(*update())
-            with tf.control_dependencies(gradients.kept):  # When all of the step has read the variables.
-                train_op = next_step([*update(), *gradients.after])
-        else:
-            train_op = next_step([*update(), *gradients.after])
+            drain = tf.group(*gradients.update())
+        with tf.control_dependencies(gradients.kept):  # With an overlap, when all of the step has read the variables.
+            train_op = next_step([*gradients.update(), *gradients.after])
         notes().step_plan = StepPlan(
             accumulate=gradients.accumulate,
             accumulation_steps=self.accumulation_steps,
@@ -122,15 +118,14 @@ class TrainOp(TrainSettings):
     def _learning_rates(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the learning rates of the dense variables and of the rows, scalar tensors."""
         run = notes().run_length
-        begin, end = run.begin, run.end(self.accumulation_steps)
-        epochs = run.steps_of_epochs(self.accumulation_steps)
+        begin, end = run.begin, run.end()
+        epochs = run.steps_of_epochs()
         factor = schedules.factor(self.schedule, step, begin, end, epochs)
         same = self.embedding_lr_schedule == "same"
         rows = self.schedule if same else _row_schedule(self.embedding_lr_schedule, begin, end)
         row_rate = self.embedding_learning_rate * (factor if same else schedules.factor(rows, step, begin, end))
         if distributed.is_chief():
-            stairs = _stair_lines(self.schedule, run.start, epochs)
-            for line in [*stairs, *_rate_lines(self.schedule, rows, run, end, epochs)]:
+            for line in [*_stair_lines(self.schedule, run), *_rate_lines(self.schedule, rows, run)]:
                 _log.info("%s", line)
         dense = tf.multiply(self._scale() * self.learning_rate, factor, name="learning_rate")
         return dense, tf.convert_to_tensor(row_rate)
@@ -149,18 +144,13 @@ def _row_schedule(name: str, begin: int, end: int | None) -> Schedule:
     return Schedule(name)
 
 
-def _stair_lines(schedule: Schedule, start: int, epochs: run_length.StepsOfEpochs | None) -> Iterator[str]:
+def _stair_lines(schedule: Schedule, run: RunLength) -> Iterator[str]:
     """Yields the log line about a learning rate that changes at given steps.
 
     In a resumed run only the changes after its first step are named. Earlier ones may lie at steps that never were, if
     the run has another number of workers than before.
-
-    Args:
-      schedule: `Schedule` of the dense variables.
-      start: the global step that the run starts from.
-      epochs: `StepsOfEpochs` of the run; None if they are not known.
     """
-    of = "the learning rate of the dense variables"
+    of, start, epochs = "the learning rate of the dense variables", run.start, run.steps_of_epochs()
     if schedule.name == "piecewise":
         changes = schedules.changes(schedule, epochs)
         now = [schedule.factors[0], *(factor for factor, step in changes if step <= start)][-1]
@@ -174,21 +164,9 @@ def _stair_lines(schedule: Schedule, start: int, epochs: run_length.StepsOfEpoch
         yield f"{of}: step, {now:g} of its full value from step {start} on{'' if is_lowest else later}"
 
 
-def _rate_lines(
-    schedule: Schedule,
-    rows: Schedule,
-    run: run_length.RunLength,
-    end: int | None,
-    epochs: run_length.StepsOfEpochs | None,
-) -> Iterator[str]:
-    """Yields the log lines about learning rates that depend on the end of the run.
-
-    Args:
-      schedule, rows: `Schedule` of the dense variables, and of the rows.
-      run: `RunLength`.
-      end: the global step that the run ends at; None if it is not known.
-      epochs: `StepsOfEpochs` of the run; None if they are not known.
-    """
+def _rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[str]:
+    """Yields the log lines about learning rates, of the dense variables and the rows, that depend on the run's end."""
+    end, epochs = run.end(), run.steps_of_epochs()
     if not (schedule.depends_on_end or rows.depends_on_end) or end == run.start:
         return
     if end is None:

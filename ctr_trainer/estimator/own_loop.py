@@ -8,9 +8,11 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.estimator.hooks.step_hook import in_order
 from ctr_trainer.estimator.model_directory import newest_checkpoint, one_job, tensorflow_directory
-from ctr_trainer.estimator.model_record import ModelRecord
-from ctr_trainer.estimator.training import TrainingJob, open_training
+from ctr_trainer.estimator.model_record import ModelRecord, TrainingJob
+from ctr_trainer.estimator.run_summary import measured
+from ctr_trainer.estimator.training import open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed
@@ -86,12 +88,11 @@ def own_loop(
         if checkpoint and distributed.is_chief():
             restored = stack.enter_context(checkpoint.with_local_dense())
         own, measuring = training_hooks(training)
-        hooks = [*own, _OneStep(job.start, model_dir)]
-        observed = training.observation.of_training(hooks, measuring, training.feed, training.store)
+        hooks = in_order([*own, _OneStep(job.start, model_dir)])
         stack.enter_context(training.closing(own))
         directory = tensorflow_directory(restored, staging.path)
-        yield OwnLoop(training.spec.train_op, training.spec.loss, observed.hooks, directory)
-        observed.results()
+        yield OwnLoop(training.spec.train_op, training.spec.loss, hooks, directory)
+        measured(training, measuring)
 
 
 class _OneStep(tf1.train.SessionRunHook):

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.batch_feed import BatchInput
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
 from ctr_trainer.estimator.feed import DatasetInput, GraphInput
 from ctr_trainer.estimator.inputs import GivenReader, example_count
@@ -44,10 +43,7 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
 
     by `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers step as one does on all their examples.
 
-    Args:
-      spec: `EstimatorSpec` of the `model_fn` in training.
-      inputs: the `GraphInput`. The examples of a `tf.data` batch weigh 1 each.
-      row_learning_rate: learning rate of the embedding rows, a number.
+    The examples of a `tf.data` batch weigh 1 each.
 
     Raises:
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
@@ -80,9 +76,8 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
     if inputs.fed:
         share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
         notes().row_training = RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share)
-    updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
     notes().step_plan = StepPlan(exchange=gradients.exchange)
-    train_op = next_step([*updates, *gradients.statistics()])
+    train_op = next_step(gradients.update())
     return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
 
 
@@ -122,7 +117,8 @@ def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:
 
 
 def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
-    if _aggregates(train_op.graph):
+    """Raises UserError if Horovod adds up the gradients of several steps, which it exchanges within a condition."""
+    if any(_AGGREGATION in operation.name for operation in train_op.graph.get_operations()):
         raise UserError(
             f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
             "hvd.DistributedOptimizer does with backward_passes_per_step: its ranks can wait for each other for ever. "
@@ -130,18 +126,10 @@ def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
         )
 
 
-def _aggregates(graph: tf.Graph) -> bool:
-    """Returns whether Horovod adds up the gradients of several steps, which it then exchanges within a condition."""
-    return any(_AGGREGATION in operation.name for operation in graph.get_operations())
-
-
 def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: RunConfig, position: Any = None) -> Any:
     """Calls `input_fn` with the arguments among `mode`, `params`, `config`, `position` and `input_context` it declares.
 
-    Args:
-      input_fn: f(...) of any of these arguments; returns the data.
-      mode, params, config: see `Estimator`.
-      position: where the input resumes after a restart, as `BatchReader.position_after` gave it; None for the start.
+    `position` is where the input resumes after a restart, as `BatchReader.position_after` gave it; None for the start.
     """
     workers = distributed.size()
     context = tf.distribute.InputContext(workers, distributed.rank(), workers)
@@ -160,7 +148,6 @@ def make_input(
 
     Args:
       data: see `GivenReader` and `DatasetInput`; what has a `spec` is a reader.
-      model_dir: directory of the model.
       trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
       has_read: f(), called after each batch; None for nothing.
 
@@ -206,11 +193,9 @@ def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> Ru
 
 
 def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Callable[..., Any]:
-    """Returns f(features, labels, mode, params) that calls a `model_fn` with those arguments that it declares.
+    """Returns f(features, labels, mode, params) that calls a `model_fn` with those of them that it declares.
 
-    Args:
-      model_fn: f(features, ...) with any of `labels`, `mode`, `params` and `config`.
-      config: the Estimator's.
+    It may declare `config`, the Estimator's, too.
     """
     declared = inspect.signature(model_fn).parameters
     if "config" not in declared and (len(declared) == 4 or any(p.kind == p.VAR_POSITIONAL for p in declared.values())):
@@ -238,12 +223,6 @@ def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> di
     if unknown:
         raise UserError(f"predict_keys={','.join(unknown)}: the model predicts {', '.join(named)}")
     return {name: value for name, value in named.items() if not keys or name in keys}
-
-
-def variables_of(checkpoint: Checkpoint) -> Any:
-    """Returns the `tf.train.CheckpointReader` of a checkpoint's dense variables."""
-    with checkpoint.with_local_dense() as found:
-        return tf.train.load_checkpoint(found.dense_prefix)
 
 
 def run_program(main: Callable[[], Any]) -> int:

@@ -1,6 +1,7 @@
 """Publications of a model: continuously while it trains, or once from a checkpoint."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -52,10 +53,6 @@ _LOG = "publish.log"  # Below the model directory.
 class DenseTower:
     """Writes exports without rows (`rows="none"`) in milliseconds each, because the graph is made only once.
 
-    Args:
-      model_fn, params: see `Estimator`.
-      trained_features: (FeatureSpec, statistics) of the model.
-
     Attributes:
       variables: (shape, dtype) of each variable of the tower by name, including the global step.
     """
@@ -79,12 +76,7 @@ class DenseTower:
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
     def write(self, path: str | os.PathLike[str], values: Mapping[str, np.ndarray]) -> None:
-        """Writes the SavedModel with the given values of the variables.
-
-        Args:
-          path: local directory, empty or absent.
-          values: array of each variable by name.
-        """
+        """Writes the SavedModel with these values of all variables to a local directory, which is empty or absent."""
         prefix = os.path.join(path, _VARIABLES, _VARIABLES)
         os.makedirs(os.path.dirname(prefix), exist_ok=True)
         fed = {self._fed[name]: values[name] for name in self._fed}
@@ -96,7 +88,6 @@ class DenseTower:
                 stream.write(content)
 
     def close(self) -> None:
-        """Closes the session."""
         self._session.close()
 
 
@@ -125,13 +116,7 @@ def _export(
 
 
 def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: Checkpoint, dtype: str) -> Record:
-    """Writes the first generation of a publication.
-
-    Args:
-      url: local path of the publication; nothing is there yet.
-      model: the `TrainedModel`.
-      checkpoint: a `Checkpoint` of it.
-      dtype: dtype of the packed rows, see `packed_rows`.
+    """Writes the first generation of a publication to a local path, where nothing is yet.
 
     Raises:
       UserError: the checkpoint is damaged, not finite or another model's, or the publication cannot be written.
@@ -197,48 +182,22 @@ def _write_rows(
     return list(configs.values()), entries
 
 
-class NoPublishing:
-    """No publication: for trainings without `RunConfig.publish`, and for ranks other than 0.
+@dataclasses.dataclass(frozen=True)
+class Publishing:
+    """What publishes a training from rank 0."""
 
-    Attributes:
-      hooks: session hooks.
-      status_lines: functions f() -> a line of the log.
-    """
-
-    hooks: list[tf1.train.SessionRunHook] = []
-    status_lines: list[Callable[[], str]] = []
-
-    def results(self) -> dict[str, Any]:
-        """Returns fields of `TrainResult`."""
-        return {}
+    publisher: Publisher
+    tower: DenseTower
+    hook: PublishHook
 
     def close(self) -> None:
         """Ends the publication, also after an error."""
+        self.publisher.close()
+        self.tower.close()
 
 
-class Publishing(NoPublishing):
-    """Publishes from rank 0.
-
-    Args:
-      publisher: `Publisher`.
-      tower: `DenseTower`.
-      hook: `PublishHook`.
-    """
-
-    def __init__(self, publisher: Publisher, tower: DenseTower, hook: PublishHook) -> None:
-        self._publisher, self._tower = publisher, tower
-        self.hooks, self.status_lines = [hook], [publisher.status_line]
-
-    def results(self) -> dict[str, Any]:
-        return {"publication": self._publisher.results()}
-
-    def close(self) -> None:
-        self._publisher.close()
-        self._tower.close()
-
-
-def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
-    """Returns `Publishing` for rank 0 of a training with `RunConfig.publish`, else `NoPublishing`.
+def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
+    """Returns the `Publishing` of a training with `RunConfig.publish`; None on ranks other than 0, and without it.
 
     Call it in the training graph's scope.
 
@@ -247,14 +206,14 @@ def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
     """
     job, feed, publish = training.job, training.feed, training.job.config.publish
     if not publish.to:
-        return NoPublishing()
+        return None
     if not feed.inputs.fed:
         raise UserError(
             f"publish={publish.to}: a model that is fed by a tf.data.Dataset has no feature spec, which a server needs "
             "to look up rows: train it on converted data, or export it after training with a serving_input_receiver_fn"
         )
     if not distributed.is_chief():
-        return NoPublishing()
+        return None
     features = feed.inputs.features
     tower = DenseTower(job.model_fn, params_of_this_graph(job.params), (features.spec, features.statistics))
     configs: list[TableConfig] = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []

@@ -20,13 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def base_of_next(model_dir: str, last: Checkpoint | None, full_every: int) -> Checkpoint | None:
-    """Returns the `Checkpoint` whose chain the next checkpoint extends; None if the next one has to be full.
-
-    Args:
-      model_dir: the model directory.
-      last: the previous `Checkpoint`, or None.
-      full_every: see `RunConfig.full_checkpoint_every`.
-    """
+    """Returns the `Checkpoint` whose chain the next one, after `last`, extends; None if the next one has to be full."""
     if last is None or last.chain_length >= full_every:
         return None
     if path_of(last.path).parent != path_of(model_dir) / checkpoints.RECENT:
@@ -38,10 +32,7 @@ def base_of_next(model_dir: str, last: Checkpoint | None, full_every: int) -> Ch
 def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Entry]:
     """Completes the chain of a snapshot that was just written to `path`. Returns all files, for `commit`.
 
-    Args:
-      path: directory of the new checkpoint.
-      files: what `Store.save` returned.
-      before: the `Checkpoint` that it was asked to extend, or None.
+    `files` is what `Store.save` returned, which was asked to extend `before`.
 
     Raises:
       UserError: a file of the earlier chain is missing; names it.
@@ -75,11 +66,6 @@ def set_aside(model_dir: str, after: int, why: str) -> None:
     """Renames the checkpoints of steps greater than `after` to `why-step-...`, so that they are no longer used.
 
     Otherwise `remove_old` would keep them in place of the new checkpoints of a training that resumes from `after`.
-
-    Args:
-      model_dir: the model directory.
-      after: the step from which training resumes.
-      why: `refused` or `set-aside`.
     """
     for path in checkpoints.directories(model_dir):
         if checkpoints.step_of(path) > after:

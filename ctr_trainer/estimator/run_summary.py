@@ -1,6 +1,7 @@
 """The summary of a training run: where its time went, over all ranks."""
 
 import dataclasses
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,169 +10,136 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
-from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
-from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook, ServiceStatus
+from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, ResourcesHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import MetricsHook
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.train_and_evaluate import TrainResult
+from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed
-from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.clock import PHASES, TITLES, TRAINING, Clock
+from ctr_trainer.system.measuring.clock import PHASES, TITLES, TRAINING
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasuringHooks:
-    """The hooks of a training that have figures for the summary.
+    """The hooks of a training that have figures for its summary.
 
     Attributes:
-      metrics: `MetricsHook`.
-      resources: `ResourcesHook`.
-      trace: `StepTraceHook`, which sees no step of a lone worker without `phase_steps`.
-      service: `ServiceStatus`; None on ranks other than 0.
+      trace: sees no step of a lone worker without `phase_steps`.
+      load: None without `phase_steps`.
+      service: None on ranks other than 0.
     """
 
     metrics: MetricsHook
     resources: ResourcesHook
     trace: StepTraceHook
+    load: LoadHook | None
     service: ServiceStatus | None
 
 
-@dataclasses.dataclass(frozen=True)
-class RankFigures:
-    """Figures of a rank for the summary.
+def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
+    """Returns the measured fields of `TrainResult`; rank 0 logs the last lines of the service. A collective.
 
-    Attributes:
-      exchange: seconds of `session` in which only the exchange was running.
-      syncing: seconds in which syncs of the rows were running.
-      hits, misses, bytes_synced: see `RowTotals`.
-      syncs: number of syncs of this rank; one rank of a host syncs for the copies of the host.
-      lock_waited, lock_held: seconds of all threads, see `LockTimes`.
-      silent: seconds in which the embedding service did not answer.
-      resident_bytes: most memory of this rank.
-      gpu_busy, gpu_bytes: see `ResourcesHook`.
-      service_bytes: memory of all shards of the service.
+    It reads the notes of the training graph, so call it in the scope of the graph.
     """
+    clock, steps, feed = training.clock, training.steps, training.feed
+    examples = int(distributed.all_sum(np.asarray(feed.examples, np.int64), "train_examples"))
+    # All ranks are here, so the service has answered every request of the training.
+    for line in hooks.service.lines() if hooks.service else ():
+        _log.info(line)
+    own = _own_figures(training, hooks)
+    gathered = distributed.all_gather(np.array([*own.values()], np.float64), "run_summary")
+    figures = dict(zip(own, gathered.reshape(distributed.size(), len(own)).T, strict=True))  # Each is float64[ranks].
+    seconds = {name: figures[name] for name in [*PHASES, "exchange", "syncing"]}
 
-    exchange: float
-    syncing: float
-    hits: int
-    misses: int
-    bytes_synced: int
-    syncs: int
-    lock_waited: float
-    lock_held: float
-    silent: float
-    resident_bytes: int
-    gpu_busy: float
-    gpu_bytes: float
-    service_bytes: int
+    in_training = max(sum(seconds[name].mean() for name in TRAINING), 1e-9)
+    shares = {name: each.mean() / in_training for name, each in seconds.items()}
+    slowest = max(TRAINING, key=lambda name: shares[name])
+    hits, syncs = figures["hits"].sum(), figures["syncs"].sum()
+    asked, silent = hits + figures["misses"].sum(), figures["silent"].mean()
+    advice = advise(_circumstances(training, shares, silent / in_training))
+
+    def lock_percent(name: str) -> float | None:
+        return round(100 * figures[name].mean() / in_training, 3) if figures["lock_held"].any() else None
+
+    return {
+        "workers": distributed.size(),
+        "steps": steps.steps,
+        "global_step": steps.step,
+        "examples": examples,
+        "seconds": round(steps.seconds, 3),
+        "examples_per_sec": round(examples / max(steps.seconds, 1e-9), 1),
+        "input_wait_seconds": round(clock.seconds["read"], 3),
+        "phases": hooks.trace.results() if hooks.load else None,
+        "load": hooks.load and hooks.load.results(),
+        "training_auc": hooks.metrics.auc(distributed.all_sum),
+        "phase_seconds": {name: _over_ranks(each, 3) for name, each in seconds.items()},
+        "slowest_phase": slowest,
+        "slowest_phase_share": round(shares[slowest], 3),
+        "cache_hit_rate": round(hits / asked, 4) if asked else None,
+        "bytes_per_sync": round(figures["bytes_synced"].sum() / syncs) if syncs else None,
+        "copies_of": feed.embeddings and feed.embeddings.copies_of,
+        "row_lock_wait_percent": lock_percent("lock_waited"),
+        "row_lock_held_percent": lock_percent("lock_held"),
+        "service_silent_seconds": round(silent, 3),
+        "resident_bytes": {
+            **_over_ranks(figures["resident_bytes"], 0),
+            "ranks": [int(each) for each in figures["resident_bytes"]],
+        },
+        "service_resident_bytes": int(figures["service_bytes"][0]) or None,
+        "gpu": _gpu(figures["gpu_busy"], figures["gpu_bytes"]),
+        "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
+    }
 
 
-_FIGURES = [field.name for field in dataclasses.fields(RankFigures)]
+def _own_figures(training: Training, hooks: MeasuringHooks) -> dict[str, float]:
+    """Returns the figures of this rank: the seconds of each phase, and then by name what the summary shows.
 
-
-class RunSummary:
-    """Collects the ranks' figures at the end of a run; made in the training graph's scope.
-
-    Args:
-      clock: `Clock` of the training thread.
-      feed: the `Feed` of the training.
-      config: `RunConfig`.
-      hooks: `MeasuringHooks` of the training.
-      store: the store of the rows.
+    In `exchange` seconds of `session` only the exchange of gradients was running. One rank of a host makes the `syncs`
+    for the copies of the host. The seconds of the lock are of all threads.
     """
+    clock, embeddings = training.clock, training.feed.embeddings
+    totals = embeddings.totals() if embeddings else RowTotals()
+    lock = embeddings.lock_times() if embeddings else LockTimes()
+    services = training.store.stats().get("services", {})
+    return {
+        **{name: clock.seconds[name] for name in PHASES},
+        "exchange": hooks.trace.share("exchange") * clock.seconds["session"],
+        "syncing": embeddings.sync_latency.total_seconds if embeddings else 0.0,
+        "hits": totals.hits,
+        "misses": totals.misses,
+        "bytes_synced": totals.bytes_synced,
+        "syncs": embeddings.sync_latency.total_count if embeddings else 0,
+        "lock_waited": lock.waited,
+        "lock_held": lock.held,
+        "silent": training.store.silent_seconds,
+        "resident_bytes": hooks.resources.resident_bytes,
+        "gpu_busy": hooks.resources.gpu_busy,
+        "gpu_bytes": hooks.resources.gpu_bytes,
+        "service_bytes": sum(service["resident_bytes"] for service in services.values()),
+    }
 
-    def __init__(self, clock: Clock, feed: Feed, config: RunConfig, hooks: MeasuringHooks, store: Store) -> None:
-        self._clock, self._feed, self._config, self._hooks, self._store = clock, feed, config, hooks, store
-        plan = notes().step_plan
-        self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
 
-    def results(self, steps: int) -> dict[str, Any]:
-        """Returns fields of `TrainResult`, the same on every rank. A collective.
-
-        Args:
-          steps: number of steps of the run.
-        """
-        phases = [self._clock.seconds[name] for name in PHASES]
-        own = np.array([*phases, *dataclasses.astuple(self._own())], np.float64)
-        ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own)).T
-        figures = dict(zip([*PHASES, *_FIGURES], ranks, strict=True))  # Each is float64[ranks].
-        seconds = {name: figures[name] for name in [*PHASES, "exchange", "syncing"]}
-
-        training = max(sum(seconds[name].mean() for name in TRAINING), 1e-9)
-        shares = {name: each.mean() / training for name, each in seconds.items()}
-        slowest = max(TRAINING, key=lambda name: shares[name])
-        hits, syncs = figures["hits"].sum(), figures["syncs"].sum()
-        asked = hits + figures["misses"].sum()
-        embeddings, silent = self._feed.embeddings, figures["silent"].mean()
-        advice = advise(self._circumstances(shares, steps, silent / training))
-
-        def lock_percent(name: str) -> float | None:
-            return round(100 * figures[name].mean() / training, 3) if figures["lock_held"].any() else None
-
-        return {
-            "training_auc": self._hooks.metrics.auc(distributed.all_sum),
-            "phase_seconds": {name: _over_ranks(each, 3) for name, each in seconds.items()},
-            "slowest_phase": slowest,
-            "slowest_phase_share": round(shares[slowest], 3),
-            "cache_hit_rate": round(hits / asked, 4) if asked else None,
-            "bytes_per_sync": round(figures["bytes_synced"].sum() / syncs) if syncs else None,
-            "copies_of": embeddings and embeddings.copies_of,
-            "row_lock_wait_percent": lock_percent("lock_waited"),
-            "row_lock_held_percent": lock_percent("lock_held"),
-            "service_silent_seconds": round(silent, 3),
-            "resident_bytes": {
-                **_over_ranks(figures["resident_bytes"], 0),
-                "ranks": [int(each) for each in figures["resident_bytes"]],
-            },
-            "service_resident_bytes": int(figures["service_bytes"][0]) or None,
-            "gpu": _gpu(figures["gpu_busy"], figures["gpu_bytes"]),
-            "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
-        }
-
-    def _own(self) -> RankFigures:
-        embeddings, seen = self._feed.embeddings, self._hooks.resources
-        totals = embeddings.totals() if embeddings else RowTotals()
-        lock = embeddings.lock_times() if embeddings else LockTimes()
-        services = self._store.stats().get("services", {})
-        return RankFigures(
-            exchange=self._hooks.trace.share("exchange") * self._clock.seconds["session"],
-            syncing=embeddings.sync_latency.total_seconds if embeddings else 0.0,
-            hits=totals.hits,
-            misses=totals.misses,
-            bytes_synced=totals.bytes_synced,
-            syncs=embeddings.sync_latency.total_count if embeddings else 0,
-            lock_waited=lock.waited,
-            lock_held=lock.held,
-            silent=self._store.silent_seconds,
-            resident_bytes=seen.resident_bytes,
-            gpu_busy=seen.gpu_busy,
-            gpu_bytes=seen.gpu_bytes,
-            service_bytes=sum(service["resident_bytes"] for service in services.values()),
-        )
-
-    def _circumstances(self, shares: Mapping[str, float], steps: int, silent: float) -> Circumstances:
-        inputs = self._feed.inputs
-        return Circumstances(
-            shares={name: shares[name] for name in PHASES},
-            exchange=shares["exchange"],
-            syncing=shares["syncing"],
-            steps=steps,
-            workers=distributed.size(),
-            on_one_host=distributed.local_size() == distributed.size(),
-            config=self._config,
-            exchanges_each_step=self._exchanges_each_step,
-            has_gpu=bool(tf.config.list_physical_devices("GPU")),
-            exchanges_in_memory=dense_exchange.is_in_memory(),
-            has_free_core=(os.cpu_count() or 1) > distributed.local_size(),
-            has_limits=bool(inputs.fed and inputs.features.spec.limits),
-            silent=silent,
-            has_histories=inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
-        )
+def _circumstances(training: Training, shares: Mapping[str, float], silent: float) -> Circumstances:
+    inputs, plan = training.feed.inputs, notes().step_plan
+    return Circumstances(
+        shares=shares,
+        steps=training.steps.steps,
+        workers=distributed.size(),
+        on_one_host=distributed.local_size() == distributed.size(),
+        config=training.job.config,
+        exchanges_each_step=plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1,
+        has_gpu=bool(tf.config.list_physical_devices("GPU")),
+        exchanges_in_memory=dense_exchange.is_in_memory(),
+        has_free_core=(os.cpu_count() or 1) > distributed.local_size(),
+        has_limits=bool(inputs.fed and inputs.features.spec.limits),
+        silent=silent,
+        has_histories=inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
+    )
 
 
 def _memory(result: TrainResult) -> str:

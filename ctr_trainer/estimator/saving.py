@@ -4,7 +4,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,13 +15,11 @@ from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.hooks.sync_hooks import raise_if_lost
+from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.open_store import raise_if_lost
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.files.path import PathLease
 from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.messages.errors import ServiceLost, UserError, diverged, reason
 from ctr_trainer.system.processes.waiting import Background
 
@@ -37,41 +34,25 @@ class Saving:
     rank 0 writes the rest, the manifest last. Only one checkpoint is written at a time: the next one waits.
 
     Args:
-      saver: `tf.compat.v1.train.Saver` of the dense variables.
-      feed: the `Feed` of the training.
-      store: the store of the rows.
-      restored: the `Checkpoint` that training resumes from, or None.
-      model_dir: path or URL of the model directory.
-      staging: the local copy of the model directory; its files are uploaded after each checkpoint.
-      lock: the lock of the model directory, on rank 0; None on other ranks.
-      config: `RunConfig`.
-      model: what defines the model's graph, see `ModelRecord.to_dict`.
       settle: f(session), applies what is pending to the dense variables on all ranks; a collective.
     """
 
     def __init__(
         self,
-        *,
+        job: TrainingJob,
         saver: tf1.train.Saver,
         feed: Feed,
         store: Store,
-        restored: Checkpoint | None,
-        model_dir: str,
-        staging: Staging | InPlace,
-        lock: PathLease | None,
-        config: RunConfig,
-        model: dict[str, Any],
         settle: Callable[[tf1.Session], None],
     ) -> None:
-        self._settle, self._staging, self._lock = settle, staging, lock
-        self._saver, self._feed, self._store = saver, feed, store
-        self._model_dir, self._config, self._model = model_dir, config, model
-        self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
-        self._last = restored  # The checkpoint whose chain the next one may extend; only rank 0 keeps it up to date.
+        self._job, self._saver, self._feed, self._store, self._settle = job, saver, feed, store, settle
+        restored = self._last = job.checkpoint  # The next one may extend its chain; only rank 0 keeps it up to date.
         self._begun_path = self._last_path = restored.path if restored else None
+        self._examples_before = restored.examples if restored else 0
         self._finite, self._equal = _finite_variables(), EqualVariables()
         self._negative_sampling = notes().negative_sampling
-        self._decay = notes().run_length.decay(notes().step_plan.accumulation_steps)
+        self._decay = notes().run_length.decay()
+        self._model = job.record.to_dict(feed.inputs.features if feed.inputs.fed else None)
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
         self._begun_step: int | None = None
@@ -89,7 +70,7 @@ class Saving:
         self._wait()
         self._raise_if_lost("checkpoint_written")
         self._last_path = self._begun_path
-        return checkpoints.checkpoint_path(self._model_dir, step)
+        return checkpoints.checkpoint_path(self._job.model_dir, step)
 
     def begin(self, session: tf1.Session, step: int) -> None:
         """Captures both halves of `step`, to be written in the background. A collective.
@@ -108,7 +89,7 @@ class Saving:
         examples, lost = distributed.all_sum(own, "checkpoint_examples")
         raise_if_lost(self._store, int(lost))
         self._last_path = self._begun_path
-        path = checkpoints.checkpoint_path(self._model_dir, step)
+        path = checkpoints.checkpoint_path(self._job.model_dir, step)
         if distributed.is_chief():
             self._begin_writing(session, path, step, self._examples_before + int(examples))
         # After this barrier rows and variables may change again.
@@ -154,7 +135,7 @@ class Saving:
             if not has_trained():
                 raise
             self._wait_for_begun()
-            last = f"There is no checkpoint in {self._model_dir} yet: the same command starts from the beginning"
+            last = f"There is no checkpoint in {self._job.model_dir} yet: the same command starts from the beginning"
             if self._last_path:
                 last = f"The last checkpoint is {self._last_path}: the same command resumes from it"
             raise UserError(f"{str(error).rstrip('.')}. {last}") from None
@@ -175,11 +156,11 @@ class Saving:
         self._refuse_not_finite(session, step)
         self._check_lock()
         checkpoints.begin(path)
-        base = retention.base_of_next(self._model_dir, self._last, self._config.full_checkpoint_every)
+        base = retention.base_of_next(self._job.model_dir, self._last, self._job.config.full_checkpoint_every)
         with contextlib.ExitStack() as stack, _naming(path):
             directory = stack.enter_context(path_of(path).filled_locally())
             self._saver.save(session, str(directory / checkpoints.DENSE), write_meta_graph=False)
-            position = self._feed.position_after(step - self._start)
+            position = self._feed.position_after(step - self._job.start)
             finish = self._store.begin_save(path, step, base.snapshot if base else None)
             dense = stack.pop_all()
 
@@ -191,28 +172,30 @@ class Saving:
             with _naming(path):
                 tables = retention.extend(path, files, base)
                 self._check_lock()  # Writing may have taken minutes, in which another job may have taken the lock.
-                self._last = checkpoints.commit(
-                    path,
+                made = Checkpoint(
+                    path=path,
                     step=step,
                     tables=tables,
+                    dense=[],
                     position=position,
                     examples=examples,
                     negative_sampling=self._negative_sampling,
                     model=self._model,
                     decay=self._decay,
                 )
-                model_directory.point_tensorflow_to(self._model_dir, self._last)
+                self._last = checkpoints.commit(made)
+                model_directory.point_tensorflow_to(self._job.model_dir, self._last)
             self._feed.committed(position)
             self._last_path = path
             _log.info("saved the checkpoint of step %d: %s", step, path)
-            retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)
-            self._staging.upload()
+            retention.remove_old(self._job.model_dir, self._job.config.keep_checkpoint_max)
+            self._job.staging.upload()
 
         self._writing.start(write)
 
     def _check_lock(self) -> None:
-        if self._lock is not None:
-            self._lock.check()
+        if self._job.lock is not None:
+            self._job.lock.check()
 
     def _refuse_not_finite(self, session: tf1.Session, step: int) -> None:
         finite = session.run(self._finite) if self._finite else {}

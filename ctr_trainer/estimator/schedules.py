@@ -57,7 +57,6 @@ def factor(
     """Returns the factor of a learning rate, a scalar float32.
 
     Args:
-      schedule: `Schedule`.
       step: the global step, an integer.
       begin, end: the global steps that the run's schedule begins and ends at; end is None if it is not known.
       epochs: `StepsOfEpochs` of the run; None if they are not known.
@@ -92,24 +91,14 @@ def factor(
 
 
 def changes(schedule: Schedule, epochs: StepsOfEpochs | None = None) -> list[tuple[float, int]]:
-    """Returns the (factor, global step from which it counts) of `piecewise`, after the first factor.
-
-    Args:
-      schedule: `Schedule`.
-      epochs: see `factor`.
-    """
+    """Returns the (factor, global step from which it counts) of `piecewise`, after the first factor."""
     unit = _unit(schedule, epochs)
     steps = [math.ceil(unit.first + boundary * unit.steps - _ROUNDING) for boundary in schedule.boundaries]
     return list(zip(schedule.factors[1:], steps, strict=True))
 
 
 def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs | None = None) -> tuple[float, float]:
-    """Returns (the global step that the decay begins at, the steps that it takes), the latter 0 without a decay.
-
-    Args:
-      schedule: `Schedule`.
-      begin, end, epochs: see `factor`.
-    """
+    """Returns (the global step that the decay begins at, the steps that it takes), the latter 0 without a decay."""
     if schedule.name in ("constant", "piecewise", "plateau"):
         return begin, 0
     if end is None and schedule.depends_on_end:
@@ -128,13 +117,7 @@ def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs 
 
 
 def stair(schedule: Schedule, at: int, epochs: StepsOfEpochs | None = None) -> tuple[float, int]:
-    """Returns, for the schedule `step`, its factor at a global step and the next step at which the factor falls.
-
-    Args:
-      schedule: `Schedule`.
-      at: the global step.
-      epochs: see `factor`.
-    """
+    """Returns, for the schedule `step`, its factor at a global step and the next step at which the factor falls."""
     first, steps = span(schedule, 0, None, epochs)
     falls = max(math.floor((at - first) / steps + _ROUNDING), 0)
     following = math.ceil(first + (falls + 1) * steps - _ROUNDING)

@@ -29,15 +29,12 @@ def training_session(
 
     Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names;
     then all ranks take the variables of rank 0. The session itself adds the `SummarySaverHook` of rank 0.
-    `StepRateHook` replaces its `StepCounterHook`, and `CheckpointHook`, which saves dense variables and rows together,
+    `StepRate` replaces its `StepCounterHook`, and `CheckpointHook`, which saves dense variables and rows together,
     replaces its `CheckpointSaverHook`.
 
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
-      hooks: hooks of the session.
       model_dir: local directory for its summaries.
-      config: `RunConfig`.
-      saver: `Saver` of the dense variables.
       given: the Scaffold of the `EstimatorSpec`, which initializes the variables; None for none.
 
     Raises:
@@ -64,11 +61,6 @@ def session_of(
     """Makes the `MonitoredSession` of the current graph, to evaluate or predict with a checkpoint. A collective.
 
     Rank 0 restores the dense variables; then all ranks take the variables of rank 0.
-
-    Args:
-      checkpoint: the `Checkpoint`.
-      hooks: hooks of the session.
-      config: `RunConfig`.
 
     Raises:
       UserError: the checkpoint has not the graph's variables.

@@ -18,9 +18,8 @@ class StepGradients:
     """What `step_gradients` makes.
 
     Attributes:
-      optimizer: the given optimizer, wrapped in the optimizers that average its gradients.
-      pairs: (gradient, variable) of the dense variables that the loss depends on, for `apply_gradients`.
-      statistics: f() -> the operations that move the batch statistics of layers.
+      pairs: (gradient, variable) of the dense variables that the loss depends on.
+      update: f() -> the operations that step these variables and move the batch statistics of layers.
       rows: dict of placeholder name -> the gradient of the embedding rows by this worker's batch.
       weight: scalar float32, the sum of the weights of the examples that the gradients are averaged over.
       own_weight: scalar float32, the part of `weight` that this worker's examples in this step have.
@@ -30,9 +29,8 @@ class StepGradients:
       exchange: the log line that says how the workers exchange gradients, and why.
     """
 
-    optimizer: Any
     pairs: list[tuple[tf.Tensor, Any]]
-    statistics: Callable[[], list[tf.Operation]]
+    update: Callable[[], list[tf.Operation]]
     rows: dict[str, tf.Tensor]
     weight: tf.Tensor
     own_weight: tf.Tensor
@@ -63,7 +61,6 @@ def step_gradients(
     in this step, so it runs concurrently with the forward and backward pass.
 
     Args:
-      optimizer: a `tf.compat.v1.train.Optimizer`.
       loss: scalar, averaged over the examples of this worker's batch.
       weight: scalar float32, the sum of the weights of this batch's examples.
       rows: placeholders of embedding rows, whose gradients stay this batch's own.
@@ -94,15 +91,17 @@ def step_gradients(
     dense = len(pairs) - len(batch.statistics)
     means = [mean for mean, _ in pairs[dense:]]
 
-    def statistics() -> list[tf.Operation]:
-        epochs = notes().run_length.steps_of_epochs(accumulation_steps)
+    def update() -> list[tf.Operation]:
+        stepped = [outer.apply_gradients(pairs[:dense])] if dense else []
+        epochs = notes().run_length.steps_of_epochs()
         steps = epochs.steps if epochs else None
-        return [each.update(mean, outer.weight, steps) for each, mean in zip(batch.statistics, means, strict=True)]
+        return stepped + [
+            each.update(mean, outer.weight, steps) for each, mean in zip(batch.statistics, means, strict=True)
+        ]
 
     return StepGradients(
-        optimizer=outer,
         pairs=pairs[:dense],
-        statistics=statistics,
+        update=update,
         rows=batch.rows,
         weight=outer.weight,
         own_weight=own.weight,
@@ -115,13 +114,6 @@ def step_gradients(
 
 class _BatchGradients(MeanOptimizer):
     """Computes the gradients of one batch of this worker, followed by the batch statistics of its layers.
-
-    Args:
-      optimizer: a `tf.compat.v1.train.Optimizer`.
-      weight: scalar float32, the sum of the weights of the batch's examples.
-      loss: scalar.
-      rows: placeholders.
-      sparse: whether gradients that are `tf.IndexedSlices` stay so.
 
     Attributes:
       rows: gradients of the embedding rows by placeholder name.

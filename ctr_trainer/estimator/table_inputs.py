@@ -23,7 +23,6 @@ class TableGradients:
     """The gradients of one table's rows in an optimizer step.
 
     Attributes:
-      rows: the table's `WorkerRows`.
       keys: int64[U], distinct.
       slots: int64[U], the slots of the keys' rows; -1 for a key without a row.
       sums: for each segment float32[U, dim], the summed gradients of equal keys.
@@ -52,12 +51,7 @@ class TableLookup:
 
 @dataclasses.dataclass(frozen=True)
 class LookedUp:
-    """A batch whose rows were looked up.
-
-    Attributes:
-      feed: feed_dict of the embedding inputs.
-      tables: the lookup in each table.
-    """
+    """A batch whose rows were looked up: the feed_dict of the embedding inputs, and the lookup in each table."""
 
     feed: dict[tf.Tensor, np.ndarray]
     tables: list[TableLookup]
@@ -84,12 +78,7 @@ class RowGradients:
         self._batches: list[tuple[list[TableGradients], float]] = []
 
     def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
-        """Adds a micro-batch.
-
-        Args:
-          batch: the same tables in the same order in each call.
-          weight: see `worker_rows.weighed`.
-        """
+        """Adds a micro-batch, always of the same tables in the same order; for the weight see `worker_rows.weighed`."""
         self._batches.append((batch, weight))
 
     def take(self, step: RowStep) -> list[TableGradients]:
@@ -145,7 +134,6 @@ class TableInputs:
     `linear`. Keys that no tensor takes are not looked up: a model without histories creates no rows for their keys.
 
     Args:
-      table: the features of the table.
       segments: dict of kind -> placeholder; see `FedFeatures`.
     """
 
@@ -204,9 +192,7 @@ class TableInputs:
     def sum_gradients(self, lookup: Lookup, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Returns for each part of a row float32[U, dim], the summed gradients of equal keys.
 
-        Args:
-          lookup: the `Lookup` of the batch.
-          gradients: dict of tensor name -> gradient, without the tensors on which the loss does not depend.
+        `gradients` is by tensor name, without the tensors on which the loss does not depend.
         """
 
         def of(kind: str) -> np.ndarray | None:

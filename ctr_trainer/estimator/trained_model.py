@@ -248,7 +248,9 @@ class TrainedModel:
         return model_directory.find_checkpoint(self.model_dir, which)
 
     def _variables(self) -> Any:
-        return program.variables_of(model_directory.required_checkpoint(self.model_dir))
+        """Returns the `tf.train.CheckpointReader` of the newest checkpoint."""
+        with model_directory.required_checkpoint(self.model_dir).with_local_dense() as found:
+            return tf1.train.load_checkpoint(found.dense_prefix)
 
     @property
     def _model(self) -> ModelRecord:
@@ -267,13 +269,7 @@ class TrainedModel:
 
     @contextlib.contextmanager
     def _graph(self, mode: str, input_fn: Callable, checkpoint: Checkpoint) -> Iterator[tuple[Feed, EstimatorSpec]]:
-        """Builds the graph of a mode, and restores the rows of a checkpoint into a store of their own. A collective.
-
-        Args:
-          mode: `ModeKeys.EVAL` or `ModeKeys.PREDICT`.
-          input_fn: see `Estimator.train`.
-          checkpoint: the checkpoint to restore.
-        """
+        """Builds the graph of a mode, and restores the rows of a checkpoint into a store of their own. A collective."""
         with contextlib.ExitStack() as stack:
             begin_graph(stack, self.config)
             params = params_as_trained(self.params, checkpoint)

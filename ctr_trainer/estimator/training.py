@@ -3,21 +3,20 @@
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator import model_directory, retention
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import Feed, GraphInput
+from ctr_trainer.estimator.hooks.measuring_hooks import StepClockHook
 from ctr_trainer.estimator.inputs import PaddedInput, refuse_unweighed
-from ctr_trainer.estimator.model_record import ModelRecord
-from ctr_trainer.estimator.observation import Observation
+from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import in_fixed_order, open_store
 from ctr_trainer.estimator.program import call_input_fn, make_input, with_train_op
 from ctr_trainer.estimator.saving import Saving
@@ -28,57 +27,14 @@ from ctr_trainer.graph_notes.notes import StepPlan, notes
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.files.path import PathLease
-from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingJob:
-    """What to train, and where it starts.
-
-    Attributes:
-      model_fn, params, config, model_dir, services: see `TrainedModel`.
-      input_fn: see `Estimator.train`.
-      record: `ModelRecord`, with which the checkpoint is compared, and which each new checkpoint keeps.
-      checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
-      newer_checkpoints: what to call the checkpoints after `checkpoint`, which no longer count.
-      last_step: the global step to stop at; None for the end of the input.
-      warm_start: what to start from if there is no checkpoint, see `warm_start_of`.
-      staging: the local copy of the model directory.
-      lock: the lock of the model directory, on rank 0; None on other ranks.
-    """
-
-    model_fn: Callable[..., EstimatorSpec]
-    params: Any
-    config: RunConfig
-    model_dir: str
-    input_fn: Callable[..., Any]
-    record: ModelRecord
-    staging: Staging | InPlace
-    lock: PathLease | None
-    checkpoint: Checkpoint | None = None
-    newer_checkpoints: Literal["refused", "set-aside"] = "refused"
-    last_step: int | None = None
-    warm_start: Any = None
-    services: LocalServices | None = None
-
-    @property
-    def start(self) -> int:
-        """The global step that the training starts from."""
-        return self.checkpoint.step if self.checkpoint else 0
-
-
 class OptimizerStep:
-    """Runs optimizer steps of the current graph, one per call.
-
-    Args:
-      train_op: the operation that ends a step, of the `EstimatorSpec`.
-      plan: the `StepPlan` of the graph.
-    """
+    """Runs optimizer steps of the current graph, one per call; `train_op` ends a step."""
 
     def __init__(self, train_op: tf.Operation, plan: StepPlan) -> None:
         self._train_op, self._plan = train_op, plan
@@ -118,43 +74,35 @@ class Training:
     """A training whose graph is built and whose rows are restored.
 
     Attributes:
-      job: the `TrainingJob`.
-      feed: the `Feed` of the graph.
-      spec: the `EstimatorSpec`.
-      store: the store of the rows.
-      observation: the `Observation` of the training.
+      clock: of the training thread.
+      steps: counts and measures the steps.
       warm_start: what the training starts from if there is no checkpoint.
-      saver: the `Saver` of the dense variables.
-      step: the `OptimizerStep`.
-      save: the `Saving` of checkpoints.
+      saver: of the dense variables.
+      step: makes a step.
+      save: writes a checkpoint of both halves.
     """
 
     job: TrainingJob
     feed: Feed
     spec: EstimatorSpec
     store: Store
-    observation: Observation
+    clock: Clock
+    steps: StepClockHook
+    input_ends: InputEnds
     warm_start: NoWarmStart
     saver: tf1.train.Saver
     step: OptimizerStep
     save: Saving
 
-    @property
-    def clock(self) -> Clock:
-        """The `Clock` of the training thread."""
-        return self.observation.clock
-
     @contextlib.contextmanager
     def closing(self, things: Iterable[Any]) -> Iterator[None]:
         """Closes `save` and the things at the end of the block, the last one first; an error names the last checkpoint.
 
-        TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end.
-
-        Args:
-          things: hooks and other objects; one without the method `close` is left alone.
+        TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end. It
+        leaves a thing without the method `close` alone.
         """
         with (
-            self.save.naming_the_last_checkpoint(lambda: self.observation.step > self.job.start),
+            self.save.naming_the_last_checkpoint(lambda: self.steps.step > self.job.start),
             contextlib.ExitStack() as stack,
         ):
             for thing in (self.save, *things):
@@ -179,20 +127,21 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         retention.remove_unfinished(job.model_dir)
         model_directory.point_tensorflow_to(job.model_dir, job.checkpoint)
     warm = warm_start_of(job.warm_start, job.checkpoint)
-    observation = Observation(job.config, job.staging.path)
-    with observation.by_others(), contextlib.ExitStack() as stack:
+    clock = Clock()
+    input_ends = InputEnds(clock)
+    with observed_phases(clock, job.staging.path, input_ends), contextlib.ExitStack() as stack:
         config = job.config
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
             config = in_fixed_order(config)
         begin_graph(stack, config)
-        inputs, spec = _build(job, config, observation)
+        inputs, spec = _build(job, config, input_ends)
         stack.enter_context(warm.variables())
         store: Store = LocalStore()
         if inputs.uses_embeddings:
             is_published = bool(config.publish.to)
             store = stack.enter_context(open_store(config.embedding, job.model_dir, is_published, job.services))
-        feed = inputs.connect(store, config, spec, clock=observation.clock)
+        feed = inputs.connect(store, config, spec, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
         if distributed.is_chief():
             _restore_rows(store, job)
@@ -201,28 +150,18 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         distributed.barrier("embedding_rows_restored")
         store.reopen()
         begin_feed(stack, feed)
-        features = inputs.features if inputs.fed else None
-        if features is not None and distributed.is_chief() and feed.steps != 0:
-            model_directory.save_features(job.model_dir, features)
+        if inputs.fed and distributed.is_chief() and feed.steps != 0:
+            model_directory.save_features(job.model_dir, inputs.features)
         saver, step = tf1.train.Saver(max_to_keep=None), OptimizerStep(spec.train_op, notes().step_plan)
-        save = Saving(
-            saver=saver,
-            feed=feed,
-            store=store,
-            restored=job.checkpoint,
-            model_dir=job.model_dir,
-            staging=job.staging,
-            lock=job.lock,
-            config=job.config,
-            model=job.record.to_dict(features),
-            settle=step.settle,
-        )
+        save = Saving(job, saver, feed, store, step.settle)
         yield Training(
             job=job,
             feed=feed,
             spec=spec,
             store=store,
-            observation=observation,
+            clock=clock,
+            steps=StepClockHook(clock),
+            input_ends=input_ends,
             warm_start=warm,
             saver=saver,
             step=step,
@@ -246,14 +185,14 @@ def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
     stack.enter_context(last_words.of_this_process().claimed_on_error())
 
 
-def _build(job: TrainingJob, config: RunConfig, observation: Observation) -> tuple[GraphInput, EstimatorSpec]:
+def _build(job: TrainingJob, config: RunConfig, input_ends: InputEnds) -> tuple[GraphInput, EstimatorSpec]:
     """Calls `input_fn` and `model_fn` in the current graph; returns the input and the spec with its `train_op`."""
     if config.mixed_precision == "float16":
         notes().scales_loss = True
     position = job.checkpoint.position if job.checkpoint else None
     data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, position)
     pads = config.uneven_inputs == "pad" and distributed.size() > 1
-    has_read = observation.input_ends.has_read if distributed.size() > 1 else None
+    has_read = input_ends.has_read if distributed.size() > 1 else None
     inputs = PaddedInput(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
     own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")

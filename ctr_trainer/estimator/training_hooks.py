@@ -13,18 +13,17 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
-from ctr_trainer.estimator.hooks.log_hooks import (
-    EventTimeLines,
-    MetricLines,
-    MetricsFileHook,
-    StepRateHook,
-    SummaryHook,
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries, TrainingProgress
+from ctr_trainer.estimator.hooks.measuring_hooks import (
+    LoadHook,
+    ResourcesHook,
+    RunStatusHook,
+    ServiceStatus,
+    SessionClockHook,
 )
-from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook, RunStatusHook, ServiceStatus
-from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
-from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgressHook
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook
@@ -53,15 +52,13 @@ def training_hooks(
 ) -> tuple[list[tf1.train.SessionRunHook], MeasuringHooks]:
     """Returns the session hooks of a training, and the hooks among them that measure. A collective.
 
-    Each hook declares the phase that its time counts for and its place among the others, see `Order`.
-
-    Args:
-      training: the `Training`.
-      status_lines: functions f() -> a line that the log has with the latencies.
+    Each hook declares the phase that its time counts for and its place among the others, see `Order`. The log has the
+    `status_lines`, functions f() -> a line, with the latencies.
     """
     feed, spec, store, clock = training.feed, training.spec, training.store, training.clock
     config, model_dir = training.job.config, training.job.staging.path
-    hooks = [*feed.hooks, FiniteLossHook(spec.loss), *(spec.training_hooks or ())]
+    hooks = [training.steps, SessionClockHook(clock), *feed.hooks, FiniteLossHook(spec.loss)]
+    hooks += spec.training_hooks or ()
     hooks += (spec.training_chief_hooks or ()) if distributed.is_chief() else ()
     if distributed.size() > 1 and not feed.inputs.fed and config.equal_inputs == "error":
         hooks.append(EqualBatchesHook(feed.inputs.features, feed.inputs.labels, feed.inputs.weight))
@@ -77,14 +74,16 @@ def training_hooks(
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(training.step.settle, dense_sync_steps, clock))
     hooks.append(CheckpointHook(training.save, checkpoint_period(config, feed), clock))
-    kept = _keep_lines(training)
     scored = metric_tensors(feed.inputs, spec)
     if scored and distributed.is_chief():
         _log.info("%s", _PROGRESSIVE)
+    windows = None
+    if feed.event_seconds and config.validation_window_secs:
+        windows = EventWindows(feed.event_seconds, config.validation_window_secs)
     metrics = MetricsHook(
         scored,
         spec.loss,
-        [MetricLines(config.log_names), *([EventTimeLines(feed.event_seconds)] if feed.event_seconds else ()), *kept],
+        _line_takers(training),
         clock,
         _lines(),
         every_n_steps=config.log_steps,
@@ -92,34 +91,29 @@ def training_hooks(
         own=functools.partial(_worker_figures, sync, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,
-        event_windows=_event_windows(config, feed),
+        event_windows=windows,
     )
-    hooks += [metrics, *kept]
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     gpu = open_gpu(distributed.local_rank()) if has_gpu else NoGpu()
     resources = ResourcesHook(gpu, every_n_steps=config.log_steps)
-    hooks.append(resources)
-    if distributed.is_chief():
-        hooks.append(StepRateHook(clock, config.log_steps, model_dir, config.log_names))
+    hooks += [metrics, resources]
     service = ServiceStatus(store) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]
     hooks.append(RunStatusHook(latencies, status_lines, service, every_n_secs=config.log_secs))
-    trace = _trace(config, clock, has_gpu)
+    if config.phase_steps:
+        trace = StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
+    else:  # It measures the share of the exchange in a step.
+        trace = StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
     if distributed.size() > 1 or config.phase_steps:
         hooks.append(trace)
+    load = LoadHook(store, config.phase_steps) if config.phase_steps else None
+    hooks += [load] if load else []
     if config.profile_steps:
         directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
         hooks.append(ProfileHook(directory, clock, *config.profile_steps))
     if training.job.last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=training.job.last_step))
-    return hooks, MeasuringHooks(metrics, resources, trace, service)
-
-
-def _trace(config: RunConfig, clock: Clock, has_gpu: bool) -> StepTraceHook:
-    """Returns the hook of `phase_steps`, or else a hook that measures the share of the exchange in a step."""
-    if config.phase_steps:
-        return StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
-    return StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
+    return hooks, MeasuringHooks(metrics, resources, trace, load, service)
 
 
 def _sync(embeddings: Embeddings, config: RunConfig, clock: Clock) -> RowSyncHook:
@@ -151,11 +145,7 @@ def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> 
 
 
 def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
-    """Returns when checkpoints are due.
-
-    Args:
-      config: the settings of the run.
-      feed: the `Feed`, which says whether the examples come from a stream, whose steps become slow when it falls quiet.
+    """Returns when checkpoints are due; the steps of a stream become slow when it falls quiet.
 
     Raises:
       UserError: the checkpoints go by event time, and the examples come from no stream.
@@ -164,8 +154,7 @@ def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
         raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
-        length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
-        return EveryEpochs(config.save_checkpoints_epochs, length, accumulation_steps, flags)
+        return EveryEpochs(config.save_checkpoints_epochs, notes().run_length, flags)
     seconds = config.save_checkpoints_secs or config.save_checkpoints_event_secs
     clock = EventClock(feed.event_seconds) if config.save_checkpoints_event_secs else time.monotonic
     if seconds and distributed.size() == 1:
@@ -175,13 +164,6 @@ def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
         longest = _QUIET_STEP_SECONDS if feed.is_live else 0.0
         return SecondsOfChief(seconds, distributed.is_chief(), all_sum, clock, longest_step_secs=longest)
     return EverySteps(config.checkpoint_steps)
-
-
-def _event_windows(config: RunConfig, feed: Feed) -> EventWindows | None:
-    """Returns the windows of event time on rank 0 of a training from a stream; None otherwise."""
-    if feed.event_seconds is None or not config.validation_window_secs:
-        return None
-    return EventWindows(feed.event_seconds, config.validation_window_secs)
 
 
 def _lines() -> OwnLines | MergedLines:
@@ -196,15 +178,16 @@ def _lines() -> OwnLines | MergedLines:
     return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
 
 
-def _keep_lines(training: Training) -> list[MetricsFileHook | SummaryHook | TrainingProgressHook]:
-    """Returns the hooks of this rank that take the lines of the training, in addition to its log."""
+def _line_takers(training: Training) -> list[LineTaker]:
+    """Returns what shows and keeps the lines of the training on this rank; the first one logs them."""
+    job, feed, directory = training.job, training.feed, training.job.staging.path
+    takers: list[LineTaker] = [MetricLines(job.config.log_names, feed.event_seconds)]
     if not distributed.is_chief():
-        return []
-    job, feed = training.job, training.feed
-    hooks = [MetricsFileHook(job.staging.path)]
+        return takers
+    takers.append(MetricsFile(directory))
     if job.config.summary_steps:
-        hooks.append(SummaryHook(job.staging.path, every_n_steps=job.config.summary_steps))
-    progress = TrainingProgressHook(
+        takers.append(Summaries(directory, every_n_steps=job.config.summary_steps))
+    progress = TrainingProgress(
         clock=training.clock,
         draws=job.config.progress,
         examples=_examples_of_a_step(feed.inputs),
@@ -213,9 +196,8 @@ def _keep_lines(training: Training) -> list[MetricsFileHook | SummaryHook | Trai
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
         length=notes().run_length,
-        accumulation_steps=notes().step_plan.accumulation_steps,
     )
-    return [*hooks, progress]
+    return [*takers, progress, StepRate(training.clock, job.config.log_steps, directory, job.config.log_names)]
 
 
 def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:

@@ -7,7 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,63 +29,6 @@ _log = logging.getLogger(__name__)
 _DRAFT = "warm_start"  # Below the model directory, where a service can read: the rows in this training's layout.
 _NAMED = 5
 Block = tuple[np.ndarray, np.ndarray]  # Keys int64[n], rows float32[n, width].
-
-
-class SourceRows(Protocol):
-    """The rows of another model."""
-
-    def blocks(self, config: TableConfig) -> Iterator[Block] | None:
-        """Returns the rows of a table in the layout of `config`; None if there are none.
-
-        Raises:
-          UserError: the rows have other widths.
-        """
-
-    def others(self, names: Collection[str]) -> list[str]:
-        """Returns the tables or files that belong to none of the named tables, sorted."""
-
-
-class CheckpointRows:
-    """The `SourceRows` of a `Checkpoint`."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint, self._configs = checkpoint, checkpoint.table_configs()
-
-    def blocks(self, config: TableConfig) -> Iterator[Block] | None:
-        there = self._configs.get(config.name)
-        if there is None:
-            return None
-        if there.dims != config.dims:
-            raise UserError(
-                f"warm_start: table {config.name} has dims {list(config.dims)} here, and {list(there.dims)} in "
-                f"{self._checkpoint.path}: give the embedding_dim and the model that it was trained with"
-            )
-        files = [entry for entry in self._checkpoint.tables if entry["table"] == config.name]
-        # Another optimizer's state is of no use, and neither is a state that counts the steps of another training.
-        is_kept = there.optimizer.name == config.optimizer.name and not config.optimizer.moves_all_rows
-        columns = None if is_kept else there.weights
-        lay_out = _layout(config)
-        return (lay_out(keys, rows[:, :columns]) for _, keys, rows in snapshot.merged(self._checkpoint.path, files))
-
-    def others(self, names: Collection[str]) -> list[str]:
-        return sorted(self._configs.keys() - set(names))
-
-
-class ParquetRows:
-    """The `SourceRows` of a directory of Parquet files."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-
-    def blocks(self, config: TableConfig) -> Iterator[Block] | None:
-        files = parquet_rows.files_of(self._directory, config.name)
-        lay_out = _layout(config)
-        return (lay_out(*block) for block in parquet_rows.blocks(files, config)) if files else None
-
-    def others(self, names: Collection[str]) -> list[str]:
-        taken = {str(file) for name in names for file in parquet_rows.files_of(self._directory, name)}
-        root = path_of(self._directory)
-        return sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
 
 
 def _layout(config: TableConfig) -> Callable[[np.ndarray, np.ndarray], Block]:
@@ -117,9 +60,7 @@ class WarmStartSettings(NamedTuple):
 def warm_start_of(source: "str | WarmStartSettings | None", checkpoint: Checkpoint | None) -> "NoWarmStart":
     """Returns the `WarmStart` of a training on rank 0; `NoWarmStart` on other ranks, whose values come from rank 0.
 
-    Args:
-      source: `RunConfig.warm_start`, or `WarmStartSettings`.
-      checkpoint: the `Checkpoint` that training resumes from, or None. If there is one, `source` is not read.
+    If the training resumes from a checkpoint, `source` is not read.
 
     Raises:
       UserError: `source` has nothing to start from, or one of its files is damaged.
@@ -134,7 +75,7 @@ def warm_start_of(source: "str | WarmStartSettings | None", checkpoint: Checkpoi
     if _is_of_tensorflow(source):
         return TensorFlowWarmStart(WarmStartSettings(source))
     found = _checkpoint(source)
-    return WarmStart(found.path, CheckpointRows(found), found) if found else WarmStart(source, ParquetRows(source))
+    return CheckpointWarmStart(found) if found else WarmStart(source)
 
 
 def _is_of_tensorflow(source: str) -> bool:
@@ -147,9 +88,7 @@ def _is_of_tensorflow(source: str) -> bool:
 def _checkpoint(source: str) -> Checkpoint | None:
     """Returns the `Checkpoint` of a model directory or of a checkpoint's directory; None for Parquet files."""
     if (path_of(source) / checkpoints.MANIFEST).exists():
-        found = checkpoints.load(str(path_of(source)))
-        found.verify()
-        return found
+        return checkpoints.load_whole(str(path_of(source)))
     if newest := checkpoints.newest_whole(source):
         return newest
     if not parquet_rows.has_files(source):
@@ -168,13 +107,7 @@ class NoWarmStart:
         return contextlib.nullcontext()
 
     def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
-        """Gives the store the rows to start with.
-
-        Args:
-          store: `Store` whose tables are made and empty.
-          configs: TableConfigs of the tables.
-          model_dir: model directory of this training.
-        """
+        """Gives a store, whose tables are made and empty, the rows to start with."""
 
     def results(self) -> dict[str, Any]:
         """Returns fields of `TrainResult`."""
@@ -182,11 +115,7 @@ class NoWarmStart:
 
 
 class TensorFlowWarmStart(NoWarmStart):
-    """A start with dense variables of a checkpoint that TensorFlow's Saver wrote.
-
-    Args:
-      settings: `WarmStartSettings`.
-    """
+    """A start with dense variables of a checkpoint that TensorFlow's Saver wrote."""
 
     def __init__(self, settings: WarmStartSettings) -> None:
         self._settings = settings
@@ -201,19 +130,13 @@ class TensorFlowWarmStart(NoWarmStart):
 
 
 class WarmStart(NoWarmStart):
-    """A start with the rows of a source, and with its dense variables of the same names and shapes.
+    """A start with the rows of a directory of Parquet files.
 
-    The state of an optimizer is taken if the table has the same optimizer, or the dense optimizer's variables have the
-    same names. The global step, and with it the schedule of the learning rate, starts at 0.
-
-    Args:
-      source: the directory, for messages.
-      tables: `CheckpointRows` or `ParquetRows`.
-      checkpoint: the `Checkpoint` with the dense variables; None for none.
+    The global step, and with it the schedule of the learning rate, starts at 0.
     """
 
-    def __init__(self, source: str, tables: SourceRows, checkpoint: Checkpoint | None = None) -> None:
-        self._source, self._tables, self._checkpoint = source, tables, checkpoint
+    def __init__(self, source: str) -> None:
+        self._source = source
         self._results: dict[str, Any] = {
             "source": source,
             "rows": {},
@@ -221,14 +144,94 @@ class WarmStart(NoWarmStart):
             "variables": [],
             "variables_left": [],
         }
-        if checkpoint:
-            self._results["step"] = checkpoint.step
+
+    def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
+        found = {config.name: self.blocks(config) for config in configs}
+        self._log_differences(found)
+        path, identity, entries = path_of(model_dir) / _DRAFT, uuid.uuid4().hex, []
+        checkpoints.begin(path)
+        try:
+            for config in configs:
+                blocks, title = found[config.name], f"warm start of {config.name}"
+                if blocks is None:
+                    continue
+                with tqdm.tqdm(blocks, title, unit=" blocks", disable=not sys.stderr.isatty()) as shown:
+                    entries.append(snapshot_writer.write_blocks(path, config, shown, identity))
+                rows = self._results["rows"][config.name] = entries[-1]["rows"]
+                _log.info("warm start: %d rows of table %s from %s", rows, config.name, self._source)
+            if entries:
+                store.restore(str(path), entries)
+        finally:
+            path.remove_all()
+
+    def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> None:
+        lacking = sorted(name for name, blocks in found.items() if blocks is None)
+        left = self._results["tables_left"] = self._others(found.keys())
+        if lacking and left:
+            raise UserError(
+                f"warm_start: {self._source} has no rows of table {', '.join(lacking)}, and this model has no table "
+                f"for its {', '.join(left)}: give the embedding_dim, or the dims of the feature spec, that the rows "
+                "were trained with"
+            )
+        if lacking:
+            names = ", ".join(lacking)
+            _log.info("warm start: %s has no rows of table %s: it starts with initial values", self._source, names)
+        if left:
+            _log.info("warm start: %s, which this model does not have", _left(left, "not taken are the tables"))
+
+    def results(self) -> dict[str, Any]:
+        return {"warm_start": self._results}
+
+    def blocks(self, config: TableConfig) -> Iterator[Block] | None:
+        """Returns the rows of a table in the layout of `config`; None if there are none.
+
+        Raises:
+          UserError: the rows have other widths.
+        """
+        files = parquet_rows.files_of(self._source, config.name)
+        lay_out = _layout(config)
+        return (lay_out(*block) for block in parquet_rows.blocks(files, config)) if files else None
+
+    def _others(self, names: Collection[str]) -> list[str]:
+        """Returns the tables or files that belong to none of the named tables, sorted."""
+        taken = {str(file) for name in names for file in parquet_rows.files_of(self._source, name)}
+        root = path_of(self._source)
+        return sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
+
+
+class CheckpointWarmStart(WarmStart):
+    """A start with the rows of a `Checkpoint`, and with its dense variables of the same names and shapes.
+
+    The state of an optimizer is taken if the table has the same optimizer, or the dense optimizer's variables have the
+    same names.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint.path)
+        self._checkpoint, self._configs = checkpoint, checkpoint.table_configs()
+        self._results["step"] = checkpoint.step
+
+    def blocks(self, config: TableConfig) -> Iterator[Block] | None:
+        there = self._configs.get(config.name)
+        if there is None:
+            return None
+        if there.dims != config.dims:
+            raise UserError(
+                f"warm_start: table {config.name} has dims {list(config.dims)} here, and {list(there.dims)} in "
+                f"{self._source}: give the embedding_dim and the model that it was trained with"
+            )
+        files = [entry for entry in self._checkpoint.tables if entry["table"] == config.name]
+        # Another optimizer's state is of no use, and neither is a state that counts the steps of another training.
+        is_kept = there.optimizer.name == config.optimizer.name and not config.optimizer.moves_all_rows
+        columns = None if is_kept else there.weights
+        lay_out = _layout(config)
+        return (lay_out(keys, rows[:, :columns]) for _, keys, rows in snapshot.merged(self._source, files))
+
+    def _others(self, names: Collection[str]) -> list[str]:
+        return sorted(self._configs.keys() - set(names))
 
     @contextlib.contextmanager
     def variables(self) -> Iterator[None]:
-        if self._checkpoint is None:
-            yield
-            return
         with self._checkpoint.with_local_dense() as found:
             there = tf.train.load_checkpoint(found.dense_prefix)
             shapes, types = there.get_variable_to_shape_map(), there.get_variable_to_dtype_map()
@@ -254,43 +257,6 @@ class WarmStart(NoWarmStart):
                 there,
                 own,
             )
-
-    def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
-        found = {config.name: self._tables.blocks(config) for config in configs}
-        self._log_differences(found)
-        path, identity, entries = path_of(model_dir) / _DRAFT, uuid.uuid4().hex, []
-        checkpoints.begin(path)
-        try:
-            for config in configs:
-                blocks, title = found[config.name], f"warm start of {config.name}"
-                if blocks is None:
-                    continue
-                with tqdm.tqdm(blocks, title, unit=" blocks", disable=not sys.stderr.isatty()) as shown:
-                    entries.append(snapshot_writer.write_blocks(path, config, shown, identity))
-                rows = self._results["rows"][config.name] = entries[-1]["rows"]
-                _log.info("warm start: %d rows of table %s from %s", rows, config.name, self._source)
-            if entries:
-                store.restore(str(path), entries)
-        finally:
-            path.remove_all()
-
-    def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> None:
-        lacking = sorted(name for name, blocks in found.items() if blocks is None)
-        left = self._results["tables_left"] = self._tables.others(found.keys())
-        if lacking and left:
-            raise UserError(
-                f"warm_start: {self._source} has no rows of table {', '.join(lacking)}, and this model has no table "
-                f"for its {', '.join(left)}: give the embedding_dim, or the dims of the feature spec, that the rows "
-                "were trained with"
-            )
-        if lacking:
-            names = ", ".join(lacking)
-            _log.info("warm start: %s has no rows of table %s: it starts with initial values", self._source, names)
-        if left:
-            _log.info("warm start: %s, which this model does not have", _left(left, "not taken are the tables"))
-
-    def results(self) -> dict[str, Any]:
-        return {"warm_start": self._results}
 
 
 def _left(names: Collection[str], what: str) -> str:

@@ -12,7 +12,7 @@ from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator import Estimator, EvalSpec
-from ctr_trainer.estimator.hooks.progress_hooks import ProgressHook
+from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.checks import way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment

@@ -90,7 +90,7 @@ class GraphNotes:
       row_training: how the embedding rows are trained; None to train them by the gradients of the loss.
       plateau: `schedules.Plateau`; None if learning rates do not depend on evaluations.
       negative_sampling: the share of the negative examples that the graph trains on; None if it does not set one.
-      batch_weight: the weight of this worker's batch; None if the batches of all workers weigh the same.
+      batch_weight: None if the batches of all workers weigh the same.
       weighs_batches: whether an optimizer of the graph applies `batch_weight`.
       scales_loss: whether the loss is to be scaled, because gradients are computed in float16.
     """
@@ -155,11 +155,8 @@ class WeighedOptimizer(tf1.train.Optimizer):
     not finite; if the gradient is sparse, it then has no row.
 
     Args:
-      inner: the optimizer that applies the gradients.
-      weight: `BatchWeight`.
       local: tensors whose gradients are not summed over the workers. These gradients are multiplied by `workers` as
         well, so that their mean over the workers is the sum above.
-      workers: number of workers.
     """
 
     def __init__(
@@ -197,14 +194,8 @@ def share_of(
 ) -> tf.Tensor | tf.IndexedSlices:
     """Computes W_r / sum_s W_s * times * gradient; 0 for a batch of padding only, even if the gradient is not finite.
 
-    Args:
-      gradient: tensor or `tf.IndexedSlices`. For a batch of padding only, the latter have no row in the result: some
-        optimizers step a row by its momentum even if its gradient is 0.
-      weight: `BatchWeight`.
-      times: a further factor.
-
-    Returns:
-      tensor or `tf.IndexedSlices`, as `gradient`.
+    Of a batch of padding only, `tf.IndexedSlices` then have no row: some optimizers step a row by its momentum even if
+    its gradient is 0.
     """
     factor = tf.cast(tf.math.divide_no_nan(weight.own, weight.total) * times, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):

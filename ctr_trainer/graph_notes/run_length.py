@@ -46,7 +46,8 @@ class RunLength:
       last: the global step to stop at; None if there is none.
       earlier_end: the end that the run had when its checkpoint was written; None if there is no checkpoint, or if the
         end was unknown.
-      epochs: `Epochs`; None if the input does not say.
+      epochs: None if the input does not say.
+      accumulation_steps: batches of an optimizer step; 1 until the `train_op` is made.
     """
 
     begin: int = 0
@@ -55,61 +56,39 @@ class RunLength:
     last: int | None = None
     earlier_end: int | None = None
     epochs: Epochs | None = None
+    accumulation_steps: int = 1
 
-    def end(self, accumulation_steps: int = 1) -> int | None:
-        """Returns the global step at which the run ends; None if it is not known.
-
-        Args:
-          accumulation_steps: batches of an optimizer step.
-        """
-        ends = [] if self.batches is None else [self.start - (-self.batches // accumulation_steps)]
+    def end(self) -> int | None:
+        """Returns the global step at which the run ends; None if it is not known."""
+        ends = [] if self.batches is None else [self.start - (-self.batches // self.accumulation_steps)]
         ends += [] if self.last is None else [self.last]
         return min(ends, default=None)
 
-    def steps_of_epochs(self, accumulation_steps: int = 1) -> StepsOfEpochs | None:
-        """Returns `StepsOfEpochs`; None if the input does not say how many batches an epoch has.
-
-        Args:
-          accumulation_steps: batches of an optimizer step.
-        """
+    def steps_of_epochs(self) -> StepsOfEpochs | None:
+        """Returns `StepsOfEpochs`; None if the input does not say how many batches an epoch has."""
         if self.epochs is None:
             return None
-        first = self.start - self.epochs.before / accumulation_steps
-        return StepsOfEpochs(self.epochs.batches / accumulation_steps, first)
+        first = self.start - self.epochs.before / self.accumulation_steps
+        return StepsOfEpochs(self.epochs.batches / self.accumulation_steps, first)
 
-    def epochs_done(self, step: int, accumulation_steps: int = 1) -> int:
-        """Returns the number of whole epochs that are over after a global step; `epochs` must not be None.
-
-        Args:
-          step: `start` or later.
-          accumulation_steps: batches of an optimizer step.
-        """
+    def epochs_done(self, step: int) -> int:
+        """Returns how many whole epochs are over after a global step from `start` on; `epochs` must not be None."""
         assert self.epochs is not None
-        return (self.epochs.before + (step - self.start) * accumulation_steps) // self.epochs.batches
+        return (self.epochs.before + (step - self.start) * self.accumulation_steps) // self.epochs.batches
 
-    def next_epoch_end(self, step: int, accumulation_steps: int = 1) -> int:
-        """Returns the first global step after `step` by which one more epoch is over; `epochs` must not be None.
-
-        Args:
-          step: `start` or later.
-          accumulation_steps: batches of an optimizer step.
-        """
+    def next_epoch_end(self, step: int) -> int:
+        """Returns the first global step after `step` by which one more epoch is over; `epochs` must not be None."""
         assert self.epochs is not None
-        batches = (self.epochs_done(step, accumulation_steps) + 1) * self.epochs.batches - self.epochs.before
-        return self.start - (-batches // accumulation_steps)
+        batches = (self.epochs_done(step) + 1) * self.epochs.batches - self.epochs.before
+        return self.start - (-batches // self.accumulation_steps)
 
-    def decay(self, accumulation_steps: int = 1) -> dict[str, int | None]:
+    def decay(self) -> dict[str, int | None]:
         """Returns a dict of `begin` and `end`, which a checkpoint keeps."""
-        return {"begin": self.begin, "end": self.end(accumulation_steps)}
+        return {"begin": self.begin, "end": self.end()}
 
 
 def resumed(checkpoint: Any, batches: int | None, last: int | None, epochs: Epochs | None = None) -> RunLength:
-    """Returns the `RunLength` of a training that resumes from a checkpoint, or starts without one.
-
-    Args:
-      checkpoint: `Checkpoint` or None.
-      batches, last, epochs: see `RunLength`.
-    """
+    """Returns the `RunLength` of a training that resumes from a `Checkpoint`, or starts without one."""
     if checkpoint is None:
         return RunLength(batches=batches, last=last, epochs=epochs)
     before = checkpoint.decay or {"begin": 0, "end": None}

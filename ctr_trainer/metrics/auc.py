@@ -98,43 +98,24 @@ class AUC:
         _count(logits, labels, weights, self.state)
 
     def coarse(self) -> np.ndarray:
-        """Adds up the state in bins 16 times as wide, for a line of the log.
-
-        Returns:
-          float64[2, COARSE_BINS], 128 KB.
-        """
+        """Adds up the state in bins 16 times as wide, for a line of the log: float64[2, COARSE_BINS], 128 KB."""
         return self.state.reshape(2, COARSE_BINS, -1).sum(-1)
 
     def reset(self) -> None:
         self.state[:] = 0
 
     def result(self) -> float:
-        """Computes the AUC.
-
-        Returns:
-          float; NaN if there are no positive or no negative examples.
-        """
+        """Computes the AUC; NaN if there are no positive or no negative examples."""
         return roc_auc(*self.state)
 
     def average_precision(self) -> float:
-        """Computes the area under the precision-recall curve; see `average_precision`.
-
-        Returns:
-          float.
-        """
+        """Computes the area under the precision-recall curve; see `average_precision`."""
         return average_precision(*self.state)
 
 
 @numba.njit(nogil=True, cache=True)
 def bin_of(logit: float) -> int:
-    """Finds the bin of a logit.
-
-    Args:
-      logit: a number, not NaN.
-
-    Returns:
-      number of the bin, from 0.
-    """
+    """Finds the number of the bin, from 0, of a logit that is not NaN."""
     scaled = (logit + LIMIT) * (BINS / (2 * LIMIT))
     return int(min(max(scaled, 0.0), BINS - 1.0))
 

@@ -26,11 +26,7 @@ class Mean:
         self.state = np.zeros(2)
 
     def update(self, values: np.ndarray, weights: np.ndarray) -> None:
-        """Adds values.
-
-        Args:
-          values, weights: float32[B].
-        """
+        """Adds float32[B] values with their weights."""
         # Not `np.dot`: for this many values OpenBLAS starts threads, which spin on the cores that the workers need.
         self.state += (np.multiply(values, weights, dtype=np.float64).sum(), weights.sum(dtype=np.float64))
 
@@ -38,11 +34,7 @@ class Mean:
         self.state[:] = 0
 
     def result(self) -> float:
-        """Computes the mean.
-
-        Returns:
-          float; NaN if nothing was added.
-        """
+        """Computes the mean; NaN if nothing was added."""
         total, weight = self.state
         return float(total / weight) if weight else float("nan")
 
@@ -151,27 +143,12 @@ def _is_right(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Computes `1 / (1 + exp(-logits))` in float64: it cannot overflow, and small probabilities keep their digits.
-
-    Args:
-      logits: array of floats.
-
-    Returns:
-      float64 array of the same shape.
-    """
+    """Computes `1 / (1 + exp(-logits))` in float64: it cannot overflow, and small probabilities keep their digits."""
     return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, np.float64))
 
 
 def metric_name(name: str, label: str) -> str:
-    """Names a metric of a label.
-
-    Args:
-      name: name of the metric, such as `auc`.
-      label: name of the label; "" for the one label of most models.
-
-    Returns:
-      `auc/click` for the label `click`, `auc` for the label "".
-    """
+    """Names a metric of a label: `auc/click` for the label `click`, `auc` for "", the one label of most models."""
     return f"{name}/{label}" if label else name
 
 
@@ -224,38 +201,30 @@ class Line:
     workers: int = 1
 
     def figures(self) -> dict[str, float]:
-        """Lists the figures that files keep of the line.
-
-        Returns:
-          dict of name -> float.
-        """
+        """Lists by name the figures that files keep of the line."""
         figures = {name: getattr(self.own, name) for name in ("lr", "sync_ms", "sync_wait_ms")}
         figures |= {"cache_hit_rate": self.cache_hit_rate, **self.values, "examples_per_sec": self.examples_per_sec}
         return {name: value for name, value in figures.items() if value is not None}
 
 
 def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: WorkerFigures) -> np.ndarray:
-    """Packs a worker's figures into a vector. The vectors of several workers add up.
+    """Packs a worker's figures into a vector; the vectors of several workers add up.
+
+    The length of the vector depends on the labels only.
 
     Args:
       metrics: dict of label -> its `ClickMetrics`.
       loss: loss of the last step on this worker, a mean over examples.
       weight: sum of the weights of these examples.
-      own: `WorkerFigures` of this worker, with its rates.
-
-    Returns:
-      float64[n]; n depends on the labels only.
     """
     rest = [loss * weight, weight, own.steps_per_sec, own.examples_per_sec, 1.0, own.hits, own.misses]
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
 
 
 def since(sums: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-    """Returns the sums of a line alone: the AUC in `sums` is of all examples since the start, the rest of the line's.
+    """Returns the sums, see `pack`, of a line alone; `before` has those of the previous line, if there is one.
 
-    Args:
-      sums: float64[n] of a line, see `pack`.
-      before: float64[n] of the previous line; None if there is none.
+    The AUC in `sums` is of all examples since the start, the rest is of the line.
     """
     found = sums.copy()
     if before is not None:
@@ -265,16 +234,7 @@ def since(sums: np.ndarray, before: np.ndarray | None) -> np.ndarray:
 
 
 def unpack(sums: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures) -> Line:
-    """Makes a line of the workers' sums.
-
-    Args:
-      sums: float64[n], the sum of the vectors that the workers packed.
-      labels: names of the labels, in the order of `pack`.
-      step, of, own: see `Line`.
-
-    Returns:
-      `Line`.
-    """
+    """Makes a line of the sum of the vectors that the workers packed, with the labels in the order of `pack`."""
     *parts, rest = np.split(sums, ClickMetrics.SUMS * np.arange(1, len(labels) + 1))
     values: dict[str, float] = {}
     for label, part in zip(labels, parts, strict=True):

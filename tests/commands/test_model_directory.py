@@ -263,7 +263,7 @@ def test_every_model_is_given_back_as_it_was_recorded(tmp_path, monkeypatch, nam
     record = ModelRecord.of(found.model_fn, None, params, config).to_dict()
     path = checkpoints.checkpoint_path(str(tmp_path), 1)
     checkpoints.begin(path)
-    checkpoints.commit(path, 1, [], None, 0, model=record)
+    checkpoints.commit(checkpoints.Checkpoint(path, 1, [], [], None, 0, model=record))
     experiment = as_trained(set(), Experiment(model=ModelSettings(model_dir=str(tmp_path))))
     flags, run = experiment.model, experiment.run
     shared = {

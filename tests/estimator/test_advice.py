@@ -7,14 +7,14 @@ from ctr_trainer.system.processes import hardware
 
 
 def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **more):
-    shares, syncing = {**dict.fromkeys(PHASES, 0.0), **shares}, more.pop("syncing", 0.0)
+    shares = {**dict.fromkeys(PHASES, 0.0), **shares, "exchange": exchange, "syncing": more.pop("syncing", 0.0)}
     where = {
         name: more.pop(name)
         for name in ("exchanges_in_memory", "has_free_core", "has_limits", "silent", "has_histories")
         if name in more
     }
     config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **more)
-    return advise(Circumstances(shares, exchange, syncing, steps, workers, on_one_host, config, each_step, **where))
+    return advise(Circumstances(shares, steps, workers, on_one_host, config, each_step, **where))
 
 
 @pytest.mark.parametrize(

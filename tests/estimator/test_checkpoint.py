@@ -18,7 +18,7 @@ def _save(model_dir, step, content=b"weights"):
     checkpoints.begin(path)
     with open(os.path.join(path, "dense.data"), "wb") as file:
         file.write(content)
-    return checkpoints.commit(path, step, tables=[], position={"epoch": 1}, examples=7)
+    return checkpoints.commit(checkpoints.Checkpoint(path, step, [], [], {"epoch": 1}, 7))
 
 
 def test_the_newest_finished_checkpoint_is_the_latest(tmp_path):

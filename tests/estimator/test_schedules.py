@@ -116,8 +116,9 @@ def test_epochs_of_an_input_that_does_not_know_them_are_refused():
     ],
 )
 def test_where_epochs_begin_in_steps(start, before, accumulation_steps, expected):
-    length = run_length.RunLength(start=start, epochs=run_length.Epochs(20, before))
-    assert length.steps_of_epochs(accumulation_steps) == expected
+    epochs = run_length.Epochs(20, before)
+    length = run_length.RunLength(start=start, epochs=epochs, accumulation_steps=accumulation_steps)
+    assert length.steps_of_epochs() == expected
     assert run_length.RunLength(start=start).steps_of_epochs() is None
 
 
@@ -146,7 +147,7 @@ def test_the_length_of_a_run_that_goes_on(checkpoint, batches, last, begin, end)
 
 
 def test_a_step_of_several_batches_counts_once():
-    assert run_length.RunLength(start=2, batches=9).end(accumulation_steps=4) == 5
+    assert run_length.RunLength(start=2, batches=9, accumulation_steps=4).end() == 5
 
 
 @pytest.mark.parametrize(

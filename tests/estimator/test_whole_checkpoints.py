@@ -33,7 +33,7 @@ class Job:
         tables = retention.extend(path, files, base)
         with path_of(path).filled_locally() as directory:
             pathlib.Path(directory, "dense.data").write_bytes(b"weights of %d" % step)
-        self.before = checkpoints.commit(path, step, tables, position=None, examples=step)
+        self.before = checkpoints.commit(checkpoints.Checkpoint(path, step, tables, [], None, step))
         return self.before
 
 

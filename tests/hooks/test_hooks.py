@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.hooks.log_hooks import MetricLines, SummaryHook
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, Summaries
 from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook
-from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EverySteps
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook
@@ -56,7 +56,7 @@ def _constants(logits, labels, weights):
     [
         lambda periods: RunStatusHook([], **periods),
         lambda periods: MetricsHook({}, None, [], None, **periods),
-        lambda periods: SummaryHook("unused", **periods),
+        lambda periods: Summaries("unused", **periods),
     ],
 )
 def test_a_hook_takes_exactly_one_period(make, periods):
@@ -64,7 +64,7 @@ def test_a_hook_takes_exactly_one_period(make, periods):
         make(periods)
 
 
-class Lines:
+class Lines(LineTaker):
     """Keeps the lines of the training."""
 
     def __init__(self):
@@ -344,7 +344,7 @@ def test_run_status_reports_each_interval_by_itself(caplog):
 
 
 def test_the_service_s_lines_come_with_the_others_but_not_at_the_end_of_a_rank(caplog):
-    """Other ranks may still use the service then; `ObservedTraining` logs the last lines when all have ended."""
+    """Other ranks may still use the service then; `run_summary.measured` logs the last lines when all have ended."""
 
     class Service:
         def __init__(self):
@@ -434,11 +434,10 @@ def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
 
 def test_summaries_hold_the_figures_of_the_lines_that_are_due(tmp_path):
     def hooks():
-        summaries = SummaryHook(str(tmp_path), every_n_steps=2)
+        summaries = Summaries(str(tmp_path), every_n_steps=2)
         tensors = _constants([0, 0], [1, 0], [1, 1])
         lr = tf.constant(0.5)
-        metrics = MetricsHook(tensors, tf.constant(0.25), [summaries], _running(), every_n_steps=1, learning_rate=lr)
-        return [metrics, summaries]
+        return [MetricsHook(tensors, tf.constant(0.25), [summaries], _running(), every_n_steps=1, learning_rate=lr)]
 
     _run(hooks, steps=4)
     (events,) = tmp_path.iterdir()

@@ -36,14 +36,14 @@ FLAGS = ("eval_epochs", "eval_steps")
 def test_the_ends_of_epochs_in_steps_of_batches_of_which_an_epoch_has_five(
     epochs, start, before, accumulation_steps, expected
 ):
-    length = RunLength(start=start, epochs=Epochs(5, before))
-    period = EveryEpochs(epochs, length, accumulation_steps, FLAGS)
+    length = RunLength(start=start, epochs=Epochs(5, before), accumulation_steps=accumulation_steps)
+    period = EveryEpochs(epochs, length, FLAGS)
     assert [step for step in range(start + 1, 21) if period.is_due(step)] == expected
 
 
 def test_an_input_without_epochs_is_refused_with_the_flag_in_steps():
     with pytest.raises(UserError, match="eval_epochs=2: the input does not say .* count in steps, eval_steps"):
-        EveryEpochs(2, RunLength(), 1, FLAGS)
+        EveryEpochs(2, RunLength(), FLAGS)
 
 
 class Clock(StepHook):

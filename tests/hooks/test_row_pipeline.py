@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.estimator.hooks.input_hook import RowPipeline
+from ctr_trainer.estimator.open_rows import RowPipeline
 
 
 class Rows:
@@ -38,7 +38,7 @@ def rows():
 
 @pytest.fixture
 def pipeline(rows):
-    pipeline = RowPipeline(rows, ((n, n) for n in range(6)))
+    pipeline = RowPipeline(rows.look_up, ((n, n) for n in range(6)))
     yield pipeline
     pipeline.close()
 
@@ -102,7 +102,7 @@ def test_what_a_training_raises_comes_out_of_a_later_step_or_of_the_sync(rows, p
 
 
 def test_an_end_without_a_sync_leaves_no_thread(rows):
-    pipeline = RowPipeline(rows, iter([(0, 0), (1, 1)]))
+    pipeline = RowPipeline(rows.look_up, iter([(0, 0), (1, 1)]))
     steps(pipeline, rows, 1, [])
     pipeline.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("embedding rows")]

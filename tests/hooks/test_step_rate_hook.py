@@ -5,9 +5,9 @@ import types
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.hooks.log_hooks import StepRateHook
+from ctr_trainer.estimator.hooks.log_hooks import StepRate
 from ctr_trainer.estimator.hooks.measuring_hooks import SessionClockHook, StepClockHook
-from ctr_trainer.estimator.hooks.metrics_hook import MetricsHook
+from ctr_trainer.estimator.hooks.metrics_hook import LineTaker, MetricsHook
 from ctr_trainer.estimator.hooks.periods import EverySteps
 from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook
 from ctr_trainer.estimator.hooks.step_hook import in_order
@@ -32,7 +32,7 @@ def test_evaluations_lower_no_rate(time, caplog):
         def before_run(self, run_context):
             time.now += STEP
 
-    class Lines:
+    class Lines(LineTaker):
         rates = []
 
         def take(self, line):
@@ -45,8 +45,8 @@ def test_evaluations_lower_no_rate(time, caplog):
     time.now += 50  # The start counts for none either.
     with tf.Graph().as_default(), caplog.at_level("INFO"):
         train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
-        metrics = MetricsHook({}, tf.constant(1.0), [Lines()], clock, every_n_steps=2)
-        own = [metrics, StepRateHook(clock, 2), EvaluationHook(evaluate, EverySteps(2), clock)]
+        metrics = MetricsHook({}, tf.constant(1.0), [Lines(), StepRate(clock, 2)], clock, every_n_steps=2)
+        own = [metrics, EvaluationHook(evaluate, EverySteps(2), clock)]
         begins = StepClockHook(clock)
         with tf1.train.MonitoredSession(hooks=in_order([SessionClockHook(clock), *own, Steps(), begins])) as session:
             for _ in range(7):

@@ -12,11 +12,10 @@ import threading
 
 import pytest
 
-from ctr_trainer.estimator.hooks.progress_hooks import TrainingProgressHook
+from ctr_trainer.estimator.hooks.log_hooks import TrainingProgress
 from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.system.measuring.clock import Clock
 from tests import small
-from tests.hooks.test_hooks import _run
 from tests.parallel import launch
 
 
@@ -109,16 +108,11 @@ def test_reader_knows_how_many_steps_are_left_of_it(tmp_path):
 )
 def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, last_step, steps, epochs, expected):
     """Without a terminal, which pytest's standard error is not; 1,600 steps took 20 s, 1,200 more 26.67 s."""
-    hooks = []
-
-    def make():
-        epoch = (lambda done: done / 2000) if epochs else (lambda done: None)
-        hooks.append(TrainingProgressHook(Clock(), True, 1024, last_step, steps, epoch, epochs))
-        return hooks
-
+    epoch = (lambda done: done / 2000) if epochs else (lambda done: None)
+    progress = TrainingProgress(Clock(), True, 1024, last_step, steps, epoch, epochs)
     with caplog.at_level("INFO"):
-        _run(make, steps=1)
-        hooks[0].take(Line(1600, "", {}, 80.0, None))
-        hooks[0].take(Line(2800, "", {}, 45.0, None))
-    said = [record.getMessage() for record in caplog.records if record.name.endswith("progress_hooks")]
+        progress.start(0)
+        progress.take(Line(1600, "", {}, 80.0, None))
+        progress.take(Line(2800, "", {}, 45.0, None))
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     assert said[1] == expected

@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
 from ctr_trainer.ranks import distributed, last_words, stop_signals
-from ctr_trainer.ranks.last_words import LastWords
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stopping import Stopping
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, diverged
@@ -129,11 +128,10 @@ class FiniteLossHook(StepHook):
 class StopHook(StepHook):
     """Stops after the same step on all ranks once one of them got SIGTERM or SIGINT; then the checkpoint is saved.
 
-    While the session runs, a first signal asks for that; before and after, a signal ends the process at once.
+    While the session runs, a first signal asks for that; before and after, a signal ends the process at once. To make
+    this hook is a collective.
 
     Args:
-      stopping: `Stopping` of the training.
-      words: `LastWords` of the process.
       grace_secs: seconds after which the process ends in any case.
       path: f() -> path of the last checkpoint.
 
@@ -144,9 +142,19 @@ class StopHook(StepHook):
 
     order = Order.STOP
 
-    def __init__(self, stopping: Stopping, words: LastWords, grace_secs: float, path: Callable[[], str | None]) -> None:
+    def __init__(self, grace_secs: float, path: Callable[[], str | None]) -> None:
         super().__init__()
-        self._stopping, self._words, self._grace_secs, self._path = stopping, words, grace_secs, path
+        rank, size = distributed.rank(), distributed.size()
+
+        def all_sum(told: np.ndarray) -> np.ndarray:
+            return distributed.all_sum(told, "stopping", watched=False)
+
+        all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, before the steps.
+        notices, self._words, self._path = Notices.of_this_job(), last_words.of_this_process(), path
+        # Without horovodrun a rank could not tell the others.
+        self._grace_secs = grace_secs if size == 1 or notices.address else 0.0
+        name, is_lost = str(next(_TRAININGS)), self._words.is_one_lost
+        self._stopping = Stopping(rank, size, name, notices, all_sum, distributed.watchdog(), is_lost)
         self.signal = 0
         self.error: StoppedInOrder | None = None
 
@@ -185,23 +193,3 @@ class StopHook(StepHook):
             f"stopped by {stop_signals.name_of(self.signal)}{whom} after step {self.step}; the checkpoint "
             f"{self._path()} is saved: the same command resumes from there"
         )
-
-
-def stop_hook(grace_secs: float, path: Callable[[], str | None]) -> StopHook:
-    """Makes the `StopHook` of a training. A collective.
-
-    Args:
-      grace_secs, path: see `StopHook`.
-    """
-    rank, size = distributed.rank(), distributed.size()
-
-    def all_sum(told: np.ndarray) -> np.ndarray:
-        return distributed.all_sum(told, "stopping", watched=False)
-
-    all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, before the steps.
-    notices = Notices.of_this_job()
-    if size > 1 and not notices.address:
-        grace_secs = 0.0  # Without horovodrun a rank could not tell the others.
-    words, name = last_words.of_this_process(), next(_TRAININGS)
-    stopping = Stopping(rank, size, str(name), notices, all_sum, distributed.watchdog(), words.is_one_lost)
-    return StopHook(stopping, words, grace_secs, path)

@@ -1,14 +1,21 @@
-"""Where the figures of a training are shown: in the log, in a file for programs, in TensorBoard."""
+"""Where the figures of a training are shown: in the log, in a file for programs, in TensorBoard, at a terminal."""
 
+import contextlib
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf1
+import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
-from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
+from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
+from ctr_trainer.estimator.hooks.step_hook import StepHook, periodic
+from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.metrics.click_metrics import Line
 from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
 from ctr_trainer.system.measuring.clock import Clock
@@ -18,9 +25,11 @@ _log = logging.getLogger(__name__)
 _IN_FOUR_DIGITS = ("auc", "auc_window", "auc_event_window", "accuracy", "copc", "copc_event_window")
 FILE = "metrics.jsonl"
 _TAG = "global_step/sec"
+_OF_MANY = "step {n_fmt} of {total_fmt} |{bar:20}| {speed}, {remaining} left{auc}"
+_ENDLESS = "step {n_fmt}, {speed}, {elapsed} so far{auc}"
 
 
-class MetricLines:
+class MetricLines(LineTaker):
     """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, one such line per figure, then the rate.
 
     The last of these lines is `current lr: 0.050000`, the learning rate of the dense variables at that step. If the
@@ -31,10 +40,12 @@ class MetricLines:
     Args:
       names: one of `LOG_NAMES`. `graph` gives the means the names of their tensors, such as `xentropy_mean:0`, and
         omits the figures of all workers: each line then has the form that programs of TensorFlow 1 parse.
+      event_seconds: f() -> the newest event time of a stream in seconds since 1970, 0 before the first. A last line
+        then says up to which event time the examples go. None for none.
     """
 
-    def __init__(self, names: str = PLAIN_NAMES) -> None:
-        self._as_in_graph = names == GRAPH_NAMES
+    def __init__(self, names: str = PLAIN_NAMES, event_seconds: Callable[[], float] | None = None) -> None:
+        self._as_in_graph, self._event_seconds = names == GRAPH_NAMES, event_seconds
 
     def take(self, line: Line) -> None:
         """Logs a `Line`, with one figure in each line of the log."""
@@ -46,6 +57,8 @@ class MetricLines:
             _log.info("step %d, %s = %.*f (%s)%s", line.step, shown, 4 if of_examples else 8, value, pace, suffix)
         if line.own.lr is not None:
             _log.info("current lr: %f", line.own.lr)
+        if self._event_seconds:
+            _log.info("step %d, event time = %s", line.step, log_lines.event_text(self._event_seconds()))
 
     def _pace(self, line: Line) -> tuple[str, str]:
         """Returns the text in the parentheses of a line, and the text after them."""
@@ -57,22 +70,7 @@ class MetricLines:
         return pace, "" if self._as_in_graph or not line.of else f" of {line.of}"
 
 
-class EventTimeLines:
-    """Logs, with each line of a training, up to which event time of its stream the examples go.
-
-    Args:
-      event_seconds: f() -> the newest event time in seconds since 1970; 0 before the first.
-    """
-
-    def __init__(self, event_seconds: Callable[[], float]) -> None:
-        self._event_seconds = event_seconds
-
-    def take(self, line: Line) -> None:
-        """Logs the event time."""
-        _log.info("step %d, event time = %s", line.step, log_lines.event_text(self._event_seconds()))
-
-
-class MetricsFileHook(StepHook):
+class MetricsFile(LineTaker):
     """Appends each `Line` of the training to `metrics.jsonl` as a line of JSON; rank 0 only.
 
     The first line of a run has only `step`, at which the run starts or resumes, and `time`: earlier lines of later
@@ -82,32 +80,23 @@ class MetricsFileHook(StepHook):
       directory: directory of the file.
     """
 
-    order = Order.TAKE
-
     def __init__(self, directory: str) -> None:
-        super().__init__()
         self._path = os.path.join(directory, FILE)
 
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        super().after_create_session(session, coord)
+    def start(self, step: int) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._write(self.step, {})
-
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        """Does nothing: the lines come by `take`."""
+        self._write(step, {})
 
     def take(self, line: Line) -> None:
-        """Writes a `Line`."""
-        values = line.figures()
         # JSON has no NaN: figures that are not defined are omitted.
-        self._write(line.step, {name: value for name, value in values.items() if value == value})
+        self._write(line.step, {name: value for name, value in line.figures().items() if value == value})
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         with open(self._path, "a") as file:
             file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
 
 
-class SummaryHook(StepHook):
+class Summaries(LineTaker):
     """Writes each `Line` of the training that is due as a summary for TensorBoard; rank 0 only.
 
     Args:
@@ -115,34 +104,26 @@ class SummaryHook(StepHook):
       every_n_steps, every_n_secs: exactly one; the first line after each period is due.
     """
 
-    order = Order.TAKE
-
     def __init__(self, directory: str, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
-        super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         self._directory = directory
 
-    def begin(self) -> None:
-        super().begin()
+    def start(self, step: int) -> None:
         # The hooks of the session write to the same writer.
         self._writer = tf1.summary.FileWriterCache.get(self._directory)
         self._writer.add_graph(tf1.get_default_graph())
 
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        """Does nothing: the lines come by `take`."""
-
     def take(self, line: Line) -> None:
-        """Writes a `Line` if it is due."""
         if self._timer.should_trigger_for_step(line.step):
             self._timer.update_last_triggered_step(line.step)
             summary = tf1.Summary(value=[tf1.Summary.Value(tag=k, simple_value=v) for k, v in line.figures().items()])
             self._writer.add_summary(summary, line.step)
 
-    def end(self, session: tf1.Session) -> None:
+    def close(self) -> None:
         self._writer.flush()
 
 
-class StepRateHook(StepHook):
+class StepRate(LineTaker):
     """Logs `global_step/sec: 63.9` of the steps since the previous line, and keeps it for TensorBoard; for rank 0 only.
 
     It replaces TensorFlow's `StepCounterHook`, which counts evaluations as training time.
@@ -154,30 +135,165 @@ class StepRateHook(StepHook):
       names: one of `LOG_NAMES`. `graph` logs the line as TensorFlow writes it: `INFO:tensorflow:global_step/sec: 63.9`.
     """
 
-    order = Order.WATCH
-
     def __init__(
         self, clock: Clock, every_n_steps: int, directory: str | None = None, names: str = PLAIN_NAMES
     ) -> None:
-        super().__init__()
         self._as_tensorflow = names == GRAPH_NAMES
         self._clock, self._every_n_steps, self._directory = clock, every_n_steps, directory
-
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        super().after_create_session(session, coord)
-        self._writer = self._directory and tf1.summary.FileWriterCache.get(self._directory)
         self._from: tuple[int, float] | None = None
 
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+    def start(self, step: int) -> None:
+        self._writer = self._directory and tf1.summary.FileWriterCache.get(self._directory)
+
+    def stepped(self, step: int) -> None:
         seconds = self._clock.training_seconds()
         if self._from is None:
-            self._from = self.step, seconds
-        elif self.step - self._from[0] >= self._every_n_steps:
-            rate = (self.step - self._from[0]) / max(seconds - self._from[1], 1e-9)
-            self._from = self.step, seconds
+            self._from = step, seconds
+        elif step - self._from[0] >= self._every_n_steps:
+            rate = (step - self._from[0]) / max(seconds - self._from[1], 1e-9)
+            self._from = step, seconds
             if self._as_tensorflow:
                 _log.info("INFO:tensorflow:%s: %g", _TAG, rate, extra=log_lines.AS_IT_IS)
             else:
                 _log.info("%s: %g", _TAG, rate)
             if self._writer:
-                self._writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag=_TAG, simple_value=rate)]), self.step)
+                self._writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag=_TAG, simple_value=rate)]), step)
+
+
+class ProgressHook(StepHook):
+    """Shows steps done, steps per second and the time left, if standard error is a terminal.
+
+    Args:
+      what: title of the bar, such as `evaluating`.
+      steps: number of steps of the pass.
+    """
+
+    def __init__(self, what: str, steps: int) -> None:
+        super().__init__()
+        self._bar = tqdm.tqdm(desc=what, total=steps, unit=" steps", disable=not sys.stderr.isatty(), leave=None)
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self._bar.update()
+
+    def end(self, session: tf1.Session) -> None:
+        self._bar.close()
+
+
+class TrainingProgress(LineTaker):
+    """Redraws `step 1200 of 9000 |...| 65431 examples/s, 02:05 left, auc 0.7812` in place at a terminal.
+
+    The lines of the log appear above it. It shows the rate of all workers and the AUC in the last line of the log.
+    Before the first line, the rate is of all steps so far, under the assumption that all workers are equally fast. If
+    there is no terminal, each `Line` of the training is followed by a line of the log such as
+    `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
+
+    At the end of each epoch, the log says how long the epoch took, without evaluations.
+
+    Args:
+      clock: `Clock` of the thread of the steps.
+      draws: whether to draw at a terminal; False logs lines there too.
+      examples: number of examples of a step of all workers; None if it is not known: then steps are counted.
+      last_step: the step at which training stops, or None.
+      steps: number of steps that the input has, or None.
+      epoch: f(steps since the start) -> number of epochs of the data that are done, or None.
+      epochs: number of epochs of the whole run, or None.
+      length: says when the epochs of the run end.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        draws: bool,
+        examples: int | None,
+        last_step: int | None,
+        steps: int | None,
+        epoch: Callable[[int], float | None] = lambda steps: None,
+        epochs: int | None = None,
+        length: RunLength = RunLength(),  # noqa: B008, it is frozen
+    ) -> None:
+        self._clock, self._draws, self._examples = clock, draws, examples
+        self._last_step, self._steps = last_step, steps
+        self._epoch, self._epochs = epoch, epochs
+        self._length = length
+        self._epoch_end: int | None = None
+        self._resources = contextlib.ExitStack()
+        self._bar: _Bar | None = None
+
+    def start(self, step: int) -> None:
+        ends = [self._last_step, None if self._steps is None else step + self._steps]
+        self._total = total = min((end for end in ends if end is not None), default=None)
+        self._start, self._shown, self._seconds = step, step, 0.0
+        if self._length.epochs is not None:
+            self._begin_epoch(step)
+        if not self._draws or not sys.stderr.isatty():
+            return
+        # The handlers of the log write above the bar.
+        self._resources.enter_context(logging_redirect_tqdm())
+        self._bar = self._resources.enter_context(
+            _Bar(self._clock, self._examples, total=total, initial=step, file=sys.stderr, dynamic_ncols=True)
+        )
+
+    def stepped(self, step: int) -> None:
+        if self._bar is not None:
+            self._bar.update()
+        if step == self._epoch_end:
+            self._end_epoch(step)
+
+    def take(self, line: Line) -> None:
+        """Shows how far the training was at a `Line`; the bar shows its rate and its AUC from now on."""
+        if self._bar is not None:
+            self._bar.line = line
+            self._bar.auc = {name: value for name, value in line.values.items() if name.split("/")[0] == "auc"}
+            return
+        self._seconds += (line.step - self._shown) / line.steps_per_sec
+        self._shown = line.step
+        parts, epoch = [f"step {line.step}"], self._epoch(line.step - self._start)
+        if self._total is not None:
+            parts = [f"step {line.step} of {self._total} ({line.step / self._total:.0%})"]
+        if epoch is not None:
+            parts.append(f"epoch {epoch:.1f}" + (f" of {self._epochs}" if self._epochs else ""))
+        if self._total is not None:
+            left = (self._total - line.step) * self._seconds / (line.step - self._start)
+            parts.append(f"{log_lines.format_seconds(left)} left")
+        _log.info("%s", ", ".join(parts))
+
+    def _begin_epoch(self, step: int) -> None:
+        self._epoch_end = self._length.next_epoch_end(step)
+        self._epoch_began = step, self._clock.training_seconds()
+
+    def _end_epoch(self, step: int) -> None:
+        began, since = self._epoch_began
+        seconds, epochs = self._clock.training_seconds() - since, self._length.epochs
+        assert epochs is not None  # `_begin_epoch` is called only if they are known.
+        done = self._length.epochs_done(step)
+        parts = [f"{step - began:,} steps"]
+        is_whole = began > self._length.start or epochs.before % epochs.batches == 0
+        if is_whole and epochs.rows is not None:
+            parts.append(f"{epochs.rows:,} rows, {epochs.rows / max(seconds, 1e-9):,.1f} rows/sec")
+        which = f"epoch {done}" + (f" of {self._epochs}" if self._epochs else "")
+        _log.info("%s%s took %.1f s: %s", "" if is_whole else "the rest of ", which, seconds, ", ".join(parts))
+        self._begin_epoch(step)
+
+    def close(self) -> None:
+        """Leaves the bar as it is, and writes the lines of the log to the terminal directly again."""
+        self._resources.close()
+
+
+class _Bar(tqdm.tqdm):
+    def __init__(self, clock: Clock, examples: int | None, **settings: Any) -> None:
+        self.auc: dict[str, float] = {}
+        self.line: Line | None = None
+        self._clock, self._examples = clock, examples
+        super().__init__(bar_format=_OF_MANY if settings["total"] is not None else _ENDLESS, **settings)
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        values, seconds = super().format_dict, self._clock.training_seconds()
+        rate, examples = (values["n"] - values["initial"]) / max(seconds, 1e-9), None
+        if self.line is not None:
+            rate, examples = self.line.steps_per_sec, self.line.examples_per_sec
+        if examples is None and self._examples is not None:
+            examples = rate * self._examples
+        speed = f"{rate:.1f} steps/s" if examples is None else f"{examples:.0f} examples/s"
+        auc = [f"{name} {value:.4f}" for name, value in self.auc.items()]
+        return {**values, "rate": rate, "elapsed": seconds, "speed": speed, "auc": "".join(f", {text}" for text in auc)}

@@ -23,9 +23,6 @@ _log = logging.getLogger(__name__)
 class StepClockHook(StepHook):
     """The first of all hooks: begins a step, ends its session run, and measures the run.
 
-    Args:
-      clock: `Clock` of the thread of the steps.
-
     Attributes:
       steps: number of steps of this run.
       seconds: training time of these steps until the end of the last session run, with syncs and checkpoints but
@@ -59,11 +56,7 @@ class StepClockHook(StepHook):
 
 
 class SessionClockHook(tf1.train.SessionRunHook):
-    """The last of all hooks: before a run the time of the session begins, after it the time of the loop.
-
-    Args:
-      clock: `Clock` of the thread of the steps.
-    """
+    """The last of all hooks: before a run the time of the session begins, after it the time of the loop."""
 
     order = Order.SESSION
 
@@ -81,10 +74,6 @@ class LoadHook(StepHook):
     """Measures the load of the machine, from after the first `skip_steps` steps of a run to its last step.
 
     Caveat: it counts all bytes that pass the network interfaces of the machine, whoever sends them.
-
-    Args:
-      store: the `Store` of the training; the store of a lone worker has no service.
-      skip_steps: at least 1.
     """
 
     order = Order.LOAD
@@ -145,7 +134,6 @@ class ResourcesHook(StepHook):
     """Keeps the maximum of resident memory, the mean load of the GPU and the maximum of its memory in use.
 
     Args:
-      gpu: the GPU of this worker, or `NoGpu`.
       every_n_steps, every_n_secs: exactly one; the period of the samples. The last sample is taken at the end.
 
     Attributes:
@@ -183,11 +171,7 @@ class ResourcesHook(StepHook):
 
 
 class ServiceStatus:
-    """The `[RunStatus]` lines of an embedding service: what all its shards did since the previous lines.
-
-    Args:
-      store: the `Store` of a training; without a service there are no lines.
-    """
+    """The `[RunStatus]` lines of an embedding service: what all its shards did since the previous lines."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -225,9 +209,8 @@ class RunStatusHook(StepHook):
     when all ranks have ended, asks `ServiceStatus` for the last lines.
 
     Args:
-      latencies: list of `Latency`.
       others: list of f() -> another line.
-      service: `ServiceStatus`; None for a rank that does not log the service's lines.
+      service: None for a rank that does not log the service's lines.
       every_n_steps, every_n_secs: exactly one.
     """
 

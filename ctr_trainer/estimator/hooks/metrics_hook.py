@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -49,7 +48,6 @@ class MergedLines(OwnLines):
     All ranks put a line at the same steps, and finish at the same step. A collective.
 
     Args:
-      rank, size: rank of this worker, and number of workers.
       all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in a thread, one call at a time.
       waiting: f(what) -> context manager around a wait for the other ranks.
     """
@@ -93,11 +91,20 @@ class MergedLines(OwnLines):
             self._background.close(_CLOSE_SECONDS)
 
 
-class LineTaker(Protocol):
-    """Shows or keeps the lines of a training."""
+class LineTaker:
+    """The base of what shows or keeps the lines of a training; `MetricsHook` calls its methods."""
+
+    def start(self, step: int) -> None:
+        """Called before the first step, with the global step that the run starts or resumes from."""
+
+    def stepped(self, step: int) -> None:
+        """Called after each step, once the lines that are then known are taken."""
 
     def take(self, line: Line) -> None:
         """Takes a line."""
+
+    def close(self) -> None:
+        """Called at the end, also after an error, and possibly twice."""
 
 
 class EventWindows:
@@ -151,8 +158,8 @@ class MetricsHook(StepHook):
         without logits: then a line has the loss, and its number of examples is not known.
       loss: scalar tensor.
       takers: take the lines, in this order.
-      clock: `Clock` of the thread of the steps, which measures the rates.
-      lines: `OwnLines` or `MergedLines`; None for `OwnLines`.
+      clock: measures the rates.
+      lines: None for `OwnLines`.
       every_n_steps, every_n_secs: exactly one; the period of the lines. `MergedLines` need `every_n_steps`.
       weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
       own: f() -> `WorkerFigures` at the step just done; the hook adds the learning rate and the rates.
@@ -198,6 +205,8 @@ class MetricsHook(StepHook):
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         self._timer.update_last_triggered_step(self.step)
+        for taker in self._takers:
+            taker.start(self.step)
         self._start_window()
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
@@ -220,23 +229,24 @@ class MetricsHook(StepHook):
         if self._timer.should_trigger_for_step(self.step):
             self._timer.update_last_triggered_step(self.step)
             self._end_window()
+        for taker in self._takers:
+            taker.stepped(self.step)
 
     def end(self, session: tf1.Session) -> None:
         self._give(self._lines.finish())
         if self.step > self._from_step:
             self._end_window()
             self._give(self._lines.finish())
+        self.close()
 
     def close(self) -> None:
-        """Ends the work in progress."""
+        """Ends the work in progress; also after an error."""
         self._lines.close()
+        for taker in self._takers:
+            taker.close()
 
     def auc(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, float]:
-        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the start. A collective.
-
-        Args:
-          all_sum: see `distributed.all_sum`.
-        """
+        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the start. A collective."""
         return {
             metric_name("auc", label): roc_auc(*all_sum(metrics.auc.state, metric_name("train_auc", label)))
             for label, metrics in self._metrics.items()

@@ -37,24 +37,23 @@ class EveryEpochs(EverySteps):
 
     Args:
       epochs: n, at least 1.
-      length: `RunLength`.
-      accumulation_steps: batches of an optimizer step.
+      length: says when the epochs of the run end.
       flags: the settings (epochs, steps) that the error names.
 
     Raises:
       UserError: the input does not know its epochs.
     """
 
-    def __init__(self, epochs: int, length: RunLength, accumulation_steps: int, flags: tuple[str, str]) -> None:
+    def __init__(self, epochs: int, length: RunLength, flags: tuple[str, str]) -> None:
         if length.epochs is None:
             raise UserError(
                 f"{flags[0]}={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
                 f"count in steps, {flags[1]}"
             )
-        self._epochs, self._length, self._accumulation_steps = epochs, length, accumulation_steps
+        self._epochs, self._length = epochs, length
 
     def is_due(self, step: int) -> bool:
-        before, after = (self._length.epochs_done(at, self._accumulation_steps) for at in (step - 1, step))
+        before, after = (self._length.epochs_done(at) for at in (step - 1, step))
         return after // self._epochs > before // self._epochs
 
 

@@ -1,49 +1,30 @@
 """Hooks that save, publish and evaluate the model while it trains."""
 
-import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
 
-import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.periods import EverySeconds, EverySteps
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
+from ctr_trainer.estimator.saving import Saving
+from ctr_trainer.serving.publication.publisher import Publisher
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 _LAST_SECONDS = 600.0
 _SHARE_OF_GRACE = 3
-_log = logging.getLogger(__name__)
-
-
-class CheckpointWriter(Protocol):
-    """Writes checkpoints, such as `Saving`."""
-
-    def begin(self, session: tf1.Session, step: int) -> None:
-        """Begins a checkpoint, which is written in the background."""
-
-    def look(self) -> None:
-        """Finishes a checkpoint whose background part has ended, and raises what that raised."""
-
-    def __call__(self, session: tf1.Session, step: int) -> Any:
-        """Writes a checkpoint; returns once it is complete."""
 
 
 class CheckpointHook(PeriodicHook):
     """Saves a checkpoint after each step at which the period is due, and at the end.
 
     Every rank takes part, since all ranks must first have sent their updates to the service.
-
-    Args:
-      saving: writes the checkpoints.
-      period, clock: see `PeriodicHook`.
     """
 
     phase, order = "checkpoint", Order.SAVE
 
-    def __init__(self, saving: CheckpointWriter, period: EverySteps, clock: Clock | None = None) -> None:
+    def __init__(self, saving: Saving, period: EverySteps, clock: Clock | None = None) -> None:
         super().__init__(period, clock)
         self._saving = saving
         self._start: int | None = None
@@ -66,28 +47,16 @@ class CheckpointHook(PeriodicHook):
                 self._saving(session, self.step)
 
 
-class TowerPublisher(Protocol):
-    """Publishes dense towers, such as `Publisher`."""
-
-    def offer(self, step: int, values: dict[str, np.ndarray]) -> None:
-        """Takes the variables of a step, by name."""
-
-    def finish(self, seconds: float) -> None:
-        """Waits until all is delivered, at most this many seconds."""
-
-
 class PublishHook(PeriodicHook):
     """Offers the dense tower of rank 0 to a publisher at the start, every `secs` seconds, and at the end.
 
     Staleness: if the dense variables are exchanged every few steps only, the tower has the variables of rank 0.
 
     Args:
-      publisher: takes the variables.
       names: names of the variables of the tower.
       secs: seconds between two offers.
       is_stopping: f() -> whether a signal has asked the training to end.
       grace_secs: seconds that the end of the training may then take.
-      clock: see `PeriodicHook`.
       catch_up: f(), called before each offer, has rows of a dense optimizer make the steps that they missed.
     """
 
@@ -95,7 +64,7 @@ class PublishHook(PeriodicHook):
 
     def __init__(
         self,
-        publisher: TowerPublisher,
+        publisher: Publisher,
         names: Iterable[str],
         secs: float,
         is_stopping: Callable[[], bool],
@@ -143,8 +112,7 @@ class EvaluationHook(PeriodicHook):
 
     Args:
       evaluate: f(session, step) -> whether training is to stop; a collective.
-      period, clock: see `PeriodicHook`.
-      stop: `StopHook`; once a signal stops the training, the hook no longer evaluates.
+      stop: once a signal stops the training, the hook no longer evaluates.
     """
 
     phase, order = "evaluation", Order.EVALUATE
@@ -177,55 +145,4 @@ class EvaluationHook(PeriodicHook):
             return False
         stop = self._evaluate(session, self.step)
         self._evaluated = self.step
-        return stop
-
-
-class Selection(Protocol):
-    """An evaluation that counts those that did not improve, such as `ModelSelection`.
-
-    Attributes:
-      falls: how often the learning rates have fallen; the same on all ranks.
-    """
-
-    falls: int
-
-    def __call__(self, session: tf1.Session, step: int) -> bool:
-        """Evaluates; returns whether training is to stop. A collective."""
-
-
-class RateFactor(Protocol):
-    """The factor on the learning rates, such as `Plateau`."""
-
-    def set(self, session: tf1.Session, falls: int) -> float:
-        """Sets the factor after this number of falls, and returns it."""
-
-
-class PlateauHook(tf1.train.SessionRunHook):
-    """Lowers the learning rates when evaluations do not improve.
-
-    It wraps the evaluation: f(session, step) -> whether training is to stop; a collective.
-
-    Args:
-      selection: the evaluation.
-      plateau: has `set(session, falls)`, which sets the factor on the learning rates and returns it.
-    """
-
-    order = Order.EVALUATE
-
-    def __init__(self, selection: Selection, plateau: RateFactor) -> None:
-        self._selection, self._plateau = selection, plateau
-
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        if self._selection.falls:
-            factor = self._plateau.set(session, self._selection.falls)
-            _log.info("learning rates resume at %g of their full value, because of the evaluations so far", factor)
-
-    def __call__(self, session: tf1.Session, step: int) -> bool:
-        before = self._selection.falls
-        stop = self._selection(session, step)
-        if self._selection.falls != before:
-            factor = self._plateau.set(session, self._selection.falls)
-            _log.info(
-                "evaluation at step %d: no improvement; learning rates fall to %g of their full value", step, factor
-            )
         return stop

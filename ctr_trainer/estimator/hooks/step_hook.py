@@ -26,8 +26,7 @@ class Order(enum.IntEnum):
     EVICT = enum.auto()  # Removes expired rows.
     SAVE = enum.auto()  # Saves a checkpoint, once all workers have synced.
     PUBLISH = enum.auto()  # Publishes the saved model to servers.
-    LINES = enum.auto()  # Makes the lines of the log.
-    TAKE = enum.auto()  # Writes the lines, and closes its files at the end.
+    LINES = enum.auto()  # Makes and writes the lines of the log.
     WATCH = enum.auto()  # Watches what the other hooks have done.
     OTHER = enum.auto()
     STOP = enum.auto()  # All ranks agree that this step is the last one, before they evaluate.

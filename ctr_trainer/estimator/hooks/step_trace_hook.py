@@ -1,6 +1,5 @@
 """Where the time of a step and of its session run goes, by the traces of some steps."""
 
-import dataclasses
 import math
 import re
 from typing import Any
@@ -33,11 +32,8 @@ def purpose(name: str, operation: str) -> str:
     TensorFlow makes `gradients`. A node in none of these scopes is `forward`.
 
     Args:
-      name: name of the node, such as `gradients/mlp/MatMul_grad/MatMul`.
-      operation: type of the node, such as `MatMul`.
-
-    Returns:
-      one of `PURPOSES`.
+      name: such as `gradients/mlp/MatMul_grad/MatMul`.
+      operation: such as `MatMul`.
     """
     if _TRANSFERS.match(operation) or _TRANSFERS.match(name):
         return "input_to_device"
@@ -97,27 +93,6 @@ def seconds_by_purpose(step_stats: Any, began: float) -> dict[str, float]:
         running[kind] = running.get(kind, 0) + change
         before, last = time, kind
     return {name: value / 1e9 for name, value in nanos.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class StepPhases:
-    """The time of a step by phase. All values except the counts are of a step that is not traced.
-
-    Attributes:
-      steps: number of steps that counted.
-      traced_steps: how many of these steps were traced.
-      step_seconds: the mean time of a step.
-      step_deviation: the standard deviation of the time of a step, in seconds.
-      seconds: seconds by phase of `clock.STEP_TITLES`.
-      accounted: the share of these seconds in the time of a step.
-    """
-
-    steps: int
-    traced_steps: int
-    step_seconds: float
-    step_deviation: float
-    seconds: dict[str, float]
-    accounted: float
 
 
 class StepTraceHook(StepHook):
@@ -182,7 +157,11 @@ class StepTraceHook(StepHook):
         return self._purposes.get(purpose, 0.0) / total if total else 0.0
 
     def results(self) -> dict[str, Any] | None:
-        """Returns `StepPhases` as a dict, for JSON; None for a run that was too short."""
+        """Returns the time of a step by phase, for JSON; None for a run that was too short.
+
+        Except the counts, all is of a step that is not traced: the mean `step_seconds` and their standard deviation,
+        the `seconds` by phase of `clock.STEP_TITLES`, and the share of a step for which these account.
+        """
         steps = self._done - self._skip_steps
         if not self._traced or steps == self._traced:
             return None
@@ -195,15 +174,14 @@ class StepTraceHook(StepHook):
                 seconds[key] = seconds.get(key, 0.0) + value
         accounted = sum(seconds.values())
         step, variance = accounted + of_step["loop"], self._squares / untraced - (self._untraced / untraced) ** 2
-        found = StepPhases(
-            steps=steps,
-            traced_steps=self._traced,
-            step_seconds=step,
-            step_deviation=math.sqrt(max(variance, 0.0)),
-            seconds={name: seconds[name] for name in STEP_TITLES if name in seconds},
-            accounted=accounted / step,
-        )
-        return dataclasses.asdict(found)
+        return {
+            "steps": steps,
+            "traced_steps": self._traced,
+            "step_seconds": step,
+            "step_deviation": math.sqrt(max(variance, 0.0)),
+            "seconds": {name: seconds[name] for name in STEP_TITLES if name in seconds},
+            "accounted": accounted / step,
+        }
 
     def _is_due(self) -> bool:
         since = self._done + 1 - self._skip_steps

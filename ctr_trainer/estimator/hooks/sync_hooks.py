@@ -1,17 +1,15 @@
 """Hooks that keep the ranks and the embedding service together: dense averages, row syncs, losses, expired rows."""
 
 from collections.abc import Callable
-from typing import Protocol
 
-import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.hooks.periods import EverySteps, EveryStepsOrSeconds
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
-from ctr_trainer.ranks import distributed
+from ctr_trainer.estimator.open_store import raise_together
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.messages.errors import ServiceLost
 
 
 class DenseSyncHook(PeriodicHook):
@@ -21,8 +19,6 @@ class DenseSyncHook(PeriodicHook):
 
     Args:
       settle: f(session) that averages the variables; a collective.
-      every_n_steps: at least 1.
-      clock: see `PeriodicHook`.
     """
 
     phase, order = "dense_sync", Order.AVERAGE
@@ -37,19 +33,6 @@ class DenseSyncHook(PeriodicHook):
         self._settle(run_context.session)
 
 
-class SyncedRows(Protocol):
-    """The rows of a worker and their service, such as `Embeddings`."""
-
-    def sync(self) -> None:
-        """Starts a sync."""
-
-    def look(self) -> None:
-        """Raises what ended the sync in the background."""
-
-    def flush(self) -> None:
-        """Returns when the service has all changes of this worker."""
-
-
 class RowSyncHook(PeriodicHook):
     """Starts a sync after every step for which `step + offset` is a multiple of `every_n_steps`; flushes at the end.
 
@@ -60,10 +43,8 @@ class RowSyncHook(PeriodicHook):
     previous one has not ended.
 
     Args:
-      embeddings: `Embeddings`.
       every_n_steps: at least 1; 1 is the classic parameter server.
       offset: 0 to `every_n_steps` - 1, different on each rank, so that the ranks do not sync all at once.
-      clock: see `PeriodicHook`.
       every_n_secs: above 0; None for no limit. Must be None if a sync is a collective.
 
     Attributes:
@@ -74,7 +55,7 @@ class RowSyncHook(PeriodicHook):
 
     def __init__(
         self,
-        embeddings: SyncedRows,
+        embeddings: Embeddings,
         every_n_steps: int,
         offset: int = 0,
         clock: Clock | None = None,
@@ -108,10 +89,7 @@ class RowSyncHook(PeriodicHook):
 class ServiceLossHook(PeriodicHook):
     """After every step that is a multiple of `every_n_steps`, all ranks raise ServiceLost if one has lost the service.
 
-    Args:
-      store: the `Store` of the rows.
-      every_n_steps: at least 1; each check costs a reduction of one number.
-      clock: see `PeriodicHook`.
+    Each check costs a reduction of one number.
     """
 
     phase, order = "sync", Order.LOSS
@@ -124,29 +102,11 @@ class ServiceLossHook(PeriodicHook):
         raise_together(self._store)
 
 
-def raise_together(store: Store) -> None:
-    """Raises ServiceLost on every rank if a guarded store was lost on one. A collective if the store is guarded."""
-    if not store.is_guarded:
-        return
-    raise_if_lost(store, int(distributed.all_sum(np.array(store.lost is not None, np.int32), "service_lost")))
-
-
-def raise_if_lost(store: Store, lost: int) -> None:
-    """Raises ServiceLost if the number of ranks that have lost the store, `lost`, is not 0."""
-    if lost:
-        raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")
-
-
 class EvictionHook(PeriodicHook):
     """Sets the store's clock at the start and after every step that is a multiple of `every_n_steps`.
 
     The store then removes the rows that have expired. Only rank 0 needs it; `lru` and `ttl_steps` are as exact as the
     period.
-
-    Args:
-      store: a `Store`.
-      every_n_steps: at least 1.
-      clock: see `PeriodicHook`.
     """
 
     order = Order.EVICT
