@@ -99,8 +99,6 @@ class RankedValues(RankedFeatures):
     """Features that the graph makes from raw values.
 
     Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
-      tables: dict of table name -> `ExportedTable`.
       read: the inputs of `receivers.ExportedFeatures`; this graph has inputs of the same names.
     """
 
@@ -170,7 +168,6 @@ class RankedRows(RankedFeatures):
     | `sequence/<name>`, `sequence_mask/<name>` | float32[1 or n, max_length, dim], float32[1 or n, max_length] |
 
     Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
       read: the inputs of `receivers.RowInputs`.
     """
 
@@ -214,10 +211,6 @@ def ranking_signatures(model_fn: Callable[..., Any], params: Any, features: Rank
     """Makes the graph of a ranking request next to the graph of `serving_default`, with the same variables.
 
     Returns {"ranking": SignatureDef}, and for `RankedRows` of a model with sparse features also "ranking_keys".
-
-    Args:
-      model_fn, params: see `Estimator`.
-      features: the features of the request.
 
     Raises:
       NotRankable: the `model_fn` cannot make a second graph with its variables.

@@ -28,10 +28,6 @@ class ExportedFeatures(Features):
     | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` values count |
 
     A key that training never saw reads zeros, as in `Estimator.predict`.
-
-    Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
-      tables: dict of table name -> `ExportedTable`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, tables: Mapping[str, ExportedTable]) -> None:
@@ -46,7 +42,7 @@ class ExportedFeatures(Features):
         return self._raw.receivers
 
     def _raw_dense(self) -> tf.Tensor:
-        return tf.stack([self._raw.receiver(feature, tf.float32, [None]) for feature in self.spec.dense], 1)
+        return tf.stack([self._raw.receiver(feature.name, tf.float32, [None]) for feature in self.spec.dense], 1)
 
     def _weight(self) -> tf.Tensor:
         raise KeyError(_NO_WEIGHT)
@@ -89,9 +85,6 @@ class RowInputs(Features):
     | `sequence_mask/<name>` | float32[B, max_length], 1 where there is a vector |
 
     A key without a row gets zeros, as in `Estimator.predict`.
-
-    Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
 
     Attributes:
       receivers: dict of input -> placeholder.

@@ -26,13 +26,7 @@ from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.serving.export import directory
 from ctr_trainer.serving.export.exported_table import ExportedTable, KeyIndex, TableSaver
-from ctr_trainer.serving.export.ranking import (
-    NotRankable,
-    RankedFeatures,
-    RankedRows,
-    RankedValues,
-    ranking_signatures,
-)
+from ctr_trainer.serving.export.ranking import NotRankable, RankedFeatures, RankedRows, RankedValues, ranking_signatures
 from ctr_trainer.serving.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.serving.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.serving.export.signatures import signature_defs
@@ -84,15 +78,13 @@ def export_saved_model(
 
     Args:
       path: directory of the SavedModel, or its URL.
-      model_fn, params: see `Estimator`.
-      checkpoint: the `Checkpoint` to export.
       trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
       serving_input_receiver_fn: see `Estimator.export_saved_model`.
       rows: `all` exports the tables; `none` only the dense tower, whose rows come with each request, see `RowInputs`.
       assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
 
     Returns:
-      `path`.
+      the absolute `path`.
 
     Raises:
       UserError: `path` holds files that no export wrote, or a setting in `params` differs from the one that the model
@@ -152,11 +144,8 @@ def _write(
 def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
     """Returns the FeatureSpec of an export.
 
-    Args:
-      path: directory of a SavedModel that `export_saved_model` wrote.
-
     Raises:
-      UserError: there is no such SavedModel.
+      UserError: there is no SavedModel at `path`, or `export_saved_model` did not write it.
     """
     file = os.path.join(path, *_SPEC)
     if not os.path.exists(file):
@@ -222,8 +211,6 @@ def signatures_of(
     """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
 
     Args:
-      model_fn, params: see `Estimator`.
-      features: features for the `model_fn`.
       receivers: dict of the graph's inputs, to which reading features may add.
     """
     spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.
