@@ -24,7 +24,6 @@ _SECONDS = 5.0  # Timeout of a connection, and of an answer.
 
 
 def is_cluster(url: object) -> bool:
-    """Returns whether a URL names a cluster."""
     return str(url).startswith(("redis://", "rediss://"))
 
 
@@ -44,10 +43,8 @@ class Cluster:
 
     Args:
       url: `redis://host:port,host:port/NAME` or `rediss://`; some of the nodes, and the name of the publication.
-      redis: files of the client.
 
     Attributes:
-      url: the URL as the user gave it.
       name: name of the publication.
       client: the redis-py client, for single commands within `told`.
       primaries: {name of each primary: one of its buckets}.
@@ -132,13 +129,7 @@ class Cluster:
                     answers[position] = self._in_migration(commands[position][1], answer)
         return answers
 
-    @property
-    def control(self) -> str:
-        """The name of the primary of bucket `CONTROL`."""
-        return self._nodes[-1].name
-
     def primary_of(self, bucket: int) -> str:
-        """Returns the name of the primary that has a bucket."""
         return self._nodes[bucket].name
 
     def primary_nodes(self) -> list[ClusterNode]:
@@ -201,7 +192,6 @@ class Cluster:
         return self.client.execute_command(*arguments)
 
     def close(self) -> None:
-        """Closes the connections."""
         self.client.close()
 
     @contextlib.contextmanager

@@ -14,7 +14,6 @@ from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_
 from ctr_trainer.serving.publication import cluster_contents
 from ctr_trainer.serving.publication.cluster import Cluster, ClusterChanged
 from ctr_trainer.serving.publication.cluster_keys import (
-    BUCKETS,
     as_bytes,
     bucket_of,
     buckets_of,
@@ -37,7 +36,7 @@ _ROWS_A_RUN = 50_000
 
 
 class ClusterSweep:
-    """Deletes the rows of old generations: scans all names of a cluster while there may be such rows.
+    """Deletes the rows of all generations but those `kept`: scans all names of a cluster while there may be such rows.
 
     The marks of a generation are deleted before its rows, so that a reader that still serves it notices.
     """
@@ -54,20 +53,11 @@ class ClusterSweep:
         if self._there is not None:
             self._there |= {generation}
 
-    def is_done(self, kept: frozenset[int]) -> bool:
-        """Returns whether there is nothing to delete.
-
-        Args:
-          kept: the numbers of the generations whose rows stay.
-        """
+    def _is_done(self, kept: frozenset[int]) -> bool:
         return self._there is not None and self._there <= kept
 
     def step(self, kept: frozenset[int]) -> None:
-        """Scans names for some tens of milliseconds.
-
-        Args:
-          kept: the numbers of the generations whose rows stay.
-        """
+        """Scans names for some tens of milliseconds."""
         try:
             self._look(kept, None, time.monotonic() + _STEP_SECONDS)
         except ClusterChanged as error:
@@ -78,18 +68,17 @@ class ClusterSweep:
         """Scans all names.
 
         Args:
-          kept: the numbers of the generations whose rows stay.
           newest: rows of later generations stay, too; None if the caller holds the fence, so that no other process can
             begin a generation.
 
         Raises:
           ClusterChanged: a node does not answer.
         """
-        while not self.is_done(kept):
+        while not self._is_done(kept):
             self._look(kept, newest, math.inf)
 
     def _look(self, kept: frozenset[int], newest: int | None, stop: float) -> None:
-        if self.is_done(kept):
+        if self._is_done(kept):
             return
         if self._pages is None or self._kept != kept:
             self._pages, self._kept, self._deleted = self._delete(kept, newest), kept, 0
@@ -123,8 +112,7 @@ class ClusterSweep:
                         continue
                     if generation not in found_before:
                         found_before.add(generation)
-                        marks = [(bucket, mark_name(name, generation, bucket)) for bucket in range(BUCKETS)]
-                        self._cluster.run([(bucket, ("UNLINK", mark)) for bucket, mark in marks])
+                        cluster_contents.run_on_marks(self._cluster, generation, "UNLINK")
                     old.setdefault(bucket_of(row), []).append(row)
                 self._cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
                 yield sum(len(rows) for rows in old.values())
@@ -133,10 +121,7 @@ class ClusterSweep:
 def put(cluster: Cluster, record: Record, directory: Path) -> None:
     """Puts the rows of a record, and the epoch in place of each removed row, which expires after 10 minutes.
 
-    Args:
-      cluster: the cluster.
-      record: the record, with the cluster's number of its generation.
-      directory: the directory of the record's files.
+    The record has the cluster's number of its generation; the directory has the record's files.
 
     Raises:
       ClusterChanged: some rows may be lost.
@@ -159,13 +144,7 @@ def put(cluster: Cluster, record: Record, directory: Path) -> None:
 
 
 def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.ndarray:
-    """Returns float32[U, weights], the weights of rows; zeros for a key without a row. Takes one round trip.
-
-    Args:
-      cluster: the cluster.
-      record: the record that is served.
-      table: name of the table.
-      keys: int64[U].
+    """Returns float32[U, weights] for int64[U] keys; zeros for a key without a row. Takes one round trip.
 
     Raises:
       RowsLost: the cluster has lost rows of these buckets.

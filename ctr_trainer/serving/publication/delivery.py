@@ -27,12 +27,7 @@ _REPEAT_SECONDS = 60.0  # A problem that lasts is logged again after this time.
 
 
 class DeliverySupervisor:
-    """Starts the process that delivers, and restarts it if it ends, after pauses that double up to a minute.
-
-    Args:
-      start: f() -> the process, which was just started.
-      clock: f() -> seconds.
-    """
+    """Starts the process that delivers, and restarts it if it ends, after pauses that double up to a minute."""
 
     def __init__(self, start: Callable[[], Child], clock: Callable[[], float] = time.monotonic) -> None:
         self._start, self._clock = start, clock
@@ -58,7 +53,6 @@ class DeliverySupervisor:
         self._wait = min(2 * self._wait, _MOST_SECONDS)
 
     def close(self) -> None:
-        """Ends the process."""
         if self._process is not None:
             self._process.stop()
             self._process = None
@@ -67,14 +61,8 @@ class DeliverySupervisor:
 class DeliveryProcess(Child):
     """Runs `publish --input=SPOOL --to=URL` in a child process, which ends when this process ends, even by a kill.
 
-    A context manager: leaving it stops the process. `read_status` returns what the process has delivered.
-
-    Args:
-      spool: path or URL of the publication that the training writes.
-      to: path or URL of the target.
-      redis: files of the client of a cluster.
-      log_file: the file that its output is appended to.
-      cores: the cores that it may use; None for all cores of this process.
+    A context manager: leaving it stops the process. `read_status` returns what the process has delivered. Its output is
+    appended to the log file. It may use the given cores, or all cores of this process.
     """
 
     def __init__(
@@ -86,13 +74,10 @@ class DeliveryProcess(Child):
 
 
 def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: threading.Event) -> None:
-    """Delivers records as they are written. Logs each problem, and tries again.
+    """Delivers records as they are written, until `ended` is set. Logs each problem, and tries again.
 
     Args:
-      spool: path or URL of the publication that a training writes.
-      to: path or URL of the target.
       open_target: f() -> the target; may raise UserError while another process publishes there.
-      ended: ends this function once it is set.
 
     Raises:
       UserError: the spool is the target.
@@ -180,10 +165,6 @@ class Delivery:
 
     The target is the only memory: a new process continues after the target's newest record. So if the process is
     killed, the record that it was delivering is either delivered already or delivered again.
-
-    Args:
-      spool: path or URL of the publication that a training writes.
-      target: the target.
     """
 
     def __init__(self, spool: Place, target: Target) -> None:
