@@ -1,9 +1,10 @@
 """A trained table inside an exported graph, and the Saver that writes its variables."""
 
+import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -169,11 +170,11 @@ class CheckpointParts:
 
     def join(self) -> None:
         """Joins the parts, by renaming their files."""
-        _run(
-            lambda: tf.raw_ops.MergeV2Checkpoints(
+        with _session() as session:
+            merge = tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=self._written, destination_prefix=self._prefix, delete_old_dirs=True
             )
-        )
+            session.run(merge)
 
 
 class Pieces:
@@ -207,23 +208,20 @@ class Pieces:
         rest = ":-" * (len(self._shape) - 1)
         piece = f"{' '.join(map(str, self._shape))} {self._written},{self._filled}{rest}"
         prefix = self._parts.next_part()
-        fed: dict[tf.Tensor, np.ndarray] = {}
-
-        def save() -> tf.Operation:
+        with _session() as session:
             value = tf1.placeholder(values.dtype, values.shape)
-            fed[value] = values
-            return tf.raw_ops.SaveV2(
+            save = tf.raw_ops.SaveV2(
                 prefix=prefix, tensor_names=[self._name], shape_and_slices=[piece], tensors=[value]
             )
-
-        _run(save, fed)
+            session.run(save, {value: values})
         self._written += self._filled
         self._filled = 0
 
 
-def _run(make_operation: Callable[[], tf.Operation], fed: dict[tf.Tensor, np.ndarray] | None = None) -> None:
+@contextlib.contextmanager
+def _session() -> Iterator[tf1.Session]:
     with tf.Graph().as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-        session.run(make_operation(), fed)
+        yield session
 
 
 class TableSaver(tf1.train.Saver):

@@ -132,7 +132,6 @@ def evaluate_saved_model(
     """Computes the metrics of an export over source files. A collective: each rank scores its share of the batches.
 
     Args:
-      path: directory of a SavedModel that this package wrote.
       format: format of the files, one of `convert.SOURCES`.
       files: paths or patterns of raw data, see `convert`.
       threads: number of CPU threads of this rank; 0 lets TensorFlow choose.

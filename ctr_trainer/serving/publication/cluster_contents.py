@@ -152,7 +152,6 @@ class ClusterState:
     """The current record of a publication in a cluster, stored under one name.
 
     Attributes:
-      holder: the holder of the generation.
       since: when the first record of the generation was committed, in seconds since 1970.
       before: the previous generation; 0 if there was none.
       record: the record; its generation is numbered by the cluster.

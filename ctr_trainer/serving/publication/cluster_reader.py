@@ -32,7 +32,6 @@ class HotRows:
     """A cache of the rows of one table that were read lately. For one thread at a time.
 
     Args:
-      width: number of floats of a row.
       most_rows: capacity of the cache; a full cache forgets all rows.
       age_secs: how long a row stays valid.
     """

@@ -1,5 +1,6 @@
 """Carries a spool, the publication that a training writes, to its target: in a process that is restarted if it ends."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -86,19 +87,37 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
     problems = _ProblemLog()
     target: Target | None = None
-    try:
+    delivery: Delivery | None = None
+    with contextlib.ExitStack() as stack:
         while not ended.is_set():
             try:
-                target = target or open_target()
-                _deliver_while_records_come(spool, target, to, ended, problems)
+                target = target or stack.enter_context(contextlib.closing(open_target()))
+                delivery = delivery or Delivery(spool, target)
+                began = time.monotonic()
+                record = delivery.step()
+                problems.succeeded()
+                if record is None:
+                    target.tidy()
+                    ended.wait(_LOOK_SECONDS)
+                    continue
             except UserError as error:
+                delivery = None
                 if target is None:
                     _report(spool, str(error))
                 problems.failed(f"not delivered to {to}: {error}")
                 ended.wait(problems.wait_seconds)
-    finally:
-        if target is not None:
-            target.close()
+                continue
+            _log.info(
+                "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
+                record.kind,
+                record.epoch,
+                record.global_step,
+                to,
+                record.rows,
+                record.removed,
+                time.monotonic() - began,
+                time.time() - record.time,
+            )
 
 
 def _report(spool: Place, problem: str) -> None:
@@ -133,31 +152,6 @@ class _ProblemLog:
         if self._text:
             _log.info("records are delivered again")
         self._text, self.wait_seconds = "", _FIRST_RETRY_SECONDS
-
-
-def _deliver_while_records_come(
-    spool: Place, target: Target, to: str, ended: threading.Event, problems: _ProblemLog
-) -> None:
-    delivery = Delivery(spool, target)
-    while not ended.is_set():
-        began = time.monotonic()
-        record = delivery.step()
-        problems.succeeded()
-        if record is None:
-            target.tidy()
-            ended.wait(_LOOK_SECONDS)
-            continue
-        _log.info(
-            "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
-            record.kind,
-            record.epoch,
-            record.global_step,
-            to,
-            record.rows,
-            record.removed,
-            time.monotonic() - began,
-            time.time() - record.time,
-        )
 
 
 class Delivery:

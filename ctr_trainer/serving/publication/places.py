@@ -107,11 +107,7 @@ class RowReader(Protocol):
         """Serves the record that `refresh` has returned; does nothing if it returned None. Takes microseconds."""
 
     def read(self, table: str, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U, weights], the weights of the rows; zeros for a key that has no row.
-
-        Args:
-          table: name of the table.
-          keys: int64[U], distinct.
+        """Returns float32[U, weights], the weights of the rows of distinct int64[U] keys; zeros without a row.
 
         Raises:
           RowsAhead: the rows are more than one epoch ahead of `record`; only a cluster's reader raises it.

@@ -30,9 +30,9 @@ _GENERATION = re.compile(r"generation-(\d{10})")
 _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(?:\.json)?")
 FORMAT = 1
 PUBLICATION = "publication.json"
-BASE, EPOCH = KINDS = ("base", "epoch")
+BASE, EPOCH = "base", "epoch"
 _CURE = "publish the model again, see docs/serving.md"
-_RECORD = re.compile(rf"({'|'.join(KINDS)})-(\d{{10}})\.json")
+_RECORD = re.compile(r"(base|epoch)-(\d{10})\.json")
 
 Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
 
@@ -42,7 +42,6 @@ class Publication:
     """Which generation is current.
 
     Attributes:
-      model: name of the model.
       generation: number of the current generation; the first is 1.
       holder: a unique name of the publisher that made this generation.
     """
@@ -57,9 +56,6 @@ class Record:
     """The files that a reader applies to get the state after an epoch.
 
     Attributes:
-      model: name of the model.
-      generation: number of the generation.
-      epoch: number of the epoch.
       kind: `base` for the whole state after the epoch; `epoch` for the changes since the previous epoch.
       global_step: the global step of the dense tower.
       time: when the rows were taken, in seconds since 1970. The record has every change that the tables, or the

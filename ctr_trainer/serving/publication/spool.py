@@ -64,7 +64,6 @@ class Spool:
 
     Args:
       path: path or URL of the directory; the store's shards have to reach it under the same name.
-      model: name of the model.
       dtype: the dtype of the packed rows.
       stream: f() -> `Record.stream`; None if the training reads no stream.
 

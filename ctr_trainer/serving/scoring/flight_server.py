@@ -88,9 +88,6 @@ _FlightData: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("
 class FlightScorer:
     """Answers each batch of `do_exchange` with its predictions, in order.
 
-    Attributes:
-      port: the port on which it listens.
-
     Raises:
       UserError: the port is taken.
     """

@@ -1,7 +1,7 @@
 """The forms of a request: rows, columns, and one context with many candidates; over HTTP and Arrow Flight."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -65,10 +65,7 @@ def _of_rows(
     if not isinstance(rows, list) or not rows:
         raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"feature": value, ...}}]')
     check_count(len(rows), limits, f"{what}s")
-    for place, each in enumerate(rows):
-        if not isinstance(each, dict):
-            raise RequestRefused(f'{where(place)}: {shown(each)} is not an object, as {{"feature": value, ...}}')
-    _check_names(inputs, context, rows, where)
+    _check_names(inputs, context, _names(rows, where), where)
     own = [f for f in inputs.features if f.name not in context]
     columns = {f.name: column_of(f, [each[f.name] for each in rows], limits.max_list_length, where) for f in own}
     return _examples(inputs, len(rows), context, columns, limits)
@@ -139,19 +136,25 @@ def _context(context: object) -> dict:
     return context
 
 
-def _check_names(inputs: RawInputs, context: Collection[str], rows: Sequence[Collection[str]], where: Where) -> None:
+def _names(rows: list, where: Where) -> Iterator[Collection[str]]:
+    for place, each in enumerate(rows):
+        if not isinstance(each, dict):
+            raise RequestRefused(f'{where(place)}: {shown(each)} is not an object, as {{"feature": value, ...}}')
+        yield each.keys()
+
+
+def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Collection[str]], where: Where) -> None:
     inputs.check_known(context, _CONTEXT)
     rest = RawInputs(tuple(f for f in inputs.features if f.name not in context), inputs.ignored)
     right: object = None  # The names of the last row; most requests give each row the same.
-    for place, each in enumerate(rows):
-        names = each.keys() if isinstance(each, dict) else each
+    for place, names in enumerate(rows):
         if names == right:
             continue
-        both = next((name for name in each if name in context), None)
+        both = next((name for name in names if name in context), None)
         if both is not None:
             raise RequestRefused(f"{where(place)}: feature {shown(both)} is in the context as well: give it once")
-        inputs.check_known(each, where(place))
-        rest.check_names(each, where(place))
+        inputs.check_known(names, where(place))
+        rest.check_names(names, where(place))
         right = names
 
 

@@ -77,13 +77,10 @@ def look_up(
     """Makes the inputs of a signature that come from rows. Each distinct key of a table is read once.
 
     Args:
-      spec: the features of the tower.
       names: names of the inputs of `serving_default`, see `export.receivers.RowInputs`.
       keys: the outputs of the signature `keys`, or of `ranking_keys` with a context; see `raw_keys.key_outputs`.
-      count: number of examples.
       context: names of the features that all examples share. If there are any, the inputs are those of the signature
         `ranking`, see `export.ranking.RankedRows`.
-      read: reads rows.
 
     Returns:
       (dict of name -> array, number of distinct keys that were read).
