@@ -157,15 +157,9 @@ class RankedValues(RankedFeatures):
 
 
 class RankedRows(RankedFeatures):
-    """Features whose rows are looked up elsewhere. C of F features of a table belong to the context.
+    """Features whose rows are looked up elsewhere.
 
-    | input | tensor |
-    |---|---|
-    | `<dense feature>` | float32[1] or float32[n] |
-    | `context/embedding/dim16`, `context/linear/dim16` | float32[1, C, 16], float32[1, C, 1] |
-    | `candidates/embedding/dim16`, `candidates/linear/dim16` | float32[n, F - C, 16], float32[n, F - C, 1] |
-    | `columns/dim16` | int32[F], the places in the table of the context's features, then of the candidates' |
-    | `sequence/<name>`, `sequence_mask/<name>` | float32[1 or n, max_length, dim], float32[1 or n, max_length] |
+    docs/features.md has the dtypes and shapes of the inputs, see "One context with many candidates".
 
     Args:
       read: the inputs of `receivers.RowInputs`.

@@ -180,14 +180,7 @@ def key_outputs(
 ) -> dict[str, tf.Tensor]:
     """Makes the outputs of the signature `keys`: the keys of the rows of a request. None without sparse features.
 
-    B is the number of examples, F the single-valued features of a table in the spec's order, n any number.
-
-    | output | tensor |
-    |---|---|
-    | `keys/dim16` | int64[B, F], the keys of the single-valued features of table `dim16`; 0 is no value |
-    | `values/<name>` | int64[n], the keys of a bag or a sequence, example after example |
-    | `splits/<name>` | int32[B + 1]; example b has the keys from splits[b] to splits[b + 1] |
-    | `weights/<name>` | float32[n], of a bag whose values have weights |
+    docs/features.md has their dtypes and shapes, see "What an exported graph takes".
 
     Args:
       raw: gets the inputs.

@@ -17,15 +17,8 @@ _NO_WEIGHT = "no feature 'weight': an exported graph only predicts, and its exam
 class ExportedFeatures(Features):
     """Features that the graph makes from raw values.
 
-    There is an input (`receivers`) for each feature that the model reads, by the feature's name. B is any batch size, N
-    any number of values:
-
-    | feature | tensor |
-    |---|---|
-    | dense, bucketised | float32[B], NaN for a missing value |
-    | single-valued | string[B], "" for a missing value; a feature with `derive` takes the text of the time or number |
-    | bag | string[B, N], padded with "" at the end; weights are in the text, as in the data: "news:0.5" |
-    | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` values count |
+    There is an input (`receivers`) for each feature that the model reads, by the feature's name. docs/features.md has
+    their dtypes and shapes, see "What an exported graph takes".
 
     A key that training never saw reads zeros, as in `Estimator.predict`.
     """

@@ -1,19 +1,7 @@
 """The server for Arrow Flight: each batch of raw values in a stream is answered with a batch of predictions.
 
-client = pyarrow.flight.connect("grpc://127.0.0.1:8081")
-writer, reader = client.do_exchange(pyarrow.flight.FlightDescriptor.for_path("ctr"))
-with writer:
-    writer.begin(table.schema)
-    for batch in table.to_batches(max_chunksize=1024):
-        writer.write_batch(batch)
-        answer = reader.read_chunk()
-        answer.data           # one column per prediction
-        answer.app_metadata   # JSON of Freshness.to_dict: generation, epoch, global_step, age_secs
-    writer.done_writing()
-
-To rank candidates for one context, a batch has the features of the candidates, and its app_metadata is the context:
-
-writer.write_with_metadata(batch, json.dumps({"context": {"user": "u1"}}).encode())
+docs/serving.md has a client. The app_metadata of an answer is the JSON of `Freshness.to_dict`. To rank candidates for
+one context, a batch has the features of the candidates, and the app_metadata `{"context": {"user": "u1"}}`.
 
 The server answers only this call of Flight, with grpcio. pyarrow's own server accepts messages of any size and
 decompresses them before they can be checked, has no limit on connections, and sends tracebacks to clients.

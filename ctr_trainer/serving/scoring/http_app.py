@@ -1,13 +1,6 @@
 """The HTTP application: predictions in TensorFlow Serving's REST form, health, metrics, and a page for manual requests.
 
-| request | answer |
-|---|---|
-| `POST /v1/models/NAME:predict` | predictions; `request_forms` has the forms of the body |
-| `GET /v1/models/NAME` | state and version; the version is the epoch |
-| `GET /v1/models/NAME/metadata` | the features of a request, the names of the predictions, and how fresh they are |
-| `GET /healthz` | 200, or 503 with the reason |
-| `GET /metrics` | metrics for Prometheus |
-| `GET /` | the page |
+docs/serving.md lists the requests and their answers; `request_forms` has the forms of a body.
 
 Source: https://www.tensorflow.org/tfx/serving/api_rest
 """

@@ -153,21 +153,6 @@ class RawInputs:
         read = tuple(feature for feature in features if feature.name in names)
         return cls(read, frozenset(f.name for f in features if f.name not in names))
 
-    def check_names(self, names: Collection[str], where: str) -> None:
-        """Raises RequestRefused if a feature that was given is unknown, or if one is missing; the message names it."""
-        self.check_known(names, where)
-        missing = next((feature for feature in self.features if feature.name not in names), None)
-        if missing is not None:
-            raise RequestRefused(f"{where}: feature {missing.name!r} is missing: expected {missing.expected}")
-
-    def check_known(self, names: Collection[str], where: str) -> None:
-        """Raises RequestRefused if neither the model nor its spec has a feature that was given."""
-        known = {feature.name for feature in self.features}
-        unknown = next((name for name in names if name not in known and name not in self.ignored), None)
-        if unknown is not None:
-            reads = ", ".join(feature.name for feature in self.features) or "no feature"
-            raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {reads}")
-
 
 def shown(value: object) -> str:
     """Returns a value for a message, shortened. JSON can contain halves of characters, which are shown as escapes."""

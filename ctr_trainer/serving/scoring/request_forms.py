@@ -77,7 +77,7 @@ def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Exam
         if len(inputs.features) != 1 or not isinstance(columns, list):
             raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
         columns = {inputs.features[0].name: columns}
-    inputs.check_names(columns, '"inputs"')
+    _check_names(inputs, (), [columns], lambda place: '"inputs"')
     first = inputs.features[0].name if inputs.features else ""
     for feature in inputs.features:
         values = columns[feature.name]
@@ -144,8 +144,8 @@ def _names(rows: list, where: Where) -> Iterator[Collection[str]]:
 
 
 def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Collection[str]], where: Where) -> None:
-    inputs.check_known(context, _CONTEXT)
-    rest = RawInputs(tuple(f for f in inputs.features if f.name not in context), inputs.ignored)
+    """Refuses an unknown feature, and a row that lacks a feature or has one of the context."""
+    _check_known(inputs, context, _CONTEXT)
     right: object = None  # The names of the last row; most requests give each row the same.
     for place, names in enumerate(rows):
         if names == right:
@@ -153,9 +153,19 @@ def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Col
         both = next((name for name in names if name in context), None)
         if both is not None:
             raise RequestRefused(f"{where(place)}: feature {shown(both)} is in the context as well: give it once")
-        inputs.check_known(names, where(place))
-        rest.check_names(names, where(place))
+        _check_known(inputs, names, where(place))
+        missing = next((f for f in inputs.features if f.name not in names and f.name not in context), None)
+        if missing is not None:
+            raise RequestRefused(f"{where(place)}: feature {missing.name!r} is missing: expected {missing.expected}")
         right = names
+
+
+def _check_known(inputs: RawInputs, names: Collection[str], where: str) -> None:
+    known = {feature.name for feature in inputs.features}
+    unknown = next((name for name in names if name not in known and name not in inputs.ignored), None)
+    if unknown is not None:
+        reads = ", ".join(feature.name for feature in inputs.features) or "no feature"
+        raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {reads}")
 
 
 def _examples(

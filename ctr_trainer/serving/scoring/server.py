@@ -35,23 +35,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ScoreMetrics:
-    """The metrics of a scoring server, for Prometheus.
-
-    | metric | labels | what |
-    |---|---|---|
-    | `ctr_score_requests_total` | transport, status | requests answered; the status is HTTP's |
-    | `ctr_score_request_seconds` | transport | histogram from the request's last byte to its answer |
-    | `ctr_score_wait_seconds` | | histogram of the wait of a batch's first request |
-    | `ctr_score_part_seconds` | part | histogram of a batch's `keys`, `rows` and `tower` |
-    | `ctr_score_batch_examples` | | histogram of the examples of a batch |
-    | `ctr_score_keys_total` | | distinct keys whose rows were read |
-    | `ctr_score_refreshes_total` | outcome | looks for a newer record: `newer`, `none`, `refused`, `failed` |
-    | `ctr_score_waiting_examples` | | examples that wait now |
-    | `ctr_score_generation`, `ctr_score_epoch`, `ctr_score_global_step` | | the served record, if any |
-    | `ctr_score_age_seconds` | | seconds since the served rows were taken from the training |
-    | `ctr_score_event_age_seconds` | | of a stream: seconds since the newest event that was trained by then |
-    | `ctr_score_lag_records` | | of a stream: records that waited to be trained by then |
-    | `ctr_score_row_cache_keys_total` | found | keys looked up in the cache of a cluster's hot rows: `yes`, `no` |
+    """The metrics of a scoring server, for Prometheus; docs/serving.md says what each means.
 
     Args:
       collect: yields the metrics that are read when Prometheus asks.
