@@ -73,11 +73,7 @@ class Cluster:
         self._read_nodes()
 
     def refresh(self) -> None:
-        """Asks the cluster again which node has which slots.
-
-        Raises:
-          ClusterChanged: the cluster does not answer yet.
-        """
+        """Asks the cluster again which node has which slots. Raises ClusterChanged if it does not answer yet."""
         with self.told():
             self.client.nodes_manager.initialize()
         self._read_nodes()
@@ -176,11 +172,7 @@ class Cluster:
             return error
 
     def _in_migration(self, arguments: Sequence[Any], error: Exception) -> Any:
-        """Returns the answer to a command whose slot is moving: redis-py follows the slot key by key.
-
-        Raises:
-          Exception: `error`, if it does not say that the slot is moving.
-        """
+        """Returns the answer to a command whose slot is moving, as redis-py follows it key by key. Raises other errors."""
         from redis.exceptions import AskError, TryAgainError
 
         if not isinstance(error, AskError | TryAgainError):
@@ -196,11 +188,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Turns each error of redis-py in the block into one that says what it means, and what to do.
-
-        Raises:
-          ClusterChanged, ClusterFull, UserError
-        """
+        """Turns each error of redis-py in the block into a UserError that says what it means, and what to do."""
         from redis import exceptions
 
         try:

@@ -199,11 +199,7 @@ class ClusterReader:
         return {name: HotRows(config.weights, self._cache_rows, self._cache_secs) for name, config in configs}
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Returns the result of `ask()`. Asks again if a node was lost or slots have moved.
-
-        Raises:
-          UserError: each try has failed.
-        """
+        """Returns the result of `ask()`. Asks again if a node was lost or slots have moved, at most twice."""
         for left in reversed(range(_TRIES)):
             try:
                 return ask()

@@ -218,11 +218,7 @@ class ClusterTarget:
         self._state, self._is_sure, self._begun = state, True, None
 
     def _fenced(self, script: str, keys: list[str], values: list[Any]) -> Any:
-        """Runs a script that writes only if this process has the fence, and waits until a replica has the writes.
-
-        Raises:
-          UserError: another process has the fence.
-        """
+        """Runs a script that writes only if this process has the fence, and waits until a replica has the writes."""
         arguments = [*keys, self._fence.token, self._fence.lease_ms, *values]
         command = ("EVAL", script, 1 + len(keys), self._fence.name, *arguments)
         (holder, *answer), replicas = self._cluster.run([(CONTROL, command), (CONTROL, ("WAIT", 1, _REPLICA_MS))])

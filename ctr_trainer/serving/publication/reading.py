@@ -226,14 +226,7 @@ class Unreadable:
 
     @contextlib.contextmanager
     def reading(self, found: object) -> Iterator[None]:
-        """Surrounds a read.
-
-        Args:
-          found: identifies what is read: while it is equal and the pause lasts, the last error is raised again.
-
-        Raises:
-          UserError, OSError: the block has raised it, now or before the pause.
-        """
+        """Surrounds a read of what `found` identifies. While it is equal and the pause lasts, the last error is raised."""
         again = self._error is not None and found == self._found
         if self._error is not None and again and time.monotonic() < self._until:
             raise self._error.with_traceback(None)

@@ -74,19 +74,10 @@ _FlightData: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("
 
 
 class FlightScorer:
-    """Answers each batch of `do_exchange` with its predictions, in order.
-
-    Raises:
-      UserError: the port is taken.
-    """
+    """Answers each batch of `do_exchange` with its predictions, in order. Raises UserError if the port is taken."""
 
     def __init__(
-        self,
-        flags: ScoreFlags,
-        live: LiveModel,
-        batcher: Batcher,
-        note_request: NoteRequest,
-        security: ServerSecurity,
+        self, flags: ScoreFlags, live: LiveModel, batcher: Batcher, note_request: NoteRequest, security: ServerSecurity
     ) -> None:
         self._live, self._batcher, self._note_request, self._limits = live, batcher, note_request, flags.limits
         self._token, self._seldom = security.token, Seldom(_log)

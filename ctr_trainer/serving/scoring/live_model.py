@@ -46,11 +46,7 @@ class LiveModel:
 
     @property
     def model(self) -> ServedModel:
-        """The model.
-
-        Raises:
-          NotReady: the model is not loaded.
-        """
+        """The model. Raises NotReady if it is not loaded."""
         if self._model is None:
             raise NotReady(f"{self._why}: send the request again later")
         return self._model
@@ -65,12 +61,7 @@ class LiveModel:
         return self._model is not None
 
     def named(self, name: str) -> ServedModel:
-        """Returns the model if it has this name.
-
-        Raises:
-          NotThere: the model has another name.
-          NotReady: the model is not loaded.
-        """
+        """Returns the model. Raises NotThere if it has another name, and NotReady if it is not loaded."""
         model = self.model
         if name != self.name:
             raise NotThere(f"no model {name!r}; this server has {self.name!r}")

@@ -14,7 +14,7 @@ import numpy as np
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
-NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
+NUMBER, TEXT, TEXTS, WEIGHTED = "number", "text", "texts", "weighted texts"
 _EXPECTED = {
     NUMBER: "a number, or null for a missing one",
     TEXT: 'a text, an integer, or null for a missing one; or {"b64": ...} for bytes',
@@ -111,7 +111,7 @@ class RawFeature:
     """A feature of a request.
 
     Attributes:
-      kind: one of `KINDS`.
+      kind: `NUMBER`, `TEXT`, `TEXTS` or `WEIGHTED`.
       separator: the text between a value and its weight; None without weights.
     """
 

@@ -190,11 +190,7 @@ def _of_hosts(app: ASGIApp, hosts: tuple[str, ...]) -> ASGIApp:
 
 
 def serve(flags: ScoreFlags) -> None:
-    """Serves until SIGTERM or SIGINT. It must be called on the main thread.
-
-    Raises:
-      UserError: see `ScoreServer`.
-    """
+    """Serves until SIGTERM or SIGINT. It must be called on the main thread."""
     _raise_descriptor_limit()
     server = ScoreServer(
         flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
