@@ -172,7 +172,7 @@ class Cluster:
             return error
 
     def _in_migration(self, arguments: Sequence[Any], error: Exception) -> Any:
-        """Returns the answer to a command whose slot is moving, as redis-py follows it key by key. Raises other errors."""
+        """Returns the answer to a command whose slot is moving: redis-py follows it key by key. Raises other errors."""
         from redis.exceptions import AskError, TryAgainError
 
         if not isinstance(error, AskError | TryAgainError):
