@@ -226,7 +226,7 @@ class Unreadable:
 
     @contextlib.contextmanager
     def reading(self, found: object) -> Iterator[None]:
-        """Surrounds a read of what `found` identifies. While that is equal and the pause lasts, raises the last error."""
+        """Surrounds a read of what `found` identifies. While it is equal and the pause lasts, raises the last error."""
         again = self._error is not None and found == self._found
         if self._error is not None and again and time.monotonic() < self._until:
             raise self._error.with_traceback(None)
