@@ -95,8 +95,7 @@ class RawKeys:
     """The raw values of a spec's sparse features, as inputs of the graph, and their keys.
 
     Attributes:
-      receivers: the placeholder of each feature that was asked for, by its name; `receivers.ExportedFeatures` has the
-        shapes.
+      receivers: the placeholder of each feature that was asked for, by its name.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:

@@ -109,10 +109,10 @@ def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits:
         if found.keys() != {_CONTEXT}:
             raise RequestRefused('app_metadata is not {"context": {"feature": value, ...}}')
         context, what = _context(found[_CONTEXT]), _CANDIDATE
+    _check_names(inputs, context, [dict.fromkeys(batch.schema.names)], lambda place: "columns")
     check_count(len(batch), limits, f"{what}s")
-    _check_names(inputs, context, [batch.schema.names], lambda place: "columns")
-    own = [f for f in inputs.features if f.name not in context]
-    columns = {f.name: of_arrow(f, batch[f.name], limits, _numbered(what)) for f in own}
+    where, own = _numbered(what), [f for f in inputs.features if f.name not in context]
+    columns = {f.name: of_arrow(f, batch[f.name], limits, where) for f in own}
     return _examples(inputs, len(batch), context, columns, limits)
 
 
