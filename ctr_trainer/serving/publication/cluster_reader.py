@@ -88,9 +88,7 @@ class ClusterReader:
       UserError: nothing is published there, or the cluster cannot be used.
     """
 
-    def __init__(
-        self, url: str, redis: RedisFiles, cache_dir: str = "", cache_rows: int = 100_000, cache_secs: float = 1.0
-    ) -> None:
+    def __init__(self, url: str, redis: RedisFiles, cache_dir: str, cache_rows: int, cache_secs: float) -> None:
         self._cluster, self._cache_rows, self._cache_secs = Cluster(url, redis), cache_rows, cache_secs
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()

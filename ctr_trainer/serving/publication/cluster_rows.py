@@ -45,9 +45,6 @@ class ClusterSweep:
         if self._there is not None:
             self._there |= {generation}
 
-    def _is_done(self, kept: frozenset[int]) -> bool:
-        return self._there is not None and self._there <= kept
-
     def step(self, kept: frozenset[int]) -> None:
         """Scans names for some tens of milliseconds."""
         try:
@@ -66,11 +63,10 @@ class ClusterSweep:
         Raises:
           ClusterChanged: a node does not answer.
         """
-        while not self._is_done(kept):
-            self._look(kept, newest, math.inf)
+        self._look(kept, newest, math.inf)
 
     def _look(self, kept: frozenset[int], newest: int | None, stop: float) -> None:
-        if self._is_done(kept):
+        if self._there is not None and self._there <= kept:
             return
         if self._pages is None or self._kept != kept:
             self._pages, self._kept, self._deleted = self._delete(kept, newest), kept, 0

@@ -54,7 +54,7 @@ class DirectoryReader:
     lookups = hits = 0
     lost = ""  # The rows are on this host.
 
-    def __init__(self, url: str, cache_dir: str = "") -> None:
+    def __init__(self, url: str, cache_dir: str) -> None:
         self._url = url
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
         self._dense, self._unreadable = DenseFiles(self._place.name), Unreadable()

@@ -32,7 +32,6 @@ class Publisher:
     Args:
       spool: the `Spool`, to which only this publisher writes.
       write_tower: f(local directory, values of the variables), writes the dense tower as a SavedModel.
-      to: what the log calls the target.
       delivery: restarts the process that delivers the spool; None if no process delivers it.
 
     Attributes:
@@ -43,12 +42,10 @@ class Publisher:
         self,
         spool: Spool,
         write_tower: Callable[[str, Mapping[str, np.ndarray]], object],
-        to: str,
         delivery: DeliverySupervisor | None,
         config: PublishConfig,
     ) -> None:
-        self._spool, self._write_tower, self._to, self._delivery = spool, write_tower, to, delivery
-        self._config = config
+        self._spool, self._write_tower, self._delivery, self._config = spool, write_tower, delivery, config
         self._offer: tuple[int, Mapping[str, np.ndarray]] | None = None
         self._lock = threading.Lock()
         self._woken, self._ending, self._done = threading.Event(), threading.Event(), threading.Event()
@@ -81,7 +78,7 @@ class Publisher:
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
                 "rows again",
-                self._to,
+                self._config.to,
                 seconds,
                 what,
                 f"; {self._problem}" if self._problem else "",
@@ -107,7 +104,7 @@ class Publisher:
         """Returns what was published, for the summary of the training."""
         spool = self._spool
         return {
-            "to": self._to,
+            "to": self._config.to,
             "epochs": spool.records,
             "rows": spool.rows,
             "removed": spool.removed,
@@ -170,7 +167,7 @@ class Publisher:
         delivery.keep()
         self._status = status = self._spool.status()
         if status and status.needs_base and self._spool.last:
-            _log.warning("publishing all rows again to %s: %s", self._to, status.problem)
+            _log.warning("publishing all rows again to %s: %s", self._config.to, status.problem)
             self._spool.begin()
             self._times, self._status = {}, None
         elif status and status.problem:
@@ -197,7 +194,7 @@ class Publisher:
         self._problem = text
         now = time.monotonic()
         if now > self._logged_at.get(kind, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
-            _log.warning("%s: %s; the training continues, and later epochs contain all changes", self._to, text)
+            _log.warning("%s: %s; the training continues, and later epochs contain all changes", self._config.to, text)
             self._logged_at[kind] = now
 
 

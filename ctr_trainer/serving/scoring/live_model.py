@@ -94,7 +94,7 @@ class LiveModel:
 
     def _run(self) -> None:
         try:
-            model = self._load()
+            self._load()
         except UserError as error:
             self._why = str(error)
             self._on_failure(error)
@@ -104,17 +104,17 @@ class LiveModel:
             _log.exception("the model cannot be loaded")
             self._on_failure(UserError(self._why))
             return
-        if model is None:
-            return
         while not self._ends.wait(self._flags.refresh_secs):
-            self._refresh(model)
+            self._refresh(self.model)
 
-    def _load(self) -> ServedModel | None:
-        """Returns the model; None if `close` was called first."""
+    def _load(self) -> None:
+        """Loads the model, unless `close` is called first."""
         began, said, longest = time.monotonic(), False, self._flags.start_timeout
         while not self._ends.is_set():
             try:
-                model = self._model = self._opened()
+                self._model = self._opened()
+                self._log_record(self._model)
+                return
             except UserError as error:
                 if time.monotonic() - began >= longest:
                     raise UserError(f"{error} (waited {longest:g} s, start_timeout)") from None
@@ -122,10 +122,6 @@ class LiveModel:
                     _log.warning("%s; waiting up to %g s for it", error, longest)
                 self._why, said = str(error), True
                 self._ends.wait(min(self._flags.refresh_secs, longest))
-                continue
-            _log.info("%s", self._served(model))
-            return model
-        return None
 
     def _opened(self) -> ServedModel:
         reader = self._open_reader()
@@ -145,7 +141,7 @@ class LiveModel:
                 if not is_newer:
                     break
                 self._problem = None
-                _log.info("%s", self._served(model))
+                self._log_record(model)
         except RecordRefused as error:
             self._on_refresh("refused")
             self._problem = error
@@ -165,9 +161,9 @@ class LiveModel:
         if isinstance(before, RowsLost) and self._problem is None:
             _log.info("the rows can be read again")
 
-    def _served(self, model: ServedModel) -> str:
+    def _log_record(self, model: ServedModel) -> None:
         now = model.freshness
-        return (
+        _log.info(
             f"model {self.name}: generation {now.generation}, epoch {now.epoch}, global step {now.global_step}, "
             f"{now.age_secs:.1f} s old"
         )
