@@ -222,7 +222,7 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
     log = os.path.join(local_directory(job.model_dir), _LOG)
     cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed, on all cores 19%.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)
-    publisher = Publisher(spool, tower, publish.to, DeliverySupervisor(process), publish)
+    publisher = Publisher(spool, tower.write, DeliverySupervisor(process), publish)
     grace_secs = job.config.grace_secs
     hook = PublishHook(
         publisher,

@@ -42,7 +42,7 @@ def test_a_checkpoint_is_published_whole_each_time_as_a_new_generation(directory
         assert rows == said["rows"] > 100
         from ctr_trainer.serving.export.saved_model import load_spec
 
-        assert load_spec(reader.dense_path()).name == "small"
+        assert load_spec(reader.dense_path(reader.record)).name == "small"
         reader.close()
 
 

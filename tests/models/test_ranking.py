@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer.serving.export.warmup import FILE, PredictionLog
 from ctr_trainer.serving.scoring import served_model
-from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.request_forms import of_candidates
+from ctr_trainer.serving.scoring.request_forms import of_candidates, of_instances
 from ctr_trainer.serving.scoring.tower import Tower
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests import golden
@@ -114,7 +113,7 @@ def _of_rows(tower, instances):
         shared = {each: instances[0][each] for each in context}
         candidates = [{each: v for each, v in instance.items() if each not in context} for instance in instances]
         ranked = of_candidates(tower.inputs, shared, candidates, limits)
-        expanded = Examples.of_instances(tower.inputs, [{**shared, **each} for each in candidates], limits)
+        expanded = of_instances(tower.inputs, [{**shared, **each} for each in candidates], limits)
         expected, found = (served_model._score(tower, reader, each, None) for each in (expanded, ranked))
         _assert_equal(found.outputs, expected.outputs, split)
         assert found.distinct_keys == expected.distinct_keys

@@ -95,4 +95,4 @@ def weights_of(keys, epochs):
 
 def tower_of(reader, record=None):
     """Returns the text of a reader's tower."""
-    return (path_of(reader.dense_path(record)) / TOWER).read_bytes().decode()
+    return (path_of(reader.dense_path(record or reader.record)) / TOWER).read_bytes().decode()

@@ -9,7 +9,9 @@ import tensorflow as tf
 from pyarrow import flight
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from ctr_trainer.serving.scoring import answers, request_forms
+from ctr_trainer.features.columns import Label, SparseFeature
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.serving.scoring import answers, served_model
 from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running
@@ -50,8 +52,8 @@ def test_candidates_get_the_scores_of_the_expanded_rows_over_http_and_flight(ser
     _, answer, _ = client.predict(instances=_expanded(context, candidates))
     expected = _probabilities(answer)
     assert expected.std() > 0.01
-    looked_up, look_up = [], request_forms.look_up
-    monkeypatch.setattr(request_forms, "look_up", lambda *args: looked_up.append(args[3:5]) or look_up(*args))
+    looked_up, look_up = [], served_model.look_up
+    monkeypatch.setattr(served_model, "look_up", lambda *args: looked_up.append(args[3:5]) or look_up(*args))
     status, answer, headers = client.predict(context=context, candidates=candidates)
     assert status == 200, answer
     np.testing.assert_allclose(_probabilities(answer), expected, atol=1e-6, rtol=0)
@@ -109,6 +111,21 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
     ]:
         with pytest.raises(pa.ArrowInvalid, match=message):
             _exchanged(server, batch, given)
+
+
+def test_a_table_that_is_read_only_for_its_sequence_needs_no_keys_of_other_features():
+    user, history = (
+        SparseFeature("user", "user", 2, "u"),
+        SparseFeature("history", "history", 2, "h", combiner="none", max_length=3),
+    )
+    spec = FeatureSpec("s", Label("y"), (), (user, history))
+    keys = {"values/history": np.array([5, 6]), "splits/history": np.int32([0, 2])}
+    for context, count in (frozenset(), 1), (frozenset({"history"}), 4):
+        inputs, distinct = served_model.look_up(
+            spec, {"sequence/history"}, keys, count, context, lambda table, keys: np.float32(np.stack([keys, -keys], 1))
+        )
+        np.testing.assert_array_equal(inputs["sequence/history"], [[[5, -5], [6, -6], [0, 0]]])
+        assert distinct == 2
 
 
 def test_a_ranking_request_has_the_limits_of_the_expanded_one(client, request_body):

@@ -87,7 +87,7 @@ def test_several_examples_are_predicted_at_a_time_and_fields_start_with_typical_
     _until(browser, "name", trained.NAME)
     assert browser.find_element(By.NAME, "age_group").get_attribute("value") == "40"
     typical = browser.find_element(By.NAME, "price_level").get_attribute("value")
-    assert float(typical) == pytest.approx(server._live.model.typical["price_level"], rel=1e-5)
+    assert float(typical) == pytest.approx(server._live.model.tower.typical["price_level"], rel=1e-5)
     instances = small_model.instances
     for name in ("place", "device"):
         text = browser.find_element(By.NAME, name).get_attribute("value")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.scoring.examples import Examples
+from ctr_trainer.serving.scoring import request_forms
 from ctr_trainer.serving.scoring.served_model import RecordRefused, ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
@@ -30,18 +30,18 @@ def model(published, tmp_path):
 
 
 def scores_are_those_of(model, small_model, number):
-    examples = Examples.of_instances(model.inputs, small_model.instances, ScoreLimits())
+    examples = request_forms.of_instances(model.tower.inputs, small_model.instances, ScoreLimits())
     found = model.score(examples).outputs["probabilities"]
     np.testing.assert_allclose(found.ravel(), small_model.expected[number], atol=1e-5)
 
 
 def test_towers_with_one_graph_share_two_sessions(small_model, published, model):
-    sessions = [model._tower._session]
+    sessions = [model.tower._session]
     for epoch in (1, 2, 3, 4):
         published(epoch)
         assert model.refresh()
         scores_are_those_of(model, small_model, epoch % 2)
-        sessions.append(model._tower._session)
+        sessions.append(model.tower._session)
     assert sessions[0] is sessions[2] is sessions[4]
     assert sessions[1] is sessions[3] is not sessions[0]
 
@@ -63,7 +63,7 @@ def test_a_refused_tower_leaves_the_served_one_as_it_was(small_model, published,
 def test_another_graph_closes_the_sessions_of_the_former(small_model, published, model):
     published(1)
     assert model.refresh()
-    former = model._tower, model._spare
+    former = model.tower, model._spare
     published(2, graph_of=None)
     assert model.refresh()
     scores_are_those_of(model, small_model, 0)
@@ -82,6 +82,6 @@ def test_a_refresh_pauses_between_its_parts_so_that_requests_are_answered(publis
     published(3)
     slept.clear()
     assert model.refresh()
-    record = model._reader.record
+    record = model.reader.record
     parts = len(record.files) + len(record.dense_files)
     assert len(slept) >= parts and max(slept) <= 0.01

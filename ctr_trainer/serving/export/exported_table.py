@@ -1,9 +1,10 @@
 """A trained table inside an exported graph, and the Saver that writes its variables."""
 
+import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -24,11 +25,12 @@ _MOST_PIECES = 256
 class KeyIndex:
     """Keys in buckets by their low bits, and the number of each key's row.
 
-        bucket(key) = key & mask      all keys of a bucket are in the line line_of[bucket], with other buckets' keys
+        bucket(key) = key & (buckets - 1)
 
-    A line has as many places as the fullest bucket has keys, and holds as many whole buckets as fit. The number of
-    buckets is between half the number of keys and the number of keys, and fingerprints are spread evenly over them.
-    With 20 million keys the fullest bucket has 12 keys, and 1 place in 20 is empty.
+    All keys of a bucket are in the line line_of[bucket], with other buckets' keys. A line has as many places as the
+    fullest bucket has keys, and holds as many whole buckets as fit. The number of buckets is between half the number of
+    keys and the number of keys, and fingerprints are spread evenly over them. With 20 million keys the fullest bucket
+    has 12 keys, and 1 place in 20 is empty.
 
     Attributes:
       line_of: int32[buckets], the line of each bucket; int64 from 2^30 keys on.
@@ -56,11 +58,6 @@ class KeyIndex:
         lines = np.zeros((count_of_lines, width + width * line_of.itemsize // 8), np.int64)
         _place(keys, free, line_of, lines[:, :width], lines[:, width:].view(line_of.dtype))
         return KeyIndex(line_of, lines, width, count)
-
-    @property
-    def mask(self) -> int:
-        """The bit mask: `key & mask` is the number of the key's bucket."""
-        return len(self.line_of) - 1
 
 
 @numba.njit(nogil=True, cache=True)
@@ -104,10 +101,6 @@ class ExportedTable:
     The graph has no custom operation, no hash table to fill, and no operation whose output grows with the table. No
     operation reads a whole variable, because TensorFlow would then copy it.
 
-    Args:
-      config: the table's `TableConfig`.
-      index: the `KeyIndex` of the table's rows.
-
     Attributes:
       variables: dict of name -> variable of the graph: `rows` float32[1 + n, weights], whose first row is 0, and
         `line_of` and `lines` of the index. Empty until the first `look_up`: a table that is not read is not exported.
@@ -121,25 +114,18 @@ class ExportedTable:
 
     @property
     def count(self) -> int:
-        """The number of keys."""
         return self._index.count
 
     @property
-    def no_row(self) -> np.ndarray:
-        """The first row, float32[1, weights]: the zeros for keys without a row."""
-        return np.zeros((1, self._config.weights), np.float32)
-
-    @property
     def index_values(self) -> dict[str, np.ndarray]:
-        """The values of the index's variables, by name."""
         return {"line_of": self._index.line_of, "lines": self._index.lines}
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
         """Returns float32[..., weights], the rows of int64[...] keys; zeros for the key 0 and keys without a row."""
         if not self.variables:
             self._make_variables()
-        flat, width = tf.reshape(keys, [-1]), self._index.width
-        line_of = tf.gather(self.variables["line_of"], tf.bitwise.bitwise_and(flat, np.int64(self._index.mask)))
+        flat, width, mask = tf.reshape(keys, [-1]), self._index.width, len(self._index.line_of) - 1
+        line_of = tf.gather(self.variables["line_of"], tf.bitwise.bitwise_and(flat, np.int64(mask)))
         lines = tf.gather(self.variables["lines"], line_of)
         rows_there = tf.reshape(tf.bitcast(lines[:, width:], line_of.dtype), [-1, width])
         # Each key is in its line once.
@@ -178,28 +164,21 @@ class CheckpointParts:
         return self._written[-1]
 
     def add(self, name: str, values: np.ndarray) -> None:
-        """Writes an array as the variable `name`."""
         pieces = Pieces(self, name, values.shape, values.dtype)
         pieces.add(values)
         pieces.close()
 
     def join(self) -> None:
-        """Joins the parts to one checkpoint, by renaming their files."""
-        _run(
-            lambda: tf.raw_ops.MergeV2Checkpoints(
+        """Joins the parts, by renaming their files."""
+        with _session() as session:
+            merge = tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=self._written, destination_prefix=self._prefix, delete_old_dirs=True
             )
-        )
+            session.run(merge)
 
 
 class Pieces:
-    """A variable of `CheckpointParts`, whose values come in blocks, from the first row to the last.
-
-    Args:
-      parts: `CheckpointParts`.
-      name: name of the variable.
-      shape, dtype: shape and dtype of the whole variable.
-    """
+    """A variable of `CheckpointParts`, whose values come in blocks, from the first row to the last."""
 
     def __init__(self, parts: CheckpointParts, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
         self._parts, self._name, self._shape = parts, name, shape
@@ -209,7 +188,6 @@ class Pieces:
         self._filled = self._written = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Appends rows."""
         while len(values):
             some = values[: len(self._piece) - self._filled]
             self._piece[self._filled : self._filled + len(some)] = some
@@ -219,11 +197,7 @@ class Pieces:
                 self._write()
 
     def close(self) -> None:
-        """Writes the remaining rows.
-
-        Raises:
-          ValueError: the number of added rows differs from the shape's.
-        """
+        """Writes the remaining rows. Raises ValueError if the number of rows differs from the shape's."""
         if self._filled:
             self._write()
         if self._written != self._shape[0]:
@@ -234,31 +208,28 @@ class Pieces:
         rest = ":-" * (len(self._shape) - 1)
         piece = f"{' '.join(map(str, self._shape))} {self._written},{self._filled}{rest}"
         prefix = self._parts.next_part()
-        fed: dict[tf.Tensor, np.ndarray] = {}
-
-        def save() -> tf.Operation:
+        with _session() as session:
             value = tf1.placeholder(values.dtype, values.shape)
-            fed[value] = values
-            return tf.raw_ops.SaveV2(
+            save = tf.raw_ops.SaveV2(
                 prefix=prefix, tensor_names=[self._name], shape_and_slices=[piece], tensors=[value]
             )
-
-        _run(save, fed)
+            session.run(save, {value: values})
         self._written += self._filled
         self._filled = 0
 
 
-def _run(make_operation: Callable[[], tf.Operation], fed: dict[tf.Tensor, np.ndarray] | None = None) -> None:
+@contextlib.contextmanager
+def _session() -> Iterator[tf1.Session]:
     with tf.Graph().as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-        session.run(make_operation(), fed)
+        yield session
 
 
 class TableSaver(tf1.train.Saver):
     """A Saver that restores the graph's variables as usual, and saves without holding a table in memory.
 
     Args:
-      path, files: see `snapshot.merged`: the rows to save.
-      tables: dict of table name -> `ExportedTable`; their variables need no value in the session.
+      path, files: the rows to save, see `snapshot.merged`.
+      tables: by name; their variables need no value in the session.
     """
 
     def __init__(self, path: str, files: Sequence[dict[str, Any]], tables: Mapping[str, ExportedTable]) -> None:
@@ -272,7 +243,7 @@ class TableSaver(tf1.train.Saver):
     def save(
         self, sess: tf1.Session, save_path: str, write_meta_graph: bool = False, write_state: bool = False
     ) -> None:
-        """Writes the checkpoint `save_path`, as `saved_model.Builder` expects it; the path's directory exists."""
+        """Writes the checkpoint `save_path`, whose directory exists."""
         parts = CheckpointParts(save_path)
         self.dense.save(sess, parts.next_part(), write_meta_graph=write_meta_graph, write_state=write_state)
         rows = {}
@@ -280,8 +251,9 @@ class TableSaver(tf1.train.Saver):
             for part, values in table.index_values.items():
                 parts.add(table.variables[part].op.name, values)
             variable = table.variables["rows"]
-            rows[name] = Pieces(parts, variable.op.name, variable.shape.as_list(), "float32")
-            rows[name].add(table.no_row)
+            shape = variable.shape.as_list()
+            rows[name] = Pieces(parts, variable.op.name, shape, "float32")
+            rows[name].add(np.zeros((1, shape[1]), np.float32))
         for config, _, values in self._blocks() if rows else ():
             if config.name in rows:
                 rows[config.name].add(values[:, : config.weights])

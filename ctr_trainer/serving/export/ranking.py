@@ -99,8 +99,6 @@ class RankedValues(RankedFeatures):
     """Features that the graph makes from raw values.
 
     Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
-      tables: dict of table name -> `ExportedTable`.
       read: the inputs of `receivers.ExportedFeatures`; this graph has inputs of the same names.
     """
 
@@ -159,18 +157,11 @@ class RankedValues(RankedFeatures):
 
 
 class RankedRows(RankedFeatures):
-    """Features whose rows are looked up elsewhere. C of F features of a table belong to the context.
+    """Features whose rows are looked up elsewhere.
 
-    | input | tensor |
-    |---|---|
-    | `<dense feature>` | float32[1] or float32[n] |
-    | `context/embedding/dim16`, `context/linear/dim16` | float32[1, C, 16], float32[1, C, 1] |
-    | `candidates/embedding/dim16`, `candidates/linear/dim16` | float32[n, F - C, 16], float32[n, F - C, 1] |
-    | `columns/dim16` | int32[F], the places in the table of the context's features, then of the candidates' |
-    | `sequence/<name>`, `sequence_mask/<name>` | float32[1 or n, max_length, dim], float32[1 or n, max_length] |
+    docs/features.md has the dtypes and shapes of the inputs, see "One context with many candidates".
 
     Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
       read: the inputs of `receivers.RowInputs`.
     """
 
@@ -214,10 +205,6 @@ def ranking_signatures(model_fn: Callable[..., Any], params: Any, features: Rank
     """Makes the graph of a ranking request next to the graph of `serving_default`, with the same variables.
 
     Returns {"ranking": SignatureDef}, and for `RankedRows` of a model with sparse features also "ranking_keys".
-
-    Args:
-      model_fn, params: see `Estimator`.
-      features: the features of the request.
 
     Raises:
       NotRankable: the `model_fn` cannot make a second graph with its variables.

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.features import hashing
-from ctr_trainer.features.columns import DenseFeature, SparseFeature, Statistics
+from ctr_trainer.features.columns import SparseFeature, Statistics
 from ctr_trainer.features.hashing import graph_keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
@@ -24,7 +24,7 @@ class RawLists:
     """The keys and weights of the values of one bag or sequence.
 
     Args:
-      feature: SparseFeature with a combiner.
+      feature: a feature with a combiner.
       values: string[B, N]; "" is no value, in any position.
       null_values: texts that mean "no value" if they are the only text of a row, as in a field of the source.
 
@@ -94,12 +94,8 @@ def _number(mask: tf.Tensor) -> tf.Tensor:
 class RawKeys:
     """The raw values of a spec's sparse features, as inputs of the graph, and their keys.
 
-    Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
-
     Attributes:
-      receivers: dict of feature name -> placeholder of each feature that was asked for, with the shapes of
-        `receivers.ExportedFeatures`.
+      receivers: the placeholder of each feature that was asked for, by its name.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
@@ -108,22 +104,21 @@ class RawKeys:
         self._buckets = hashing.buckets_of(spec, statistics)
         self._lists: dict[str, RawLists] = {}
 
-    def receiver(self, feature: DenseFeature | SparseFeature, kind: tf.DType, shape: list[None]) -> tf.Tensor:
-        """Returns the placeholder of a feature; makes it at the first call."""
-        if feature.name not in self.receivers:
-            self.receivers[feature.name] = tf1.placeholder(kind, shape, operation_name(feature.name))
-        return self.receivers[feature.name]
+    def receiver(self, name: str, kind: tf.DType, shape: list[int | None]) -> tf.Tensor:
+        if name not in self.receivers:
+            self.receivers[name] = tf1.placeholder(kind, shape, operation_name(name))
+        return self.receivers[name]
 
     def singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
         """Returns int64[B, F], the keys of single-valued features."""
         texts = [feature for feature in features if not feature.is_bucketised]
         parts = []
         if texts:
-            values = [self.receiver(feature, tf.string, [None]) for feature in texts]
+            values = [self.receiver(feature.name, tf.string, [None]) for feature in texts]
             parts.append(_keys_of_texts(texts, values, self._null_values))
         for feature in features:
             if feature.is_bucketised:
-                values = self.receiver(feature, tf.float32, [None])
+                values = self.receiver(feature.name, tf.float32, [None])
                 parts.append(self._buckets[feature.name].graph_keys(values)[:, None])
         if len(parts) == 1:
             return parts[0]
@@ -134,17 +129,16 @@ class RawKeys:
         """Returns int64[n], the keys of single-valued features, each of any number of values, in `flat_order`.
 
         Args:
-          features: the features.
           packed: name of a table whose plain texts come in two inputs instead of one for each feature:
             `texts/<packed>` string[m], feature after feature, and `sizes/<packed>` int32[features], their numbers.
         """
         plain = [feature for feature in flat_order(features) if is_plain(feature)]
         parts = []
         if plain and packed:
-            texts = self._packed(f"{TEXTS}/{packed}", tf.string, None)
-            sizes = self._packed(f"{SIZES}/{packed}", tf.int32, len(plain))
+            texts = self.receiver(f"{TEXTS}/{packed}", tf.string, [None])
+            sizes = self.receiver(f"{SIZES}/{packed}", tf.int32, [len(plain)])
         elif plain:
-            values = [self.receiver(feature, tf.string, [None]) for feature in plain]
+            values = [self.receiver(feature.name, tf.string, [None]) for feature in plain]
             texts, sizes = tf.concat(values, 0), tf.stack([tf.shape(each)[0] for each in values])
         if plain:
             owners = tf.repeat(tf.range(len(plain)), sizes)
@@ -152,14 +146,9 @@ class RawKeys:
         parts += [self.singles([feature])[:, 0] for feature in flat_order(features)[len(plain) :]]
         return tf.concat(parts, 0)
 
-    def _packed(self, name: str, dtype: tf.DType, length: int | None) -> tf.Tensor:
-        self.receivers[name] = tf1.placeholder(dtype, [length], operation_name(name))
-        return self.receivers[name]
-
     def lists(self, feature: SparseFeature) -> RawLists:
-        """Returns the `RawLists` of a bag or a sequence."""
         if feature.name not in self._lists:
-            raw = self.receiver(feature, tf.string, [None, None])
+            raw = self.receiver(feature.name, tf.string, [None, None])
             self._lists[feature.name] = RawLists(feature, raw, self._null_values)
         return self._lists[feature.name]
 
@@ -188,26 +177,15 @@ def packed_inputs(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> dict[s
 def key_outputs(
     raw: RawKeys, spec: FeatureSpec, read: Collection[str], is_ranked: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Makes the outputs of the signature `keys`: the keys of the rows of a request.
+    """Makes the outputs of the signature `keys`: the keys of the rows of a request. None without sparse features.
 
-    B is the number of examples, F the single-valued features of a table in the spec's order, n any number.
-
-    | output | tensor |
-    |---|---|
-    | `keys/dim16` | int64[B, F], the keys of the single-valued features of table `dim16`; 0 is no value |
-    | `values/<name>` | int64[n], the keys of a bag or a sequence, example after example |
-    | `splits/<name>` | int32[B + 1]; example b has the keys from splits[b] to splits[b + 1] |
-    | `weights/<name>` | float32[n], of a bag whose values have weights |
+    docs/features.md has their dtypes and shapes, see "What an exported graph takes".
 
     Args:
-      raw: `RawKeys`; the inputs are added to it.
-      spec: FeatureSpec.
+      raw: gets the inputs.
       read: names of the tower's inputs, see `receivers.RowInputs`: a feature that it does not read has no output.
       is_ranked: whether the inputs have 1 or n values each; then `keys/dim16` is int64[any], feature after feature in
         `flat_order`, and plain texts are packed, see `RawKeys.flat_singles`.
-
-    Returns:
-      dict of output -> tensor; empty for a model without sparse features.
     """
     outputs: dict[str, tf.Tensor] = {}
     for table in spec.tables:

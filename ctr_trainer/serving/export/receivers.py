@@ -17,21 +17,10 @@ _NO_WEIGHT = "no feature 'weight': an exported graph only predicts, and its exam
 class ExportedFeatures(Features):
     """Features that the graph makes from raw values.
 
-    There is an input (`receivers`) for each feature that the model reads, by the feature's name. B is any batch size, N
-    any number of values:
-
-    | feature | tensor |
-    |---|---|
-    | dense, bucketised | float32[B], NaN for a missing value |
-    | single-valued | string[B], "" for a missing value; a feature with `derive` takes the text of the time or number |
-    | bag | string[B, N], padded with "" at the end; weights are in the text, as in the data: "news:0.5" |
-    | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` values count |
+    There is an input (`receivers`) for each feature that the model reads, by the feature's name. docs/features.md has
+    their dtypes and shapes, see "What an exported graph takes".
 
     A key that training never saw reads zeros, as in `Estimator.predict`.
-
-    Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
-      tables: dict of table name -> `ExportedTable`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, tables: Mapping[str, ExportedTable]) -> None:
@@ -46,7 +35,7 @@ class ExportedFeatures(Features):
         return self._raw.receivers
 
     def _raw_dense(self) -> tf.Tensor:
-        return tf.stack([self._raw.receiver(feature, tf.float32, [None]) for feature in self.spec.dense], 1)
+        return tf.stack([self._raw.receiver(feature.name, tf.float32, [None]) for feature in self.spec.dense], 1)
 
     def _weight(self) -> tf.Tensor:
         raise KeyError(_NO_WEIGHT)
@@ -89,9 +78,6 @@ class RowInputs(Features):
     | `sequence_mask/<name>` | float32[B, max_length], 1 where there is a vector |
 
     A key without a row gets zeros, as in `Estimator.predict`.
-
-    Args:
-      spec, statistics: FeatureSpec and statistics that the model was trained with.
 
     Attributes:
       receivers: dict of input -> placeholder.

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import os
+import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -26,13 +27,7 @@ from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.serving.export import directory
 from ctr_trainer.serving.export.exported_table import ExportedTable, KeyIndex, TableSaver
-from ctr_trainer.serving.export.ranking import (
-    NotRankable,
-    RankedFeatures,
-    RankedRows,
-    RankedValues,
-    ranking_signatures,
-)
+from ctr_trainer.serving.export.ranking import NotRankable, RankedFeatures, RankedRows, RankedValues, ranking_signatures
 from ctr_trainer.serving.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.serving.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.serving.export.signatures import signature_defs
@@ -84,15 +79,13 @@ def export_saved_model(
 
     Args:
       path: directory of the SavedModel, or its URL.
-      model_fn, params: see `Estimator`.
-      checkpoint: the `Checkpoint` to export.
       trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
       serving_input_receiver_fn: see `Estimator.export_saved_model`.
       rows: `all` exports the tables; `none` only the dense tower, whose rows come with each request, see `RowInputs`.
       assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
 
     Returns:
-      `path`.
+      the absolute `path`.
 
     Raises:
       UserError: `path` holds files that no export wrote, or a setting in `params` differs from the one that the model
@@ -144,26 +137,22 @@ def _write(
         if trained_features is not None and serving_input_receiver_fn is None:
             write_warmup(draft, signatures)
         for name, file in assets_extra.items():
-            copy = os.path.join(draft, "assets.extra", name)
-            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            copy = pathlib.Path(draft, "assets.extra", name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
 
 
 def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
     """Returns the FeatureSpec of an export.
 
-    Args:
-      path: directory of a SavedModel that `export_saved_model` wrote.
-
     Raises:
-      UserError: there is no such SavedModel.
+      UserError: there is no SavedModel at `path`, or `export_saved_model` did not write it.
     """
-    file = os.path.join(path, *_SPEC)
-    if not os.path.exists(file):
+    file = pathlib.Path(path, *_SPEC)
+    if not file.exists():
         why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "there is no such directory"
         raise UserError(f"{path}: expected an export of a model with a feature spec, and {why}; `export` writes one")
-    with open(file) as stream:
-        return FeatureSpec.from_dict(json.load(stream), file)
+    return FeatureSpec.from_dict(json.loads(file.read_text()), str(file))
 
 
 def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
@@ -174,22 +163,18 @@ def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
 
 def load_typical(path: str) -> dict[str, str]:
     """Returns the typical texts of an export's features; {} if it has none, like the exports of earlier versions."""
-    file = os.path.join(path, *_TYPICAL)
-    if not os.path.exists(file):
-        return {}
-    with open(file) as stream:
-        return json.load(stream)
+    file = pathlib.Path(path, *_TYPICAL)
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def write_spec(path: str, spec: FeatureSpec, statistics: Statistics | None) -> None:
     """Writes the FeatureSpec that `load_spec` reads, and the texts that `load_typical` reads."""
-    file = os.path.join(path, *_SPEC)
-    os.makedirs(os.path.dirname(file), exist_ok=True)
-    with open(file, "w") as stream:
-        json.dump(spec.to_dict(), stream, indent=1)
+    file = pathlib.Path(path, *_SPEC)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(spec.to_dict(), indent=1))
     figures = {f.name: (statistics or {}).get(f.name, {}) for f in spec.sparse}
-    with open(os.path.join(path, *_TYPICAL), "w") as stream:
-        json.dump({name: each[TYPICAL] for name, each in figures.items() if TYPICAL in each}, stream, indent=1)
+    typical = {name: each[TYPICAL] for name, each in figures.items() if TYPICAL in each}
+    pathlib.Path(path, *_TYPICAL).write_text(json.dumps(typical, indent=1))
 
 
 def _receive(
@@ -222,8 +207,6 @@ def signatures_of(
     """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
 
     Args:
-      model_fn, params: see `Estimator`.
-      features: features for the `model_fn`.
       receivers: dict of the graph's inputs, to which reading features may add.
     """
     spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.

@@ -50,20 +50,13 @@ class RawExamples:
 
 
 def read_raw(
-    format: str,
-    files: Sequence[str],
-    spec: FeatureSpec,
-    batch_size: int,
-    group_by: str = "",
-    max_bad_rows: int = 0,
+    format: str, files: Sequence[str], spec: FeatureSpec, batch_size: int, group_by: str = "", max_bad_rows: int = 0
 ) -> Iterator[RawExamples]:
     """Yields RawExamples of source files. Rows that a conversion would refuse are refused, and named, here too.
 
     Args:
       format: one of `convert.SOURCES`.
-      files: paths or patterns of the files.
-      spec: the FeatureSpec of the model.
-      batch_size: largest number of examples at a time.
+      files: paths or patterns.
       group_by: id column or single-valued feature whose values are the groups; "" for no groups.
       max_bad_rows: number of unusable rows that may be left out.
 
@@ -96,7 +89,10 @@ def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str
         if feature.is_bucketised:
             continue
         values = raw[feature.column].to_pylist()
-        inputs[feature.name] = _texts(values) if feature.combiner is None else _lists(values, feature)
+        if feature.combiner is None:
+            inputs[feature.name] = np.array([_bytes(value) for value in values], object)
+        else:
+            inputs[feature.name] = _lists(values, feature)
     labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
     labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
     weights = encoded[WEIGHT].to_numpy() if spec.weight else np.ones(len(encoded), np.float32)
@@ -109,16 +105,11 @@ def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str
     return RawExamples(inputs, labels, weights, groups)
 
 
-def _texts(values: Sequence[Any]) -> np.ndarray:
-    return np.array([_bytes(value) for value in values], object)
-
-
 def _lists(values: Sequence[Any], feature: SparseFeature) -> np.ndarray:
     """Returns string[B, N], the values of each row, padded with "" to the length of the longest row."""
     if not any(isinstance(value, list) for value in values):
         values = split(pa.array([_bytes(value) for value in values], pa.binary()), feature).to_pylist()
-    rows = [value or [] for value in values]
-    rows = [[_bytes(value) for value in row] for row in rows]
+    rows = [[_bytes(value) for value in row or []] for row in values]
     longest = max(map(len, rows), default=0)
     return np.array([row + [b""] * (longest - len(row)) for row in rows], object).reshape(len(rows), longest)
 
@@ -141,11 +132,8 @@ def evaluate_saved_model(
     """Computes the metrics of an export over source files. A collective: each rank scores its share of the batches.
 
     Args:
-      path: directory of a SavedModel that this package wrote.
       format: format of the files, one of `convert.SOURCES`.
       files: paths or patterns of raw data, see `convert`.
-      batch_size: number of examples at a time.
-      config: `MetricsConfig`.
       threads: number of CPU threads of this rank; 0 lets TensorFlow choose.
       max_bad_rows: number of unusable rows that may be left out; the log names each.
 

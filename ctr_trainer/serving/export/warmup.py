@@ -10,70 +10,53 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from ctr_trainer.serving.export.ranking import CANDIDATES, COLUMNS, CONTEXT
 from ctr_trainer.serving.export.raw_keys import SIZES
 
 FILE = ("assets.extra", "tf_serving_warmup_requests")
-_PACKAGE = "ctr_trainer.tensorflow_serving"
-
-
-def _prediction_log() -> Any:
-    """Returns the protobuf class of PredictionLog."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="ctr_trainer/prediction_log.proto", package=_PACKAGE, syntax="proto3"
-    )
-    tensor = tf.make_tensor_proto(0.0).DESCRIPTOR
-    file.dependency.append(tensor.file.name)  # Importing TensorFlow adds it to the default pool.
-
-    def add(message: str, *fields: tuple[str, int, str]) -> Any:
-        made = file.message_type.add(name=message)
-        for name, number, kind in fields:
-            if kind == "string":
-                made.field.add(name=name, number=number, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-            else:
-                made.field.add(
-                    name=name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=field.LABEL_OPTIONAL
-                )
-        return made
-
-    add("ModelSpec", ("name", 1, "string"), ("signature_name", 3, "string"))
-    request = add("PredictRequest", ("model_spec", 1, f".{_PACKAGE}.ModelSpec"))
-    entry = request.nested_type.add(name="InputsEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    entry.field.add(
-        name="value",
-        number=2,
-        type=field.TYPE_MESSAGE,
-        type_name=f".{tensor.full_name}",
-        label=field.LABEL_OPTIONAL,
-    )
-    request.field.add(
-        name="inputs",
-        number=2,
-        type=field.TYPE_MESSAGE,
-        type_name=f".{_PACKAGE}.PredictRequest.InputsEntry",
-        label=field.LABEL_REPEATED,
-    )
-    add("PredictLog", ("request", 1, f".{_PACKAGE}.PredictRequest"))
-    add("PredictionLog", ("predict_log", 6, f".{_PACKAGE}.PredictLog"))
-    pool = descriptor_pool.Default()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.PredictionLog"))
-
-
-PredictionLog = _prediction_log()
+# The tensor's message is in the default pool, to which TensorFlow adds it when it is imported.
+_PROTO = """
+name: "ctr_trainer/prediction_log.proto" package: "ctr_trainer.tensorflow_serving" syntax: "proto3"
+dependency: "tensorflow/core/framework/tensor.proto"
+message_type {
+  name: "ModelSpec"
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "signature_name" number: 3 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "PredictRequest"
+  nested_type {
+    name: "InputsEntry"
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.TensorProto" label: LABEL_OPTIONAL }
+    options { map_entry: true }
+  }
+  field { name: "model_spec" number: 1 type: TYPE_MESSAGE type_name: "ModelSpec" label: LABEL_OPTIONAL }
+  field { name: "inputs" number: 2 type: TYPE_MESSAGE type_name: "PredictRequest.InputsEntry" label: LABEL_REPEATED }
+}
+message_type {
+  name: "PredictLog"
+  field { name: "request" number: 1 type: TYPE_MESSAGE type_name: "PredictRequest" label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "PredictionLog"
+  field { name: "predict_log" number: 6 type: TYPE_MESSAGE type_name: "PredictLog" label: LABEL_OPTIONAL }
+}
+"""
+_POOL = descriptor_pool.Default()
+_POOL.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
+PredictionLog: Any = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName("ctr_trainer.tensorflow_serving.PredictionLog")
+)
 
 
 def write_warmup(path: str, signatures: Mapping[str, Any]) -> None:
     """Writes one request of missing values for each signature of a SavedModel.
 
     Args:
-      path: directory of the SavedModel.
-      signatures: its SignatureDefs by name. Only those for Predict requests get a request.
+      signatures: the SignatureDefs by name. Only those for Predict requests get a request.
     """
     file = os.path.join(path, *FILE)
     os.makedirs(os.path.dirname(file), exist_ok=True)

@@ -24,7 +24,6 @@ _SECONDS = 5.0  # Timeout of a connection, and of an answer.
 
 
 def is_cluster(url: object) -> bool:
-    """Returns whether a URL names a cluster."""
     return str(url).startswith(("redis://", "rediss://"))
 
 
@@ -44,10 +43,8 @@ class Cluster:
 
     Args:
       url: `redis://host:port,host:port/NAME` or `rediss://`; some of the nodes, and the name of the publication.
-      redis: files of the client.
 
     Attributes:
-      url: the URL as the user gave it.
       name: name of the publication.
       client: the redis-py client, for single commands within `told`.
       primaries: {name of each primary: one of its buckets}.
@@ -76,11 +73,7 @@ class Cluster:
         self._read_nodes()
 
     def refresh(self) -> None:
-        """Asks the cluster again which node has which slots.
-
-        Raises:
-          ClusterChanged: the cluster does not answer yet.
-        """
+        """Asks the cluster again which node has which slots. Raises ClusterChanged if it does not answer yet."""
         with self.told():
             self.client.nodes_manager.initialize()
         self._read_nodes()
@@ -132,13 +125,7 @@ class Cluster:
                     answers[position] = self._in_migration(commands[position][1], answer)
         return answers
 
-    @property
-    def control(self) -> str:
-        """The name of the primary of bucket `CONTROL`."""
-        return self._nodes[-1].name
-
     def primary_of(self, bucket: int) -> str:
-        """Returns the name of the primary that has a bucket."""
         return self._nodes[bucket].name
 
     def primary_nodes(self) -> list[ClusterNode]:
@@ -185,11 +172,7 @@ class Cluster:
             return error
 
     def _in_migration(self, arguments: Sequence[Any], error: Exception) -> Any:
-        """Returns the answer to a command whose slot is moving: redis-py follows the slot key by key.
-
-        Raises:
-          Exception: `error`, if it does not say that the slot is moving.
-        """
+        """Returns the answer to a command whose slot is moving: redis-py follows it key by key. Raises other errors."""
         from redis.exceptions import AskError, TryAgainError
 
         if not isinstance(error, AskError | TryAgainError):
@@ -201,16 +184,11 @@ class Cluster:
         return self.client.execute_command(*arguments)
 
     def close(self) -> None:
-        """Closes the connections."""
         self.client.close()
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Turns each error of redis-py in the block into one that says what it means, and what to do.
-
-        Raises:
-          ClusterChanged, ClusterFull, UserError
-        """
+        """Turns each error of redis-py in the block into a UserError that says what it means, and what to do."""
         from redis import exceptions
 
         try:

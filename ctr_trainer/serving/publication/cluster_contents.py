@@ -33,14 +33,10 @@ class ClusterFence:
     The lease of a publisher that was killed on this machine is taken over at once; any other lease is taken over once
     it was not renewed in time.
 
-    Args:
-      cluster: the cluster.
-      lease_secs: how long a lease lives without a renewal.
-
     Attributes:
       name: name of the lease.
       token: its value; a script that writes a record checks that the lease still has it.
-      lease_ms: how long the lease lives, in milliseconds.
+      lease_ms: how long the lease lives without a renewal, in milliseconds.
 
     Raises:
       UserError: another process renews the lease; the message names it.
@@ -55,14 +51,12 @@ class ClusterFence:
         self._renewal = LeaseRenewal(lease_secs, self._renew, "publication fence")
 
     def refusal(self, token: str | bytes) -> UserError:
-        """Returns the error of a lease that another process has."""
         return UserError(
             f"{self._cluster.url}: {owner_name(_token_values(token))} publishes there now; wait until it ends, or "
             "publish under another name"
         )
 
     def close(self) -> None:
-        """Releases the lease."""
         self._renewal.close()
         with contextlib.suppress(UserError), self._cluster.told():
             self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
@@ -108,10 +102,17 @@ def _token_values(token: str | bytes) -> dict[str, Any]:
     return {}
 
 
+def run_on_marks(
+    cluster: Cluster, generation: int, command: str, *arguments: Any, buckets: Iterable[int] = range(BUCKETS)
+) -> list[Any]:
+    """Runs a command on the mark of each bucket. Returns the answers."""
+    names = [(bucket, mark_name(cluster.name, generation, bucket)) for bucket in buckets]
+    return cluster.run([(bucket, (command, name, *arguments)) for bucket, name in names])
+
+
 def begin_marks(cluster: Cluster, generation: int) -> None:
     """Makes the marks of a generation that begins; existing marks stay."""
-    names = [(bucket, mark_name(cluster.name, generation, bucket)) for bucket in range(BUCKETS)]
-    cluster.run([(bucket, ("SET", name, b"", "NX")) for bucket, name in names])
+    run_on_marks(cluster, generation, "SET", b"", "NX")
 
 
 def put_marks(cluster: Cluster, record: Record) -> None:
@@ -120,34 +121,20 @@ def put_marks(cluster: Cluster, record: Record) -> None:
     Raises:
       ClusterChanged: a mark was lost since it was made, and rows with it.
     """
-    names = [(bucket, mark_name(cluster.name, record.generation, bucket)) for bucket in range(BUCKETS)]
-    answers = cluster.run([(bucket, ("SET", name, b"%d" % record.epoch, "XX")) for bucket, name in names])
+    answers = run_on_marks(cluster, record.generation, "SET", b"%d" % record.epoch, "XX")
     lost = sorted({cluster.primary_of(bucket) for bucket, answer in enumerate(answers) if answer is None})
     if lost:
         raise ClusterChanged(f"{cluster.url}: {', '.join(lost)} lost rows while rows were being written")
 
 
 def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int] = range(BUCKETS)) -> list[str]:
-    """Returns the names of the primaries that have lost rows of a record.
-
-    Args:
-      cluster: the cluster.
-      record: a record that was committed.
-      buckets: the buckets whose marks are read.
-    """
+    """Returns the names of the primaries that have lost rows of a committed record, by the marks of these buckets."""
     buckets = list(buckets)
-    marks = cluster.run([(bucket, ("GET", mark_name(cluster.name, record.generation, bucket))) for bucket in buckets])
-    return sorted(
-        {
-            cluster.primary_of(bucket)
-            for bucket, mark in zip(buckets, marks, strict=True)
-            if not is_mark_of(mark, record.epoch)
-        }
-    )
+    marks = zip(buckets, run_on_marks(cluster, record.generation, "GET", buckets=buckets), strict=True)
+    return sorted({cluster.primary_of(bucket) for bucket, mark in marks if not is_mark_of(mark, record.epoch)})
 
 
 def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLost:
-    """Returns the error that nodes of these names have lost rows of a record."""
     return RowsLost(
         f"{cluster.url}: rows of generation {record.generation} are lost at {', '.join(sorted(nodes))}: requests are "
         "refused until all rows are published again. A training with the setting publish does so by itself; for a "
@@ -165,7 +152,6 @@ class ClusterState:
     """The current record of a publication in a cluster, stored under one name.
 
     Attributes:
-      holder: the holder of the generation.
       since: when the first record of the generation was committed, in seconds since 1970.
       before: the previous generation; 0 if there was none.
       record: the record; its generation is numbered by the cluster.
@@ -182,7 +168,6 @@ class ClusterState:
         return self.holder, self.record.generation, self.record.epoch
 
     def to_json(self) -> str:
-        """Returns the text that `read_state` parses."""
         values = {"format": _FORMAT, "holder": self.holder, "since": self.since, "before": self.before}
         return json.dumps({**values, "record": self.record.to_dict()})
 
@@ -210,19 +195,11 @@ def read_state(cluster: Cluster) -> ClusterState | None:
 
 
 def tower_name(cluster: Cluster, record: Record) -> str:
-    """Returns the name of a record's tower."""
     return control_name(cluster.name, f"tower:{record.generation}:{record.dense}")
 
 
 def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: int) -> None:
-    """Copies a tower into the cluster, unless it is there already. The tower expires unless its record is committed.
-
-    Args:
-      cluster: the cluster.
-      record: the record, with the cluster's number of its generation.
-      directory: the directory of the tower.
-      expire_secs: seconds until the tower expires.
-    """
+    """Copies a tower into the cluster, unless it is there already. The tower expires unless its record is committed."""
     name, client = tower_name(cluster, record), cluster.client
     with cluster.told():
         if client.hexists(name, _WHOLE):

@@ -31,15 +31,7 @@ def buckets_of(keys: np.ndarray) -> np.ndarray:
 
 
 def row_names(name: str, generation: int, table: str, keys: np.ndarray, buckets: np.ndarray) -> list[bytes]:
-    """Returns the names of rows.
-
-    Args:
-      name: name of the publication.
-      generation: number of the generation.
-      table: name of the table.
-      keys: int64[n].
-      buckets: int32[n], the buckets of the keys.
-    """
+    """Returns the names of the rows of int64[n] keys, whose buckets are int32[n]."""
     middle = np.frombuffer(f"{name}:{generation}:{table}:".encode(), np.uint8)
     names = np.empty((len(keys), _TAG_BYTES.shape[1] + len(middle) + 8), np.uint8)
     names[:, : _TAG_BYTES.shape[1]] = _TAG_BYTES[buckets]
@@ -54,24 +46,17 @@ def rows_pattern(name: str) -> str:
 
 
 def generation_of(name: str, row: bytes) -> int | None:
-    """Returns the generation of a row or of a mark by its name; None for any other name.
-
-    Args:
-      name: name of the publication.
-      row: a name that matches `rows_pattern`.
-    """
+    """Returns the generation of a row or of a mark, by a name that matches `rows_pattern`; None for any other name."""
     tag, rest = row[: _TAG_BYTES.shape[1]], row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :]
     found = rest.split(b":", 1)
     return int(found[0]) if tag in _KNOWN_TAGS and len(found) == 2 and found[0].isdigit() else None
 
 
 def bucket_of(row: bytes) -> int:
-    """Returns the bucket of a row or of a mark by its name."""
     return int(row[1:5], 16)
 
 
 def mark_name(name: str, generation: int, bucket: int) -> bytes:
-    """Returns the name of the mark of a bucket in a generation."""
     return _TAGS[bucket] + f"{name}:{generation}:mark".encode()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.serving.publication import cluster_contents, cluster_rows
-from ctr_trainer.serving.publication.cluster import Cluster, ClusterChanged
+from ctr_trainer.serving.publication.cluster import CONTROL, Cluster, ClusterChanged
 from ctr_trainer.serving.publication.cluster_contents import ClusterState, read_state
 from ctr_trainer.serving.publication.cluster_keys import BUCKETS
 from ctr_trainer.serving.publication.cluster_rows import REMOVED_SECONDS
@@ -32,7 +32,6 @@ class HotRows:
     """A cache of the rows of one table that were read lately. For one thread at a time.
 
     Args:
-      width: number of floats of a row.
       most_rows: capacity of the cache; a full cache forgets all rows.
       age_secs: how long a row stays valid.
     """
@@ -43,10 +42,9 @@ class HotRows:
         self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
 
     def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns float32[U, width], the rows, and bool[U], whether the cache has the row.
+        """Returns for int64[U] keys float32[U, width], the rows, and bool[U], whether the cache has the row.
 
         Args:
-          keys: int64[U].
           epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
         """
         weights = np.zeros((len(keys), self._weights.shape[1]), np.float32)
@@ -68,12 +66,7 @@ class HotRows:
 
 @dataclasses.dataclass(frozen=True)
 class _Served:
-    """The record that is served.
-
-    Attributes:
-      state: the state with the record.
-      hot: the cached rows of each table by its name.
-    """
+    """The record that is served, and the cached rows of each table by its name."""
 
     state: ClusterState
     hot: dict[str, HotRows]
@@ -87,9 +80,7 @@ class ClusterReader:
     lost rows. If it has, reads raise `RowsLost` until all rows are published again.
 
     Args:
-      url: see `Cluster`.
-      redis: files of the client.
-      cache_dir: local directory of the towers; "" for the system's directory of temporary files.
+      cache_dir: see `open_reader`.
       cache_rows: rows of each table that are cached; 0 for no cache.
       cache_secs: how long a cached row stays valid.
 
@@ -97,9 +88,7 @@ class ClusterReader:
       UserError: nothing is published there, or the cluster cannot be used.
     """
 
-    def __init__(
-        self, url: str, redis: RedisFiles, cache_dir: str = "", cache_rows: int = 100_000, cache_secs: float = 1.0
-    ) -> None:
+    def __init__(self, url: str, redis: RedisFiles, cache_dir: str, cache_rows: int, cache_secs: float) -> None:
         self._cluster, self._cache_rows, self._cache_secs = Cluster(url, redis), cache_rows, cache_secs
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
@@ -163,11 +152,8 @@ class ClusterReader:
     def record(self) -> Record:
         return self._served.state.record
 
-    def dense_path(self, record: Record | None = None) -> str:
-        return self._dense.path_of(record or self.record)
-
-    def age_secs(self) -> float:
-        return max(time.time() - self.record.time, 0.0)
+    def dense_path(self, record: Record) -> str:
+        return self._dense.path_of(record)
 
     def close(self) -> None:
         self._cluster.close()
@@ -184,7 +170,7 @@ class ClusterReader:
         if served is not None:
             # A node that was flushed or restarted empty has no mark at all. After a loss, all marks are checked.
             buckets: Iterable[int] = range(BUCKETS) if self.lost else self._cluster.primaries.values()
-            nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.control]
+            nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.primary_of(CONTROL)]
             self.lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
         if state is not None and (served is None or state.place != served.state.place):
             nodes = self._lost_at(state, range(BUCKETS))
@@ -211,11 +197,7 @@ class ClusterReader:
         return {name: HotRows(config.weights, self._cache_rows, self._cache_secs) for name, config in configs}
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Returns the result of `ask()`. Asks again if a node was lost or slots have moved.
-
-        Raises:
-          UserError: each try has failed.
-        """
+        """Returns the result of `ask()`. Asks again if a node was lost or slots have moved, at most twice."""
         for left in reversed(range(_TRIES)):
             try:
                 return ask()

@@ -1,5 +1,6 @@
 """The rows of a publication in a cluster: writes, reads, and the deletion of old generations."""
 
+import functools
 import logging
 import math
 import sys
@@ -11,18 +12,8 @@ import numpy as np
 import tqdm
 
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows, unpack, value_bytes
-from ctr_trainer.serving.publication import cluster_contents
+from ctr_trainer.serving.publication import cluster_contents, cluster_keys
 from ctr_trainer.serving.publication.cluster import Cluster, ClusterChanged
-from ctr_trainer.serving.publication.cluster_keys import (
-    BUCKETS,
-    as_bytes,
-    bucket_of,
-    buckets_of,
-    generation_of,
-    mark_name,
-    row_names,
-    rows_pattern,
-)
 from ctr_trainer.serving.publication.reading import RowsAhead
 from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.system.files.path import Path
@@ -37,7 +28,7 @@ _ROWS_A_RUN = 50_000
 
 
 class ClusterSweep:
-    """Deletes the rows of old generations: scans all names of a cluster while there may be such rows.
+    """Deletes the rows of all generations but those `kept`: scans all names of a cluster while there may be such rows.
 
     The marks of a generation are deleted before its rows, so that a reader that still serves it notices.
     """
@@ -54,20 +45,8 @@ class ClusterSweep:
         if self._there is not None:
             self._there |= {generation}
 
-    def is_done(self, kept: frozenset[int]) -> bool:
-        """Returns whether there is nothing to delete.
-
-        Args:
-          kept: the numbers of the generations whose rows stay.
-        """
-        return self._there is not None and self._there <= kept
-
     def step(self, kept: frozenset[int]) -> None:
-        """Scans names for some tens of milliseconds.
-
-        Args:
-          kept: the numbers of the generations whose rows stay.
-        """
+        """Scans names for some tens of milliseconds."""
         try:
             self._look(kept, None, time.monotonic() + _STEP_SECONDS)
         except ClusterChanged as error:
@@ -78,18 +57,16 @@ class ClusterSweep:
         """Scans all names.
 
         Args:
-          kept: the numbers of the generations whose rows stay.
           newest: rows of later generations stay, too; None if the caller holds the fence, so that no other process can
             begin a generation.
 
         Raises:
           ClusterChanged: a node does not answer.
         """
-        while not self.is_done(kept):
-            self._look(kept, newest, math.inf)
+        self._look(kept, newest, math.inf)
 
     def _look(self, kept: frozenset[int], newest: int | None, stop: float) -> None:
-        if self.is_done(kept):
+        if self._there is not None and self._there <= kept:
             return
         if self._pages is None or self._kept != kept:
             self._pages, self._kept, self._deleted = self._delete(kept, newest), kept, 0
@@ -115,17 +92,16 @@ class ClusterSweep:
             while cursor != 0:
                 with self._cluster.told():
                     client: Any = self._cluster.client.get_redis_connection(node)  # Its types allow for decoded names.
-                    cursor, page = client.scan(cursor or 0, match=rows_pattern(name), count=_NAMES_A_SCAN)
+                    cursor, page = client.scan(cursor or 0, match=cluster_keys.rows_pattern(name), count=_NAMES_A_SCAN)
                 old: dict[int, list[bytes]] = {}
                 for row in page:
-                    generation = generation_of(name, row)
+                    generation = cluster_keys.generation_of(name, row)
                     if generation in kept or generation is None or (newest is not None and generation > newest):
                         continue
                     if generation not in found_before:
                         found_before.add(generation)
-                        marks = [(bucket, mark_name(name, generation, bucket)) for bucket in range(BUCKETS)]
-                        self._cluster.run([(bucket, ("UNLINK", mark)) for bucket, mark in marks])
-                    old.setdefault(bucket_of(row), []).append(row)
+                        cluster_contents.run_on_marks(self._cluster, generation, "UNLINK")
+                    old.setdefault(cluster_keys.bucket_of(row), []).append(row)
                 self._cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
                 yield sum(len(rows) for rows in old.values())
 
@@ -133,10 +109,7 @@ class ClusterSweep:
 def put(cluster: Cluster, record: Record, directory: Path) -> None:
     """Puts the rows of a record, and the epoch in place of each removed row, which expires after 10 minutes.
 
-    Args:
-      cluster: the cluster.
-      record: the record, with the cluster's number of its generation.
-      directory: the directory of the record's files.
+    The record has the cluster's number of its generation; the directory has the record's files.
 
     Raises:
       ClusterChanged: some rows may be lost.
@@ -159,13 +132,7 @@ def put(cluster: Cluster, record: Record, directory: Path) -> None:
 
 
 def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.ndarray:
-    """Returns float32[U, weights], the weights of rows; zeros for a key without a row. Takes one round trip.
-
-    Args:
-      cluster: the cluster.
-      record: the record that is served.
-      table: name of the table.
-      keys: int64[U].
+    """Returns float32[U, weights] for int64[U] keys; zeros for a key without a row. Takes one round trip.
 
     Raises:
       RowsLost: the cluster has lost rows of these buckets.
@@ -174,12 +141,11 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.n
     """
     config = record.configs()[table]
     order, buckets, edges = _by_bucket(keys)
-    names = row_names(cluster.name, record.generation, table, keys[order], buckets)
+    names = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
     own = [(int(buckets[first]), names[first:stop]) for first, stop in edges]
     # One command reads the rows of a bucket and its mark, so that no row can be lost in between.
-    answers = cluster.run(
-        [(bucket, ("MGET", *some, mark_name(cluster.name, record.generation, bucket))) for bucket, some in own]
-    )
+    mark_of = functools.partial(cluster_keys.mark_name, cluster.name, record.generation)
+    answers = cluster.run([(bucket, ("MGET", *some, mark_of(bucket))) for bucket, some in own])
     marks = [answer.pop() for answer in answers]
     lost = {
         cluster.primary_of(bucket)
@@ -204,8 +170,8 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.n
 def _set(cluster: Cluster, record: Record, table: str, keys: np.ndarray, values: np.ndarray) -> None:
     order, buckets, edges = _by_bucket(keys)
     pairs = [b""] * (2 * len(keys))
-    pairs[0::2] = row_names(cluster.name, record.generation, table, keys[order], buckets)
-    pairs[1::2] = as_bytes(values[order])
+    pairs[0::2] = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
+    pairs[1::2] = cluster_keys.as_bytes(values[order])
     cluster.run([(int(buckets[first]), ("MSET", *pairs[2 * first : 2 * stop])) for first, stop in edges])
 
 
@@ -213,19 +179,15 @@ def _remove(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> N
     epoch = int(record.epoch).to_bytes(4, "little")
     for first in range(0, len(keys), _ROWS_A_RUN):
         some = keys[first : first + _ROWS_A_RUN]
-        buckets = buckets_of(some)
-        names = row_names(cluster.name, record.generation, table, some, buckets)
-        cluster.run(
-            [
-                (bucket, ("SET", name, epoch, "EX", REMOVED_SECONDS))
-                for bucket, name in zip(buckets.tolist(), names, strict=True)
-            ]
-        )
+        buckets = cluster_keys.buckets_of(some)
+        names = cluster_keys.row_names(cluster.name, record.generation, table, some, buckets)
+        pairs = zip(buckets.tolist(), names, strict=True)
+        cluster.run([(bucket, ("SET", name, epoch, "EX", REMOVED_SECONDS)) for bucket, name in pairs])
 
 
 def _by_bucket(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
     """Returns the order of keys by bucket, their buckets in it, and (first, stop) of each bucket's keys in it."""
-    buckets = buckets_of(keys)
+    buckets = cluster_keys.buckets_of(keys)
     order = np.argsort(buckets, kind="stable")
     buckets = buckets[order]
     edges = np.flatnonzero(np.diff(buckets, prepend=-1, append=-1)).tolist()

@@ -58,21 +58,14 @@ class ClusterTarget:
     previous one.
 
     Args:
-      url: see `Cluster`.
-      redis: files of the client.
       grace_secs: how long an older generation and older towers stay for readers.
-      lease_secs: see `ClusterFence`.
 
     Raises:
       UserError: another process publishes there, or the cluster cannot be used.
     """
 
     def __init__(
-        self,
-        url: str,
-        redis: RedisFiles,
-        grace_secs: float = GRACE_SECONDS,
-        lease_secs: float = LEASE_SECONDS,
+        self, url: str, redis: RedisFiles, grace_secs: float = GRACE_SECONDS, lease_secs: float = LEASE_SECONDS
     ) -> None:
         self._grace, self._is_sure, self._warned = int(grace_secs), False, False
         self._begun: tuple[str, int] | None = None  # A holder, and its generation without a record.
@@ -225,17 +218,13 @@ class ClusterTarget:
         self._state, self._is_sure, self._begun = state, True, None
 
     def _fenced(self, script: str, keys: list[str], values: list[Any]) -> Any:
-        """Runs a script that writes only if this process has the fence, and waits until a replica has the writes.
-
-        Raises:
-          UserError: another process has the fence.
-        """
+        """Runs a script that writes only if this process has the fence, and waits until a replica has the writes."""
         arguments = [*keys, self._fence.token, self._fence.lease_ms, *values]
         command = ("EVAL", script, 1 + len(keys), self._fence.name, *arguments)
         (holder, *answer), replicas = self._cluster.run([(CONTROL, command), (CONTROL, ("WAIT", 1, _REPLICA_MS))])
         if holder:
             raise self._fence.refusal(holder)
-        self._acknowledged(self._cluster.control, replicas)
+        self._acknowledged(self._cluster.primary_of(CONTROL), replicas)
         return answer[0]
 
     def _check_generation(self, own: int) -> None:

@@ -1,5 +1,6 @@
 """Carries a spool, the publication that a training writes, to its target: in a process that is restarted if it ends."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -27,12 +28,7 @@ _REPEAT_SECONDS = 60.0  # A problem that lasts is logged again after this time.
 
 
 class DeliverySupervisor:
-    """Starts the process that delivers, and restarts it if it ends, after pauses that double up to a minute.
-
-    Args:
-      start: f() -> the process, which was just started.
-      clock: f() -> seconds.
-    """
+    """Starts the process that delivers, and restarts it if it ends, after pauses that double up to a minute."""
 
     def __init__(self, start: Callable[[], Child], clock: Callable[[], float] = time.monotonic) -> None:
         self._start, self._clock = start, clock
@@ -58,7 +54,6 @@ class DeliverySupervisor:
         self._wait = min(2 * self._wait, _MOST_SECONDS)
 
     def close(self) -> None:
-        """Ends the process."""
         if self._process is not None:
             self._process.stop()
             self._process = None
@@ -67,14 +62,8 @@ class DeliverySupervisor:
 class DeliveryProcess(Child):
     """Runs `publish --input=SPOOL --to=URL` in a child process, which ends when this process ends, even by a kill.
 
-    A context manager: leaving it stops the process. `read_status` returns what the process has delivered.
-
-    Args:
-      spool: path or URL of the publication that the training writes.
-      to: path or URL of the target.
-      redis: files of the client of a cluster.
-      log_file: the file that its output is appended to.
-      cores: the cores that it may use; None for all cores of this process.
+    A context manager: leaving it stops the process. `read_status` returns what the process has delivered. Its output is
+    appended to the log file. It may use the given cores, or all cores of this process.
     """
 
     def __init__(
@@ -86,13 +75,10 @@ class DeliveryProcess(Child):
 
 
 def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: threading.Event) -> None:
-    """Delivers records as they are written. Logs each problem, and tries again.
+    """Delivers records as they are written, until `ended` is set. Logs each problem, and tries again.
 
     Args:
-      spool: path or URL of the publication that a training writes.
-      to: path or URL of the target.
       open_target: f() -> the target; may raise UserError while another process publishes there.
-      ended: ends this function once it is set.
 
     Raises:
       UserError: the spool is the target.
@@ -101,19 +87,37 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
     problems = _ProblemLog()
     target: Target | None = None
-    try:
+    delivery: Delivery | None = None
+    with contextlib.ExitStack() as stack:
         while not ended.is_set():
             try:
-                target = target or open_target()
-                _deliver_while_records_come(spool, target, to, ended, problems)
+                target = target or stack.enter_context(contextlib.closing(open_target()))
+                delivery = delivery or Delivery(spool, target)
+                began = time.monotonic()
+                record = delivery.step()
+                problems.succeeded()
+                if record is None:
+                    target.tidy()
+                    ended.wait(_LOOK_SECONDS)
+                    continue
             except UserError as error:
+                delivery = None
                 if target is None:
                     _report(spool, str(error))
                 problems.failed(f"not delivered to {to}: {error}")
                 ended.wait(problems.wait_seconds)
-    finally:
-        if target is not None:
-            target.close()
+                continue
+            _log.info(
+                "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
+                record.kind,
+                record.epoch,
+                record.global_step,
+                to,
+                record.rows,
+                record.removed,
+                time.monotonic() - began,
+                time.time() - record.time,
+            )
 
 
 def _report(spool: Place, problem: str) -> None:
@@ -150,40 +154,11 @@ class _ProblemLog:
         self._text, self.wait_seconds = "", _FIRST_RETRY_SECONDS
 
 
-def _deliver_while_records_come(
-    spool: Place, target: Target, to: str, ended: threading.Event, problems: _ProblemLog
-) -> None:
-    delivery = Delivery(spool, target)
-    while not ended.is_set():
-        began = time.monotonic()
-        record = delivery.step()
-        problems.succeeded()
-        if record is None:
-            target.tidy()
-            ended.wait(_LOOK_SECONDS)
-            continue
-        _log.info(
-            "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
-            record.kind,
-            record.epoch,
-            record.global_step,
-            to,
-            record.rows,
-            record.removed,
-            time.monotonic() - began,
-            time.time() - record.time,
-        )
-
-
 class Delivery:
     """Delivers records one by one, in order, and removes from the spool all records before the last delivered one.
 
     The target is the only memory: a new process continues after the target's newest record. So if the process is
     killed, the record that it was delivering is either delivered already or delivered again.
-
-    Args:
-      spool: path or URL of the publication that a training writes.
-      target: the target.
     """
 
     def __init__(self, spool: Place, target: Target) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import logging
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -27,7 +26,6 @@ class _State:
 
     Attributes:
       holder: the holder of the generation.
-      record: the record.
       tables: the rows of each table by its name, after this record or an earlier one.
       changes: the changes of each table since then; {} if `tables` are the rows after this record.
     """
@@ -47,8 +45,7 @@ class DirectoryReader:
     base while the earlier ones are served.
 
     Args:
-      url: path or URL of the publication.
-      cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.
+      cache_dir: see `open_reader`.
 
     Raises:
       UserError: there is no publication, or it cannot be read.
@@ -57,7 +54,7 @@ class DirectoryReader:
     lookups = hits = 0
     lost = ""  # The rows are on this host.
 
-    def __init__(self, url: str, cache_dir: str = "") -> None:
+    def __init__(self, url: str, cache_dir: str) -> None:
         self._url = url
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
         self._dense, self._unreadable = DenseFiles(self._place.name), Unreadable()
@@ -102,11 +99,8 @@ class DirectoryReader:
             return state.changes[table].read_over(state.tables[table], keys)
         return state.tables[table].find(keys)[0]
 
-    def dense_path(self, record: Record | None = None) -> str:
-        return self._dense.path_of(record or self.record)
-
-    def age_secs(self) -> float:
-        return max(time.time() - self.record.time, 0.0)
+    def dense_path(self, record: Record) -> str:
+        return self._dense.path_of(record)
 
     def close(self) -> None:
         for state in (self._state, self._newest):

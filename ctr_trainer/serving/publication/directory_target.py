@@ -41,13 +41,9 @@ def is_due(chain: Sequence[Record]) -> bool:
 
 
 def compact(url: Place, chain: Sequence[Record]) -> Record:
-    """Writes a base of the state after a chain, its record last, and returns the record.
+    """Writes a base of the state after a chain, a base and at least one epoch. Writes its record last, and returns it.
 
     Takes 16 bytes of memory per key that has changed since the chain's base.
-
-    Args:
-      url: path or URL of the publication.
-      chain: a base and the epochs after it, at least one.
 
     Raises:
       UserError: a file cannot be read, is damaged, or cannot be written.
@@ -101,7 +97,6 @@ class DirectoryTarget:
     are removed once readers have had time to finish loading them.
 
     Args:
-      url: path or URL.
       grace_secs: how long replaced records stay for readers.
 
     Raises:
@@ -215,7 +210,6 @@ class DirectoryTarget:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copies a file, or shares its bytes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, LocalPath) and isinstance(target, LocalPath):
         target.unlink(missing_ok=True)  # A killed process may have left the shared file, which must not be written to.

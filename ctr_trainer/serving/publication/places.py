@@ -62,7 +62,7 @@ class RowReader(Protocol):
     While a record is served, the reader prepares a newer one, which replaces it when the server says so:
 
         reader = open_reader("models/ctr/publication")
-        tower = load(reader.dense_path())
+        tower = load(reader.dense_path(reader.record))
         while serving:
             newer = reader.refresh()
             if newer is not None:
@@ -107,11 +107,7 @@ class RowReader(Protocol):
         """Serves the record that `refresh` has returned; does nothing if it returned None. Takes microseconds."""
 
     def read(self, table: str, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U, weights], the weights of the rows; zeros for a key that has no row.
-
-        Args:
-          table: name of the table.
-          keys: int64[U], distinct.
+        """Returns float32[U, weights], the weights of the rows of distinct int64[U] keys; zeros without a row.
 
         Raises:
           RowsAhead: the rows are more than one epoch ahead of `record`; only a cluster's reader raises it.
@@ -119,25 +115,18 @@ class RowReader(Protocol):
           UserError: there is no such table, or the rows cannot be read in time.
         """
 
-    def dense_path(self, record: Record | None = None) -> str:
-        """Returns the local directory of a SavedModel: the dense tower of `record`, or of the one that is prepared.
+    def dense_path(self, record: Record) -> str:
+        """Returns the local directory of a SavedModel: the dense tower of the record that is served or prepared.
 
         The directory stays until records with two other towers have been served.
         """
-
-    def age_secs(self) -> float:
-        """Returns the seconds since the rows of `record` were taken from the tables or shards; see `Record.time`."""
 
     def close(self) -> None:
         """Releases memory, files and connections."""
 
 
 def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
-    """Opens the target at a path or URL.
-
-    Args:
-      url: path or URL of a directory, or `redis://` or `rediss://` URL of a cluster.
-      redis: files of the client of a cluster.
+    """Opens the target at a path or URL of a directory, or the `redis://` or `rediss://` URL of a cluster.
 
     Raises:
       UserError: another process publishes there, or the place does not answer.
@@ -146,18 +135,12 @@ def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
 
 
 def open_reader(
-    url: Place,
-    cache_dir: str = "",
-    redis: RedisFiles = _NO_FILES,
-    cache_rows: int = 100_000,
-    cache_secs: float = 1.0,
+    url: Place, cache_dir: str = "", redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000, cache_secs: float = 1.0
 ) -> RowReader:
-    """Opens the reader of a publication.
+    """Opens the reader of a publication in a directory or a cluster, as `open_target` does.
 
     Args:
-      url: path or URL of the publication's directory, or `redis://` or `rediss://` URL of a cluster.
       cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.
-      redis: files of the client of a cluster.
       cache_rows, cache_secs: the cache of a cluster's rows, see `ClusterReader`.
 
     Raises:

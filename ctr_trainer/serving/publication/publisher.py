@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,6 @@ _REPEAT_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 
 
-class TowerWriter(Protocol):
-    """Writes the dense tower of a model as a SavedModel."""
-
-    def write(self, path: str, values: Mapping[str, np.ndarray]) -> object:
-        """Writes the tower with the values of its variables into a local directory."""
-
-
 class Publisher:
     """Writes records into a spool from a thread of its own; no training step waits for it.
 
@@ -38,11 +31,8 @@ class Publisher:
 
     Args:
       spool: the `Spool`, to which only this publisher writes.
-      tower: the writer of the dense tower.
-      to: what the log calls the target.
+      write_tower: f(local directory, values of the variables), writes the dense tower as a SavedModel.
       delivery: restarts the process that delivers the spool; None if no process delivers it.
-      config: the settings.
-      clock: f() -> seconds.
 
     Attributes:
       failures: how many attempts to publish have failed.
@@ -51,14 +41,11 @@ class Publisher:
     def __init__(
         self,
         spool: Spool,
-        tower: TowerWriter,
-        to: str,
+        write_tower: Callable[[str, Mapping[str, np.ndarray]], object],
         delivery: DeliverySupervisor | None,
         config: PublishConfig,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spool, self._tower, self._to, self._delivery = spool, tower, to, delivery
-        self._config, self._clock = config, clock
+        self._spool, self._write_tower, self._delivery, self._config = spool, write_tower, delivery, config
         self._offer: tuple[int, Mapping[str, np.ndarray]] | None = None
         self._lock = threading.Lock()
         self._woken, self._ending, self._done = threading.Event(), threading.Event(), threading.Event()
@@ -81,9 +68,9 @@ class Publisher:
 
     def finish(self, seconds: float) -> None:
         """Waits until the last offer is published and delivered; logs an error if that takes more than `seconds`."""
-        deadline = self._clock() + seconds
+        deadline = time.monotonic() + seconds
         published = self._done.wait(seconds)
-        while published and self._waiting() and self._clock() < deadline:
+        while published and self._waiting() and time.monotonic() < deadline:
             self._ending.wait(_LOOK_SECONDS)
         if not published or self._waiting():
             step = self._spool.last.global_step if self._spool.last else None
@@ -91,7 +78,7 @@ class Publisher:
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
                 "rows again",
-                self._to,
+                self._config.to,
                 seconds,
                 what,
                 f"; {self._problem}" if self._problem else "",
@@ -117,7 +104,7 @@ class Publisher:
         """Returns what was published, for the summary of the training."""
         spool = self._spool
         return {
-            "to": self._to,
+            "to": self._config.to,
             "epochs": spool.records,
             "rows": spool.rows,
             "removed": spool.removed,
@@ -149,7 +136,7 @@ class Publisher:
                 if self._ending.is_set():
                     return
                 self.failures += 1
-                self._retry_at = self._clock() + max(self._config.secs, 1.0)
+                self._retry_at = time.monotonic() + max(self._config.secs, 1.0)
                 if not isinstance(error, UserError | OSError):
                     _log.debug("publishing", exc_info=True)
                 self._warn("writing", f"not published: {error or type(error).__name__}")
@@ -159,7 +146,7 @@ class Publisher:
             self._look_after(self._delivery)
         with self._lock:
             offer = self._offer
-        if offer is None or self._clock() < self._retry_at:
+        if offer is None or time.monotonic() < self._retry_at:
             return
         if self._waiting() >= _MOST_WAITING:
             self._warn_if_old()
@@ -180,21 +167,21 @@ class Publisher:
         delivery.keep()
         self._status = status = self._spool.status()
         if status and status.needs_base and self._spool.last:
-            _log.warning("publishing all rows again to %s: %s", self._to, status.problem)
+            _log.warning("publishing all rows again to %s: %s", self._config.to, status.problem)
             self._spool.begin()
             self._times, self._status = {}, None
         elif status and status.problem:
             self._warn("delivery", f"not delivered: {status.problem}")
 
     def _publish(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-        begun, is_first = self._clock(), self._spool.last is None
-        record = self._spool.write(step, lambda path: self._tower.write(path, values))
+        begun, is_first = time.monotonic(), self._spool.last is None
+        record = self._spool.write(step, lambda path: self._write_tower(path, values))
         self._times[record.epoch] = record.time
         self._times.pop(record.epoch - _MOST_WAITING - 2, None)
         self._retry_at, self._problem = 0.0, ""
         self._logged_at.pop("writing", None)
         log = _log.info if is_first else _log.debug
-        seconds = self._clock() - begun
+        seconds = time.monotonic() - begun
         log("published %s %d of step %d: %d rows, %.1f s", record.kind, record.epoch, step, record.rows, seconds)
 
     def _warn_if_old(self) -> None:
@@ -205,9 +192,9 @@ class Publisher:
     def _warn(self, kind: str, text: str) -> None:
         """Logs a problem; logs no other one of the same kind within a minute."""
         self._problem = text
-        now = self._clock()
+        now = time.monotonic()
         if now > self._logged_at.get(kind, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
-            _log.warning("%s: %s; the training continues, and later epochs contain all changes", self._to, text)
+            _log.warning("%s: %s; the training continues, and later epochs contain all changes", self._config.to, text)
             self._logged_at[kind] = now
 
 

@@ -34,7 +34,6 @@ class MappedRows:
     memory per key.
 
     Args:
-      config: configuration of the table.
       dtype: dtype of the packed rows, see `packed_rows`.
       directory: directory of the file, on a disk with room for the rows.
     """
@@ -51,11 +50,7 @@ class MappedRows:
         return len(self._index)
 
     def put(self, keys: np.ndarray, values: np.ndarray) -> None:
-        """Adds rows, or replaces them.
-
-        Args:
-          keys: int64[n], distinct.
-          values: uint8[n, value_bytes].
+        """Adds or replaces the rows uint8[n, value_bytes] of distinct int64[n] keys.
 
         Raises:
           UserError: the disk is full.
@@ -115,23 +110,17 @@ class MappedRows:
 
 
 class NewerRows:
-    """The changes of one table since the state in a `MappedRows`: changed rows, and removed keys.
-
-    Args:
-      config, dtype, directory: see `MappedRows`.
-    """
+    """The changes of one table since the state in a `MappedRows`: changed rows, and removed keys."""
 
     def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
         self._rows, self._removed, self._lock = MappedRows(config, dtype, directory), Index(), threading.Lock()
 
     def put(self, keys: np.ndarray, values: np.ndarray) -> None:
-        """Adds rows that are new or have changed; see `MappedRows.put`."""
         self._rows.put(keys, values)
         with self._lock:
             self._removed.remove(np.require(keys, requirements=("C", "A")))
 
     def remove(self, keys: np.ndarray) -> None:
-        """Adds int64[n] keys that were removed."""
         self._rows.remove(keys)
         with self._lock:
             self._removed.find_or_add(np.require(keys, requirements=("C", "A")))
@@ -154,7 +143,6 @@ class NewerRows:
         earlier.remove(removed[removed != 0].copy())
 
     def close(self) -> None:
-        """Releases memory and disk."""
         self._rows.close()
 
 
@@ -181,7 +169,6 @@ class DenseFiles:
         """Copies a record's tower unless it is there, and removes the oldest tower if there are more than three.
 
         Args:
-          record: the record.
           blocks_of: f(name of a file of the tower) -> the file's bytes in blocks.
 
         Raises:
@@ -239,14 +226,7 @@ class Unreadable:
 
     @contextlib.contextmanager
     def reading(self, found: object) -> Iterator[None]:
-        """Surrounds a read.
-
-        Args:
-          found: identifies what is read: while it is equal and the pause lasts, the last error is raised again.
-
-        Raises:
-          UserError, OSError: the block has raised it, now or before the pause.
-        """
+        """Surrounds a read of what `found` identifies. While it is equal and the pause lasts, raises the last error."""
         again = self._error is not None and found == self._found
         if self._error is not None and again and time.monotonic() < self._until:
             raise self._error.with_traceback(None)

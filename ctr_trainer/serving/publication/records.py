@@ -30,9 +30,9 @@ _GENERATION = re.compile(r"generation-(\d{10})")
 _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(?:\.json)?")
 FORMAT = 1
 PUBLICATION = "publication.json"
-BASE, EPOCH = KINDS = ("base", "epoch")
+BASE, EPOCH = "base", "epoch"
 _CURE = "publish the model again, see docs/serving.md"
-_RECORD = re.compile(rf"({'|'.join(KINDS)})-(\d{{10}})\.json")
+_RECORD = re.compile(r"(base|epoch)-(\d{10})\.json")
 
 Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
 
@@ -42,7 +42,6 @@ class Publication:
     """Which generation is current.
 
     Attributes:
-      model: name of the model.
       generation: number of the current generation; the first is 1.
       holder: a unique name of the publisher that made this generation.
     """
@@ -57,9 +56,6 @@ class Record:
     """The files that a reader applies to get the state after an epoch.
 
     Attributes:
-      model: name of the model.
-      generation: number of the generation.
-      epoch: number of the epoch.
       kind: `base` for the whole state after the epoch; `epoch` for the changes since the previous epoch.
       global_step: the global step of the dense tower.
       time: when the rows were taken, in seconds since 1970. The record has every change that the tables, or the
@@ -94,12 +90,10 @@ class Record:
 
     @property
     def rows(self) -> int:
-        """The number of rows in the files."""
         return sum(entry["rows"] for entry in self.files if entry["kind"] == "rows")
 
     @property
     def removed(self) -> int:
-        """The number of removed keys in the files."""
         return sum(entry["rows"] for entry in self.files if entry["kind"] == "removed")
 
     @property
@@ -108,22 +102,16 @@ class Record:
         return zlib.crc32(b"".join(entry["crc32"].to_bytes(4, "little") for entry in self.files))
 
     def configs(self) -> dict[str, TableConfig]:
-        """Returns the `TableConfig` of each table by the table's name."""
         configs = [TableConfig.from_dict(table["config"]) for table in self.tables]
         return {config.name: config for config in configs}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a dict that JSON can hold."""
         sums = dict(rows=self.rows, removed=self.removed, checksum=self.checksum)
         return {"format": FORMAT, **dataclasses.asdict(self), **sums}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: object) -> "Record":
-        """Returns the record of a dict of `to_dict`.
-
-        Args:
-          values: the dict.
-          where: where the record lies, for the error message.
+        """Returns the record of a dict of `to_dict`; `where` says in an error message where it lies.
 
         Raises:
           UserError: the record has another format, or was altered.
@@ -142,7 +130,6 @@ class Record:
 
 
 def name_of(kind: str, epoch: int) -> str:
-    """Returns the name of a record's file without `.json`, and of the directory of its rows."""
     return f"{kind}-{epoch:010d}"
 
 
@@ -152,7 +139,6 @@ def dense_name(epoch: int) -> str:
 
 
 def generation_path(url: Place, generation: int) -> Path:
-    """Returns the path of a generation's directory."""
     return path_of(url) / f"generation-{generation:010d}"
 
 
@@ -218,11 +204,7 @@ def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
 
 
 def check_files(url: Place, record: Record) -> None:
-    """Reads every file of a record.
-
-    Raises:
-      UserError: a file is missing, or was altered; the message names it.
-    """
+    """Reads every file of a record. Raises UserError if one is missing or was altered; the message names it."""
     directory = generation_path(url, record.generation)
     for entry in record.files:
         check_file(directory / entry["file"], entry)
@@ -231,12 +213,7 @@ def check_files(url: Place, record: Record) -> None:
 
 
 def check_file(path: Place, entry: Mapping[str, Any], name: object = None) -> None:
-    """Reads a file of a record.
-
-    Args:
-      path: path of the file.
-      entry: its {`bytes`, `crc32`}.
-      name: path that the error message names; None for `path`.
+    """Reads a file of a record, whose entry has its `bytes` and `crc32`. An error message names `name`, or else `path`.
 
     Raises:
       UserError: the file is missing, or was altered.

@@ -54,7 +54,6 @@ def read_status(spool: Place) -> DeliveryStatus | None:
 
 
 def write_status(spool: Place, status: DeliveryStatus) -> None:
-    """Replaces the status of the delivery of a spool."""
     (path_of(spool) / _FILE).write_json(dataclasses.asdict(status))
 
 
@@ -65,14 +64,10 @@ class Spool:
 
     Args:
       path: path or URL of the directory; the store's shards have to reach it under the same name.
-      model: name of the model.
-      store: the store of the rows.
-      configs: the configuration of each table.
       dtype: the dtype of the packed rows.
       stream: f() -> `Record.stream`; None if the training reads no stream.
 
     Attributes:
-      path: the path of the directory.
       last: the last record of this generation; None before its base is written.
       records, rows, removed: how many of each this object has written, in all generations.
     """
@@ -111,9 +106,6 @@ class Spool:
         Args:
           step: the global step of the dense tower.
           write_tower: f(local directory), writes the SavedModel of the dense tower.
-
-        Raises:
-          UserError, OSError: the record cannot be written.
         """
         publication = self._publication or self.begin()
         kind, epoch = (EPOCH, self.last.epoch + 1) if self.last else (BASE, 0)

@@ -67,27 +67,27 @@ def _text(value: bytes) -> str | dict[str, str]:
 
 def metadata(name: str, model: ServedModel) -> dict[str, Any]:
     """Returns `metadata` in TensorFlow Serving's form, and in addition what the page shows."""
+    tower, now = model.tower, model.freshness
     features = [
         {
             "name": f.name,
             "kind": f.kind,
             "expected": f.expected,
             "separator": f.separator or "",
-            "typical": model.typical.get(f.name),
+            "typical": tower.typical.get(f.name),
         }
-        for f in model.inputs.features
+        for f in tower.inputs.features
     ]
     inputs = {
-        f.name: _tensor("DT_FLOAT" if f.kind == "number" else "DT_STRING", f.is_list) for f in model.inputs.features
+        f.name: _tensor("DT_FLOAT" if f.kind == "number" else "DT_STRING", f.is_list) for f in tower.inputs.features
     }
-    outputs = {each: _tensor("DT_FLOAT", False) for each in model.outputs}
+    outputs = {each: _tensor("DT_FLOAT", False) for each in tower.outputs}
     signature = {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict"}
-    now = model.freshness
     return {
         "model_spec": {"name": name, "signature_name": "", "version": str(now.epoch)},
         "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
         "features": features,
-        "outputs": list(model.outputs),
+        "outputs": list(tower.outputs),
         "freshness": now.to_dict(),
     }
 

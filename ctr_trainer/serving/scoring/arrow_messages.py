@@ -42,11 +42,7 @@ class ArrowMessages:
         self._dictionaries: dict[int, list[tuple[bytes, int, int]]] = {}
 
     def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
-        """Returns the batch of a message; None if the message is a schema or a dictionary.
-
-        Args:
-          header: the flatbuffer of the message.
-          body: the buffers of the message.
+        """Returns the batch of a message of a flatbuffer and buffers; None for a schema or a dictionary.
 
         Raises:
           RequestRefused: the message is malformed or too large.

@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -31,7 +32,6 @@ class _Waiting:
 
     @property
     def values(self) -> int:
-        """The number of values of the request."""
         return self.examples.count * sum(self.examples.widths)
 
 
@@ -42,8 +42,6 @@ class Batcher:
     scored if its time is over or its future was cancelled.
 
     Args:
-      score: the function that scores a batch.
-      limits: the limits of batches and of the queue.
       on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
     """
 
@@ -107,7 +105,9 @@ class Batcher:
     def _run(self) -> None:
         while (batch := self._take()) is not None:
             for same in _with_same_inputs(batch):
-                self._answer(same)
+                taken = [each for each in same if each.future.set_running_or_notify_cancel()]
+                if taken:
+                    self._score_all(taken, time.monotonic() - taken[0].arrived)
 
     def _take(self) -> list[_Waiting] | None:
         """Returns the requests of the next batch; None at the end."""
@@ -163,7 +163,7 @@ class Batcher:
                 self._count(each, -1)
             elif now > each.deadline:
                 self._count(each, -1)
-                _finish(each.future, error=self._too_late())
+                _finish(each.future, error=not_in_time(self._limits))
             else:
                 kept.append(each)
         self._queue = kept
@@ -172,17 +172,13 @@ class Batcher:
         self._examples += sign * waiting.examples.count
         self._values += sign * waiting.values
 
-    def _answer(self, batch: list[_Waiting]) -> None:
-        taken = [each for each in batch if each.future.set_running_or_notify_cancel()]
-        if taken:
-            self._score_all(taken, time.monotonic() - taken[0].arrived)
-
     def _score_all(self, batch: list[_Waiting], waited: float) -> None:
         """Scores requests together. An error is the answer to these requests, and does not end the thread."""
-        late = [each for each in batch if time.monotonic() > each.deadline]
-        for each in late:
-            _finish(each.future, error=self._too_late())
-        batch = [each for each in batch if each.future not in {every.future for every in late}]
+        now = time.monotonic()
+        for each in batch:
+            if now > each.deadline:
+                _finish(each.future, error=not_in_time(self._limits))
+        batch = [each for each in batch if now <= each.deadline]
         if not batch:
             return
         count = sum(each.examples.count for each in batch)
@@ -208,12 +204,8 @@ class Batcher:
             for each, answer in zip(batch, answers, strict=True):
                 _finish(each.future, answer)
 
-    def _too_late(self) -> TookTooLong:
-        return not_in_time(self._limits)
-
 
 def not_in_time(limits: ScoreLimits) -> TookTooLong:
-    """Returns the error for a request that was not scored in time."""
     return TookTooLong(f"not scored within {limits.timeout_secs:g} s (timeout_secs)")
 
 
@@ -221,13 +213,11 @@ def _finish(
     future: "concurrent.futures.Future[Scored]", result: Scored | None = None, error: Exception | None = None
 ) -> None:
     """Sets the result or the error of a future, unless it was cancelled meanwhile."""
-    try:
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
         if error is not None:
             future.set_exception(error)
         elif result is not None:
             future.set_result(result)
-    except concurrent.futures.InvalidStateError:
-        pass
 
 
 def _with_same_inputs(batch: list[_Waiting]) -> list[list[_Waiting]]:

@@ -34,8 +34,6 @@ class Examples:
 
     Attributes:
       inputs: the features that the values were checked against.
-      count: number of examples.
-      columns: dict of feature name -> values.
       context: names of the features whose column has one value, which all examples share.
     """
 
@@ -43,74 +41,6 @@ class Examples:
     count: int
     columns: Mapping[str, Column]
     context: frozenset[str] = frozenset()
-
-    @classmethod
-    def of_instances(cls, inputs: RawInputs, instances: object, limits: ScoreLimits) -> "Examples":
-        """Returns the examples of the row form of JSON: a list with one {feature: value} per example.
-
-        For a model with one feature, the list may have the values themselves.
-
-        Raises:
-          RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
-        """
-        if not isinstance(instances, list) or not instances:
-            raise RequestRefused('"instances": expected a list of examples, as [{"feature": value, ...}]')
-        check_count(len(instances), limits)
-        if len(inputs.features) == 1 and not any(isinstance(each, dict) for each in instances):
-            return cls._checked(inputs, {inputs.features[0].name: instances}, len(instances), limits)
-        right: object = None  # The names of the last example; most requests give each example the same.
-        for place, instance in enumerate(instances):
-            if not isinstance(instance, dict):
-                given = raw_inputs.shown(instance)
-                raise RequestRefused(f'example {place}: {given} is not an object, as {{"feature": value, ...}}')
-            if instance.keys() != right:
-                inputs.check_names(instance, f"example {place}")
-                right = instance.keys()
-        columns = {f.name: [instance[f.name] for instance in instances] for f in inputs.features}
-        return cls._checked(inputs, columns, len(instances), limits)
-
-    @classmethod
-    def of_columns(cls, inputs: RawInputs, columns: object, limits: ScoreLimits) -> "Examples":
-        """Returns the examples of the column form of JSON: {feature: list with one value per example}.
-
-        Raises:
-          RequestRefused: see `of_instances`; or the lists have different lengths.
-        """
-        if not isinstance(columns, dict):
-            if len(inputs.features) != 1 or not isinstance(columns, list):
-                raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
-            columns = {inputs.features[0].name: columns}
-        inputs.check_names(columns, '"inputs"')
-        first = inputs.features[0].name if inputs.features else ""
-        for feature in inputs.features:
-            values = columns[feature.name]
-            if not isinstance(values, list) or not values:
-                raise RequestRefused(
-                    f"feature {feature.name!r}: {raw_inputs.shown(values)} is not a list with one value per example"
-                )
-            if len(values) != len(columns[first]):
-                raise RequestRefused(
-                    f"feature {feature.name!r}: {len(values)} values, and {first!r} has "
-                    f"{len(columns[first])}: expected one value per example"
-                )
-        count = len(columns[first]) if inputs.features else 0
-        check_count(count, limits)
-        return cls._checked(inputs, columns, count, limits)
-
-    @classmethod
-    def of_arrow(cls, inputs: RawInputs, batch: pa.RecordBatch, limits: ScoreLimits) -> "Examples":
-        """Returns the examples of a RecordBatch with one column per feature.
-
-        Numbers have any numeric type. Texts are strings, binaries or integers, plain or as a dictionary, and lists are
-        lists of texts. A null is a missing value.
-
-        Raises:
-          RequestRefused: see `of_instances`.
-        """
-        inputs.check_names(batch.schema.names, "columns")
-        check_count(len(batch), limits)
-        columns = {f.name: of_arrow(f, batch[f.name], limits) for f in inputs.features}
-        return cls(inputs, len(batch), columns).within(limits)
 
     @classmethod
     def missing(cls, inputs: RawInputs, count: int, has_context: bool = False) -> "Examples":
@@ -150,19 +80,8 @@ class Examples:
         """
         return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
 
-    @classmethod
-    def _checked(
-        cls, inputs: RawInputs, columns: Mapping[str, Sequence[Any]], count: int, limits: ScoreLimits
-    ) -> "Examples":
-        made = {f.name: column_of(f, columns[f.name], limits.max_list_length) for f in inputs.features}
-        return cls(inputs, count, made).within(limits)
-
     def within(self, limits: ScoreLimits) -> "Examples":
-        """Returns these examples.
-
-        Raises:
-          TooLarge: their arrays would have too many values.
-        """
+        """Returns these examples. Raises TooLarge if their arrays would have too many values."""
         values = self.count * sum(self.widths)
         if values > limits.max_values:
             raise TooLarge(
@@ -181,18 +100,13 @@ def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Wher
     return raw_inputs.texts(feature, values, where)
 
 
-def check_count(count: int, limits: ScoreLimits, what: str = "examples") -> None:
-    """Checks the number of examples of a request.
-
-    Raises:
-      RequestRefused: there is none, or there are too many.
-    """
+def check_count(count: int, limits: ScoreLimits, what: str) -> None:
+    """Refuses a request that has no example, or too many."""
     if not 0 < count <= limits.max_examples:
         raise RequestRefused(f"{count} {what}: expected 1 to {limits.max_examples} (max_examples)")
 
 
 def _repeated(column: Column, count: int) -> Column:
-    """Returns a column of one value as a column of `count` equal values."""
     return np.repeat(column, count) if isinstance(column, np.ndarray) else column * count
 
 
@@ -208,7 +122,7 @@ def _array(column: Column) -> np.ndarray:
 
 
 def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where = example) -> Column:
-    """Returns the values of a feature that came as a column of Arrow, see `Examples.of_arrow`."""
+    """Returns the values of a feature that came as a column of Arrow, see `request_forms.of_flight`."""
     column = _decoded(feature, column, limits)
     kind = column.type
     if feature.kind == NUMBER:
@@ -241,10 +155,8 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
 
 
 def _decoded(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> pa.Array:
-    """Returns the values of a column that may be a dictionary.
-
-    Raises:
-      TooLarge: they have too many bytes: a dictionary may name a long text in each example.
+    """Returns the values of a column that may be a dictionary, which may name a long text in each example: refuses it
+    if they have too many bytes.
     """
     if not pa.types.is_dictionary(column.type):
         return column

@@ -1,19 +1,7 @@
 """The server for Arrow Flight: each batch of raw values in a stream is answered with a batch of predictions.
 
-client = pyarrow.flight.connect("grpc://127.0.0.1:8081")
-writer, reader = client.do_exchange(pyarrow.flight.FlightDescriptor.for_path("ctr"))
-with writer:
-    writer.begin(table.schema)
-    for batch in table.to_batches(max_chunksize=1024):
-        writer.write_batch(batch)
-        answer = reader.read_chunk()
-        answer.data           # one column per prediction
-        answer.app_metadata   # JSON of Freshness.to_dict: generation, epoch, global_step, age_secs
-    writer.done_writing()
-
-To rank candidates for one context, a batch has the features of the candidates, and its app_metadata is the context:
-
-writer.write_with_metadata(batch, json.dumps({"context": {"user": "u1"}}).encode())
+docs/serving.md has a client. The app_metadata of an answer is the JSON of `Freshness.to_dict`. To rank candidates for
+one context, a batch has the features of the candidates, and the app_metadata `{"context": {"user": "u1"}}`.
 
 The server answers only this call of Flight, with grpcio. pyarrow's own server accepts messages of any size and
 decompresses them before they can be checked, has no limit on connections, and sends tracebacks to clients.
@@ -31,7 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
 from ctr_trainer.serving.scoring import request_forms
@@ -47,7 +35,7 @@ from ctr_trainer.serving.scoring.raw_inputs import (
     WrongToken,
 )
 from ctr_trainer.serving.scoring.served_model import Scored
-from ctr_trainer.settings.command_flags import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
 
@@ -65,60 +53,33 @@ _STATUS = {
 }
 
 
-def _flight_data() -> Any:
-    """Returns the protobuf class of Flight.proto's FlightData, with the fields that this server reads."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="ctr_trainer/flight.proto", package="ctr_trainer", syntax="proto3")
-    descriptor = file.message_type.add(name="Descriptor")
-    descriptor.field.add(name="path", number=3, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
-    data = file.message_type.add(name="Data")
-    data.field.add(
-        name="descriptor",
-        number=1,
-        type=field.TYPE_MESSAGE,
-        type_name=".ctr_trainer.Descriptor",
-        label=field.LABEL_OPTIONAL,
-    )
-    for name, number in (("header", 2), ("app_metadata", 3), ("body", 1000)):
-        data.field.add(name=name, number=number, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("ctr_trainer.Data"))
-
-
-_FlightData = _flight_data()
+# Flight.proto's FlightData, with the fields that this server reads.
+_PROTO = """
+name: "ctr_trainer/flight.proto" package: "ctr_trainer" syntax: "proto3"
+message_type {
+  name: "Descriptor"
+  field { name: "path" number: 3 type: TYPE_STRING label: LABEL_REPEATED }
+}
+message_type {
+  name: "Data"
+  field { name: "descriptor" number: 1 type: TYPE_MESSAGE type_name: ".ctr_trainer.Descriptor" label: LABEL_OPTIONAL }
+  field { name: "header" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "app_metadata" number: 3 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "body" number: 1000 type: TYPE_BYTES label: LABEL_OPTIONAL }
+}
+"""
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
+_FlightData: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("ctr_trainer.Data"))
 
 
 class FlightScorer:
-    """Answers each batch of `do_exchange` with its predictions, in order.
-
-    Args:
-      host: address to listen on.
-      port: port to listen on; 0 picks a free one.
-      live: the model.
-      batcher: the queue for the examples of requests.
-      note_request: f(transport, status, seconds), called for each answer.
-      limits: the limits of requests.
-      security: the token and the certificates.
-
-    Attributes:
-      port: the port on which it listens.
-
-    Raises:
-      UserError: the port is taken.
-    """
+    """Answers each batch of `do_exchange` with its predictions, in order. Raises UserError if the port is taken."""
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        live: LiveModel,
-        batcher: Batcher,
-        note_request: NoteRequest,
-        limits: ScoreLimits,
-        security: ServerSecurity,
+        self, flags: ScoreFlags, live: LiveModel, batcher: Batcher, note_request: NoteRequest, security: ServerSecurity
     ) -> None:
-        self._live, self._batcher, self._note_request, self._limits = live, batcher, note_request, limits
+        self._live, self._batcher, self._note_request, self._limits = live, batcher, note_request, flags.limits
         self._token, self._seldom = security.token, Seldom(_log)
         self._streams: dict[grpc.ServicerContext, float] = {}
         self._lock = threading.Lock()
@@ -128,7 +89,7 @@ class FlightScorer:
             maximum_concurrent_rpcs=_MOST_STREAMS + 1,
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", limits.max_body_bytes + _MOST_METADATA_BYTES),
+                ("grpc.max_receive_message_length", flags.limits.max_body_bytes + _MOST_METADATA_BYTES),
                 ("grpc.max_metadata_size", 16 << 10),
                 ("grpc.absolute_max_metadata_size", 16 << 10),
                 ("grpc.max_concurrent_streams", _MOST_STREAMS),
@@ -143,7 +104,7 @@ class FlightScorer:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(_SERVICE, {"DoExchange": exchange}),)
         )
-        address = f"{host}:{port}"
+        address = f"{flags.bind}:{flags.flight_port}"
         try:
             if security.cert:
                 credentials = grpc.ssl_server_credentials(
@@ -153,7 +114,9 @@ class FlightScorer:
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise UserError(f"flight_port={port}: {error}; if the port is taken, name a free one") from None
+            raise UserError(
+                f"flight_port={flags.flight_port}: {error}; if the port is taken, name a free one"
+            ) from None
         self._server.start()
 
     def stop(self, seconds: float) -> None:
@@ -226,7 +189,7 @@ class FlightScorer:
             yield _message(answer.serialize(), json.dumps(scored.freshness.to_dict()).encode())
 
     def _score(self, name: str, batch: pa.RecordBatch, metadata: bytes) -> Scored:
-        examples = request_forms.of_flight(self._live.named(name).inputs, batch, metadata, self._limits)
+        examples = request_forms.of_flight(self._live.named(name).tower.inputs, batch, metadata, self._limits)
         future = self._batcher.submit(examples)
         try:
             return future.result(self._limits.timeout_secs)

@@ -1,23 +1,15 @@
 """The HTTP application: predictions in TensorFlow Serving's REST form, health, metrics, and a page for manual requests.
 
-| request | answer |
-|---|---|
-| `POST /v1/models/NAME:predict` | predictions; `request_forms` has the forms of the body |
-| `GET /v1/models/NAME` | state and version; the version is the epoch |
-| `GET /v1/models/NAME/metadata` | the features of a request, the names of the predictions, and how fresh they are |
-| `GET /healthz` | 200, or 503 with the reason |
-| `GET /metrics` | metrics for Prometheus |
-| `GET /` | the page |
+docs/serving.md lists the requests and their answers; `request_forms` has the forms of a body.
 
 Source: https://www.tensorflow.org/tfx/serving/api_rest
 """
 
 import asyncio
-import contextlib
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,13 +20,14 @@ from starlette.routing import Route
 from ctr_trainer.embedding.service.security import token_refusal
 from ctr_trainer.serving.scoring import answers, request_forms
 from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
-from ctr_trainer.serving.scoring.examples import LIMIT
+from ctr_trainer.serving.scoring.examples import LIMIT, Examples
 from ctr_trainer.serving.scoring.live_model import LiveModel
 from ctr_trainer.serving.scoring.raw_inputs import (
     HungUp,
     NotThere,
     PredictionFailed,
     QueueFull,
+    RawInputs,
     RequestRefused,
     TooLarge,
     WrongToken,
@@ -54,11 +47,8 @@ class HttpApp:
     """The ASGI application.
 
     Args:
-      live: the model.
-      batcher: the queue for the examples of requests.
-      note_request: f(transport, status, seconds), called for each answer to `:predict`.
+      note_request: called for each answer to `:predict`.
       figures: f() -> the metrics of the server in Prometheus' text format.
-      limits: the limits of requests.
       token: the token that requests about the model must have, or None.
 
     Attributes:
@@ -72,15 +62,10 @@ class HttpApp:
         note_request: NoteRequest,
         figures: Callable[[], bytes],
         limits: ScoreLimits,
-        token: str | None = None,
+        token: str | None,
     ) -> None:
-        self._live, self._batcher, self._note_request, self._limits, self._token = (
-            live,
-            batcher,
-            note_request,
-            limits,
-            token,
-        )
+        self._live, self._batcher, self._note_request = live, batcher, note_request
+        self._limits, self._token = limits, token
         self._held_bytes, self._seldom = 0, Seldom(_log)
         page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         model = "/v1/models/{name:path}"
@@ -138,8 +123,7 @@ class HttpApp:
         if not name.endswith(_PREDICT):
             raise NotThere(f"{request.url.path}: no such path; expected /v1/models/NAME{_PREDICT}")
         model = self._live.named(name.removesuffix(_PREDICT))
-        with self._holding() as note:
-            examples, of_rows = request_forms.of_json(model.inputs, await self._body(request, note), self._limits)
+        examples, of_rows = await self._examples(request, model.tower.inputs)
         future = asyncio.wrap_future(self._batcher.submit(examples))
         try:
             scored = await asyncio.wait_for(future, self._limits.timeout_secs)
@@ -157,52 +141,41 @@ class HttpApp:
             headers={**_headers(scored.freshness), "Server-Timing": timing},
         )
 
-    @contextlib.contextmanager
-    def _holding(self) -> Iterator[Callable[[int], None]]:
-        """Yields f(size), which counts bytes of a body that the server holds until the end of the block."""
-        held = 0
-
-        def note(size: int) -> None:
-            nonlocal held
-            held += size
-            self._held_bytes += size
-            if self._held_bytes > _MOST_LARGE_BODIES * self._limits.max_body_bytes:
-                raise QueueFull("the bodies of too many requests arrive at the same time: send the request again later")
-
-        try:
-            yield note
-        finally:
-            self._held_bytes -= held
-
-    async def _body(self, request: Request, note: Callable[[int], None]) -> bytes:
+    async def _examples(self, request: Request, inputs: RawInputs) -> tuple[Examples, bool]:
+        """Returns what `request_forms.of_json` does. Until then the bytes of the body count as held by the server."""
         most = self._limits.max_body_bytes
+        too_large = TooLarge(f"the body has over {most} bytes, {LIMIT}: send fewer examples at a time")
         length = request.headers.get("content-length", "0")
-        parts, size = [], int(length) if length.isdecimal() else 0
+        if length.isdecimal() and int(length) > most:
+            raise too_large
+        parts, size = [], 0
         try:
-            if size <= most:
-                size = 0
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        break
-                    note(len(part))
-                    parts.append(part)
+            async for part in request.stream():
+                if size + len(part) > most:
+                    raise too_large
+                size += len(part)
+                self._held_bytes += len(part)
+                if self._held_bytes > _MOST_LARGE_BODIES * most:
+                    raise QueueFull(
+                        "the bodies of too many requests arrive at the same time: send the request again later"
+                    )
+                parts.append(part)
+            body = b"".join(parts)
+            parts.clear()
+            return request_forms.of_json(inputs, body, self._limits)
         except ClientDisconnect:
             self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
             raise HungUp("the client hung up before the end of its request") from None
-        if size > most:
-            raise TooLarge(f"the body has over {most} bytes, {LIMIT}: send fewer examples at a time")
-        return b"".join(parts)
+        finally:
+            self._held_bytes -= size
 
     def _check_token(self, request: Request) -> None:
         cure = "send it as `Authorization: Bearer TOKEN`"
-        refusal = token_refusal(request.headers.get("authorization", ""), self._token, cure)
-        if refusal:
+        if refusal := token_refusal(request.headers.get("authorization", ""), self._token, cure):
             raise WrongToken(refusal)
 
 
 async def refused(request: Request, error: Exception) -> JSONResponse:
-    """Returns the answer to a request that is refused."""
     assert isinstance(error, RequestRefused)
     text = str(error).encode(errors="backslashreplace").decode()
     return JSONResponse({"error": text}, error.status, headers=error.headers)

@@ -49,10 +49,8 @@ _KEEP_ALIVE_SECONDS = 75
 class ConnectionLimits(ServerState):
     """The state that the connections of a server share.
 
-    Args:
-      most: limit of the number of connections.
-
     Attributes:
+      most: limit of the number of connections.
       idle: the connections without a running request, the longest idle first.
       is_ending: whether each answer ends its connection.
       log: the log of what clients do wrong.
@@ -225,9 +223,8 @@ class HttpServer(uvicorn.Server):
     unread bytes, as the kernel resets a connection that is closed with unread bytes.
 
     Args:
-      app: the ASGI application.
       stop_secs: longest time that running requests may take at the shutdown.
-      secure: the settings for TLS.
+      secure: uvicorn's settings for TLS.
     """
 
     def __init__(self, app: ASGIApp, stop_secs: float, secure: dict[str, Any]) -> None:

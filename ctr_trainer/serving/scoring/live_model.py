@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from ctr_trainer.serving.publication.places import RowReader
 from ctr_trainer.serving.publication.reading import RowsLost
-from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.raw_inputs import NotReady, NotThere
-from ctr_trainer.serving.scoring.served_model import RecordRefused, Scored, ServedModel
+from ctr_trainer.serving.scoring.served_model import RecordRefused, ServedModel
+from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -21,26 +21,18 @@ class LiveModel:
 
     Args:
       open_reader: opens the publication; raises UserError as long as there is none.
-      name: name of the model in URLs; "" for the name under which it was published.
-      refresh_secs: time between two looks for a newer record.
-      start_timeout: longest time to wait for a publication, in seconds.
-      max_age_secs: age of the rows beyond which they are stale; 0 for no limit.
       on_refresh: f(outcome), called after each look with `newer`, `none`, `refused` or `failed`.
       on_failure: f(UserError), called if there is no model after `start_timeout`.
     """
 
     def __init__(
         self,
+        flags: ScoreFlags,
         open_reader: Callable[[], RowReader],
-        name: str = "",
-        refresh_secs: float = 1.0,
-        start_timeout: float = 60.0,
-        max_age_secs: float = 0.0,
-        on_refresh: Callable[[str], None] = lambda outcome: None,
-        on_failure: Callable[[UserError], None] = lambda error: None,
+        on_refresh: Callable[[str], None],
+        on_failure: Callable[[UserError], None],
     ) -> None:
-        self._open_reader, self._name = open_reader, name
-        self._refresh_secs, self._start_timeout, self._max_age_secs = refresh_secs, start_timeout, max_age_secs
+        self._flags, self._open_reader = flags, open_reader
         self._on_refresh, self._on_failure = on_refresh, on_failure
         self._model: ServedModel | None = None
         self._why = "the model is being loaded"
@@ -54,11 +46,7 @@ class LiveModel:
 
     @property
     def model(self) -> ServedModel:
-        """The model.
-
-        Raises:
-          NotReady: the model is not loaded.
-        """
+        """The model. Raises NotReady if it is not loaded."""
         if self._model is None:
             raise NotReady(f"{self._why}: send the request again later")
         return self._model
@@ -66,39 +54,27 @@ class LiveModel:
     @property
     def name(self) -> str:
         """The name of the model in URLs; "" as long as it is not known."""
-        return self._name or (self._model.name if self._model else "")
+        return self._flags.name or (self._model.name if self._model else "")
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the model is loaded."""
         return self._model is not None
 
     def named(self, name: str) -> ServedModel:
-        """Returns the model if it has this name.
-
-        Raises:
-          NotThere: the model has another name.
-          NotReady: the model is not loaded.
-        """
+        """Returns the model. Raises NotThere if it has another name, and NotReady if it is not loaded."""
         model = self.model
         if name != self.name:
             raise NotThere(f"no model {name!r}; this server has {self.name!r}")
         return model
 
-    def score(self, examples: Examples) -> Scored:
-        """Scores examples; see `ServedModel.score`."""
-        return self.model.score(examples)
-
     def what_is_wrong(self) -> str:
         """Returns why a load balancer should send no requests; "" if nothing is wrong."""
         if self._model is None:
             return self._why
-        if self._model.lost:
-            return self._model.lost
-        age = self._model.freshness.age_secs
-        if 0 < self._max_age_secs < age:
-            return f"the rows are {age:.0f} s old, above the {self._max_age_secs:g} s of max_age_secs"
-        return ""
+        if self._model.reader.lost:
+            return self._model.reader.lost
+        age, most = self._model.freshness.age_secs, self._flags.max_age_secs
+        return f"the rows are {age:.0f} s old, above the {most:g} s of max_age_secs" if 0 < most < age else ""
 
     @property
     def problem(self) -> str:
@@ -118,7 +94,7 @@ class LiveModel:
 
     def _run(self) -> None:
         try:
-            model = self._load()
+            self._load()
         except UserError as error:
             self._why = str(error)
             self._on_failure(error)
@@ -128,28 +104,24 @@ class LiveModel:
             _log.exception("the model cannot be loaded")
             self._on_failure(UserError(self._why))
             return
-        if model is None:
-            return
-        while not self._ends.wait(self._refresh_secs):
-            self._refresh(model)
+        while not self._ends.wait(self._flags.refresh_secs):
+            self._refresh(self.model)
 
-    def _load(self) -> ServedModel | None:
-        """Returns the model; None if `close` was called first."""
-        began, said = time.monotonic(), False
+    def _load(self) -> None:
+        """Loads the model, unless `close` is called first."""
+        began, said, longest = time.monotonic(), False, self._flags.start_timeout
         while not self._ends.is_set():
             try:
-                model = self._model = self._opened()
+                self._model = self._opened()
+                self._log_record(self._model)
+                return
             except UserError as error:
-                if time.monotonic() - began >= self._start_timeout:
-                    raise UserError(f"{error} (waited {self._start_timeout:g} s, start_timeout)") from None
+                if time.monotonic() - began >= longest:
+                    raise UserError(f"{error} (waited {longest:g} s, start_timeout)") from None
                 if not said:
-                    _log.warning("%s; waiting up to %g s for it", error, self._start_timeout)
+                    _log.warning("%s; waiting up to %g s for it", error, longest)
                 self._why, said = str(error), True
-                self._ends.wait(min(self._refresh_secs, self._start_timeout))
-                continue
-            _log.info("%s", self._served(model))
-            return model
-        return None
+                self._ends.wait(min(self._flags.refresh_secs, longest))
 
     def _opened(self) -> ServedModel:
         reader = self._open_reader()
@@ -169,7 +141,7 @@ class LiveModel:
                 if not is_newer:
                     break
                 self._problem = None
-                _log.info("%s", self._served(model))
+                self._log_record(model)
         except RecordRefused as error:
             self._on_refresh("refused")
             self._problem = error
@@ -189,9 +161,9 @@ class LiveModel:
         if isinstance(before, RowsLost) and self._problem is None:
             _log.info("the rows can be read again")
 
-    def _served(self, model: ServedModel) -> str:
+    def _log_record(self, model: ServedModel) -> None:
         now = model.freshness
-        return (
+        _log.info(
             f"model {self.name}: generation {now.generation}, epoch {now.epoch}, global step {now.global_step}, "
             f"{now.age_secs:.1f} s old"
         )

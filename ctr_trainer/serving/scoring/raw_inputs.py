@@ -14,7 +14,7 @@ import numpy as np
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
-NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
+NUMBER, TEXT, TEXTS, WEIGHTED = "number", "text", "texts", "weighted texts"
 _EXPECTED = {
     NUMBER: "a number, or null for a missing one",
     TEXT: 'a text, an integer, or null for a missing one; or {"b64": ...} for bytes',
@@ -111,8 +111,7 @@ class RawFeature:
     """A feature of a request.
 
     Attributes:
-      name: name of the feature.
-      kind: one of `KINDS`.
+      kind: `NUMBER`, `TEXT`, `TEXTS` or `WEIGHTED`.
       separator: the text between a value and its weight; None without weights.
     """
 
@@ -127,7 +126,6 @@ class RawFeature:
 
     @property
     def is_list(self) -> bool:
-        """Whether a value is a list."""
         return self.kind in (TEXTS, WEIGHTED)
 
 
@@ -155,29 +153,6 @@ class RawInputs:
         read = tuple(feature for feature in features if feature.name in names)
         return cls(read, frozenset(f.name for f in features if f.name not in names))
 
-    def check_names(self, names: Collection[str], where: str) -> None:
-        """Checks the names of the features that were given; `where` begins the message.
-
-        Raises:
-          RequestRefused: a feature is unknown or missing; the message names it.
-        """
-        self.check_known(names, where)
-        missing = next((feature for feature in self.features if feature.name not in names), None)
-        if missing is not None:
-            raise RequestRefused(f"{where}: feature {missing.name!r} is missing: expected {missing.expected}")
-
-    def check_known(self, names: Collection[str], where: str) -> None:
-        """Checks that the model or its spec has the features that were given; `where` begins the message.
-
-        Raises:
-          RequestRefused: a feature is unknown; the message names it.
-        """
-        known = {feature.name for feature in self.features}
-        unknown = next((name for name in names if name not in known and name not in self.ignored), None)
-        if unknown is not None:
-            reads = ", ".join(feature.name for feature in self.features) or "no feature"
-            raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {reads}")
-
 
 def shown(value: object) -> str:
     """Returns a value for a message, shortened. JSON can contain halves of characters, which are shown as escapes."""
@@ -190,7 +165,6 @@ def shown(value: object) -> str:
 
 
 def example(place: int) -> str:
-    """Returns the name of an example of a request."""
     return f"example {place}"
 
 
@@ -203,11 +177,7 @@ def refuse(
 
 
 def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
-    """Returns a column of JSON numbers as float32[B], NaN for null.
-
-    Raises:
-      RequestRefused: a value is no number of float32.
-    """
+    """Returns a column of JSON numbers as float32[B], NaN for null. Refuses a value that is no number of float32."""
     for place, value in enumerate(values):
         if value is not None and (type(value) not in (float, int) or not _fits(value)):
             raise refuse(feature, value, place, where=where)
@@ -215,11 +185,7 @@ def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) 
 
 
 def texts(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
-    """Returns a column of JSON texts as object[B] of bytes, b"" for null.
-
-    Raises:
-      RequestRefused: a value is no text.
-    """
+    """Returns a column of JSON texts as object[B] of bytes, b"" for null. Refuses a value that is no text."""
     found = np.empty(len(values), object)
     try:
         found[:] = list(map(str.encode, values))  # Nearly all columns are of strings alone.
@@ -248,22 +214,14 @@ def lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where = 
 
 
 def check_length(feature: RawFeature, length: int, place: int, most: int, where: Where = example) -> None:
-    """Checks the length of the list of example `place`.
-
-    Raises:
-      RequestRefused: it is above `most`.
-    """
+    """Refuses a list of example `place` whose length is above `most`."""
     if length > most:
         said = f"{length} values, above the {most} of max_list_length"
         raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
 
 
 def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where = example) -> None:
-    """Checks the weights of a column of lists of bytes, if the feature has weights.
-
-    Raises:
-      RequestRefused: a weight is no number.
-    """
+    """Refuses a column of lists of bytes in which a weight is no number, if the feature has weights."""
     if feature.separator is None:
         return
     separator = feature.separator.encode()

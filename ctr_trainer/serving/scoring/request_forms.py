@@ -1,108 +1,21 @@
 """The forms of a request: rows, columns, and one context with many candidates; over HTTP and Arrow Flight."""
 
-import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.embedding.index.key_kernels import DistinctKeys
-from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.features.spec import FeatureSpec, TableFeatures
-from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
-from ctr_trainer.serving.export.ranking import CANDIDATES, COLUMNS, CONTEXT
-from ctr_trainer.serving.export.raw_keys import KEYS, SPLITS, flat_order
 from ctr_trainer.serving.scoring.examples import LIMIT, Examples, check_count, column_of, of_arrow
 from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where, shown
-from ctr_trainer.serving.scoring.tower import Arrays, Read, lookup_of
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 SIGNATURE = "serving_default"
-_CONTEXT, _CANDIDATES = "context", "candidates"
+_CONTEXT, _CANDIDATES, _CANDIDATE = "context", "candidates", "candidate"
 _FORMS = '{"instances": [...]}, {"inputs": {...}} or {"context": {...}, "candidates": [...]}'
 
 
-def look_up(
-    spec: FeatureSpec, names: Collection[str], keys: Arrays, count: int, context: Collection[str], read: Read
-) -> tuple[dict[str, np.ndarray], int]:
-    """Makes the inputs of the signature `ranking` that come from rows, see `export.ranking.RankedRows`.
-
-    Args:
-      spec: the features of the tower.
-      names: names of the inputs of `serving_default`, see `export.receivers.RowInputs`.
-      keys: the outputs of the signature `ranking_keys`.
-      count: number of candidates.
-      context: names of the features that all candidates share.
-      read: reads each distinct key of a table once.
-
-    Returns:
-      (dict of name -> array, number of distinct keys that were read).
-    """
-    inputs: dict[str, np.ndarray] = {}
-    distinct_keys = 0
-    for table in spec.tables:
-        kinds = [kind for kind in (EMBEDDING, LINEAR) if f"{kind}/{table.name}" in names]
-        sequences = tuple(f for f in table.sequences if f"{SEQUENCE}/{f.name}" in names)
-        for f in table.sequences:
-            if f"{MASK}/{f.name}" in names:
-                mask = np.arange(f.max_length) < np.diff(keys[f"{SPLITS}/{f.name}"])[:, None]
-                inputs[f"{MASK}/{f.name}"] = mask.astype(np.float32)
-        if not kinds and not sequences:
-            continue
-        sides = {}
-        for side, size in ((CONTEXT, 1), (CANDIDATES, count)):
-            features = _of_side(table, sequences, context, side == CONTEXT)
-            own = {**keys, f"{KEYS}/{table.name}": _singles(table, features, keys, count, context, size)}
-            sides[side] = features, lookup_of(features, bool(kinds), features.sequences, own, size)
-        rows, read_keys = _read(table.name, [lookup for _, lookup in sides.values()], read)
-        distinct_keys += read_keys
-        for (side, (features, lookup)), its_rows in zip(sides.items(), rows, strict=True):
-            starts = {EMBEDDING: (0, table.dim), LINEAR: (its_rows.shape[1] - 1, 1)}
-            for kind in kinds:
-                inputs[f"{side}/{kind}/{table.name}"] = lookup.gather(its_rows, *starts[kind])
-            for number, f in enumerate(features.sequences):
-                inputs[f"{SEQUENCE}/{f.name}"] = lookup.gather_sequence(number, its_rows, *starts[EMBEDDING])
-        places = {f.name: place for place, f in enumerate(table.pooled)}
-        order = [places[f.name] for features, _ in sides.values() for f in features.pooled]
-        inputs[f"{COLUMNS}/{table.name}"] = np.array(order, np.int32)
-    return inputs, distinct_keys
-
-
-def _of_side(table: TableFeatures, sequences: tuple, context: Collection[str], is_context: bool) -> TableFeatures:
-    """Returns the features of a table that belong to the context, or the others."""
-    parts = (table.single, table.bags, sequences)
-    single, bags, lists = (tuple(f for f in part if (f.name in context) == is_context) for part in parts)
-    return dataclasses.replace(table, single=single, bags=bags, sequences=lists)
-
-
-def _singles(
-    table: TableFeatures, features: TableFeatures, keys: Arrays, count: int, context: Collection[str], size: int
-) -> np.ndarray:
-    """Returns int64[size, F], the keys of the single-valued features of one side."""
-    found, start = {}, 0
-    for f in flat_order(table.single) if features.single else ():
-        length = 1 if f.name in context else count
-        found[f.name] = keys[f"{KEYS}/{table.name}"][start : start + length]
-        start += length
-    columns = [found[f.name] for f in features.single]
-    return np.ascontiguousarray(np.stack(columns, 1)) if columns else np.zeros((size, 0), np.int64)
-
-
-def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[np.ndarray], int]:
-    """Returns the rows of each lookup, and the number of distinct keys; a key of both is read once."""
-    distinct = DistinctKeys(sum(len(lookup.unique) for lookup in lookups))
-    numbers = [distinct.numbers(lookup.unique) for lookup in lookups]
-    rows = read(table, distinct.keys)
-    return [rows[each] for each in numbers], len(distinct.keys)
-
-
 def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Examples, bool]:
-    """Returns the examples of the body of a request for predictions, and whether they came in a form of rows.
-
-    Raises:
-      RequestRefused: the body has none of the forms, or see `Examples.of_instances` and `of_candidates`.
-    """
+    """Returns the examples of the body of a request for predictions, and whether they came in a form of rows."""
     found = _parsed(body, limits, "the body")
     forms = ["instances" in found, "inputs" in found, _CONTEXT in found or _CANDIDATES in found]
     if forms.count(True) != 1:
@@ -110,10 +23,24 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
     if found.get("signature_name", SIGNATURE) != SIGNATURE:
         raise RequestRefused(f'"signature_name": the only signature is {SIGNATURE!r}')
     if "instances" in found:
-        return Examples.of_instances(inputs, found["instances"], limits), True
+        return of_instances(inputs, found["instances"], limits), True
     if "inputs" in found:
-        return Examples.of_columns(inputs, found["inputs"], limits), False
+        return _of_columns(inputs, found["inputs"], limits), False
     return of_candidates(inputs, found.get(_CONTEXT, {}), found.get(_CANDIDATES), limits), True
+
+
+def of_instances(inputs: RawInputs, instances: object, limits: ScoreLimits) -> Examples:
+    """Returns the examples of a list with one {feature: value} per example.
+
+    For a model with one feature, the list may have the values themselves.
+
+    Raises:
+      RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
+    """
+    if len(inputs.features) == 1 and isinstance(instances, list):
+        if not any(isinstance(each, dict) for each in instances):
+            instances = [{inputs.features[0].name: each} for each in instances]
+    return _of_rows(inputs, {}, instances, limits, "instances", "example")
 
 
 def of_candidates(inputs: RawInputs, context: object, candidates: object, limits: ScoreLimits) -> Examples:
@@ -122,51 +49,71 @@ def of_candidates(inputs: RawInputs, context: object, candidates: object, limits
     The limits apply to the expanded examples.
 
     Args:
-      inputs: the features that the model reads.
       context: {feature: value} of the features that all candidates share.
       candidates: a list with one {feature: value} per candidate, with all other features.
-      limits: the limits of a request.
 
     Raises:
-      RequestRefused: a feature is unknown, missing or in both places, a value is wrong, or there are too many values.
+      RequestRefused: see `of_instances`; or a feature is in both places.
     """
-    values = _context(context)
-    if not isinstance(candidates, list) or not candidates:
-        raise RequestRefused('"candidates": expected a list of candidates, as [{"feature": value, ...}]')
-    check_count(len(candidates), limits, _CANDIDATES)
-    for place, each in enumerate(candidates):
-        if not isinstance(each, dict):
-            raise RequestRefused(f'{_candidate(place)}: {shown(each)} is not an object, as {{"feature": value, ...}}')
-    _check_names(inputs, values, candidates, _candidate)
-    own = [f for f in inputs.features if f.name not in values]
-    columns = {
-        f.name: column_of(f, [each[f.name] for each in candidates], limits.max_list_length, _candidate) for f in own
-    }
-    return _examples(inputs, len(candidates), values, columns, limits)
+    return _of_rows(inputs, _context(context), candidates, limits, _CANDIDATES, _CANDIDATE)
+
+
+def _of_rows(
+    inputs: RawInputs, context: Mapping[str, object], rows: object, limits: ScoreLimits, key: str, what: str
+) -> Examples:
+    where = _numbered(what)
+    if not isinstance(rows, list) or not rows:
+        raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"feature": value, ...}}]')
+    check_count(len(rows), limits, f"{what}s")
+    _check_names(inputs, context, _names(rows, where), where)
+    own = [f for f in inputs.features if f.name not in context]
+    columns = {f.name: column_of(f, [each[f.name] for each in rows], limits.max_list_length, where) for f in own}
+    return _examples(inputs, len(rows), context, columns, limits)
+
+
+def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Examples:
+    """Returns the examples of {feature: list with one value per example}."""
+    if not isinstance(columns, dict):
+        if len(inputs.features) != 1 or not isinstance(columns, list):
+            raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
+        columns = {inputs.features[0].name: columns}
+    _check_names(inputs, (), [columns], lambda place: '"inputs"')
+    first = inputs.features[0].name if inputs.features else ""
+    for feature in inputs.features:
+        values = columns[feature.name]
+        if not isinstance(values, list) or not values:
+            raise RequestRefused(f"feature {feature.name!r}: {shown(values)} is not a list with one value per example")
+        if len(values) != len(columns[first]):
+            raise RequestRefused(
+                f"feature {feature.name!r}: {len(values)} values, and {first!r} has {len(columns[first])}: expected "
+                "one value per example"
+            )
+    count = len(columns[first]) if inputs.features else 0
+    check_count(count, limits, "examples")
+    made = {f.name: column_of(f, columns[f.name], limits.max_list_length) for f in inputs.features}
+    return _examples(inputs, count, {}, made, limits)
 
 
 def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits: ScoreLimits) -> Examples:
-    """Returns the examples of a RecordBatch, or of the candidates in it if its metadata has a context.
+    """Returns the examples of a RecordBatch with one column per feature, or of the candidates in it.
+
+    Numbers have any numeric type. Texts are strings, binaries or integers, plain or as a dictionary, and lists are
+    lists of texts. A null is a missing value.
 
     Args:
-      inputs: the features that the model reads.
-      batch: see `Examples.of_arrow`.
-      metadata: b"", or the JSON `{"context": {feature: value}}`.
-      limits: the limits of a request.
-
-    Raises:
-      RequestRefused: see `of_candidates`.
+      metadata: b"", or for candidates the JSON `{"context": {feature: value}}`.
     """
-    if not metadata:
-        return Examples.of_arrow(inputs, batch, limits)
-    found = _parsed(metadata, limits, "app_metadata")
-    if found.keys() != {_CONTEXT}:
-        raise RequestRefused('app_metadata is not {"context": {"feature": value, ...}}')
-    values = _context(found[_CONTEXT])
-    check_count(len(batch), limits, _CANDIDATES)
-    _check_names(inputs, values, [batch.schema.names], lambda place: "columns")
-    columns = {f.name: of_arrow(f, batch[f.name], limits, _candidate) for f in inputs.features if f.name not in values}
-    return _examples(inputs, len(batch), values, columns, limits)
+    context, what = {}, "example"
+    if metadata:
+        found = _parsed(metadata, limits, "app_metadata")
+        if found.keys() != {_CONTEXT}:
+            raise RequestRefused('app_metadata is not {"context": {"feature": value, ...}}')
+        context, what = _context(found[_CONTEXT]), _CANDIDATE
+    _check_names(inputs, context, [dict.fromkeys(batch.schema.names)], lambda place: "columns")
+    check_count(len(batch), limits, f"{what}s")
+    where, own = _numbered(what), [f for f in inputs.features if f.name not in context]
+    columns = {f.name: of_arrow(f, batch[f.name], limits, where) for f in own}
+    return _examples(inputs, len(batch), context, columns, limits)
 
 
 def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
@@ -189,22 +136,36 @@ def _context(context: object) -> dict:
     return context
 
 
-def _check_names(
-    inputs: RawInputs, context: Collection[str], candidates: Sequence[Collection[str]], where: Where
-) -> None:
-    inputs.check_known(context, _CONTEXT)
-    rest = RawInputs(tuple(f for f in inputs.features if f.name not in context), inputs.ignored)
-    right: object = None  # The names of the last candidate; most requests give each candidate the same.
-    for place, each in enumerate(candidates):
-        names = each.keys() if isinstance(each, dict) else each
+def _names(rows: list, where: Where) -> Iterator[Collection[str]]:
+    for place, each in enumerate(rows):
+        if not isinstance(each, dict):
+            raise RequestRefused(f'{where(place)}: {shown(each)} is not an object, as {{"feature": value, ...}}')
+        yield each.keys()
+
+
+def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Collection[str]], where: Where) -> None:
+    """Refuses an unknown feature, and a row that lacks a feature or has one of the context."""
+    _check_known(inputs, context, _CONTEXT)
+    right: object = None  # The names of the last row; most requests give each row the same.
+    for place, names in enumerate(rows):
         if names == right:
             continue
-        both = next((name for name in each if name in context), None)
+        both = next((name for name in names if name in context), None)
         if both is not None:
             raise RequestRefused(f"{where(place)}: feature {shown(both)} is in the context as well: give it once")
-        inputs.check_known(each, where(place))
-        rest.check_names(each, where(place))
+        _check_known(inputs, names, where(place))
+        missing = next((f for f in inputs.features if f.name not in names and f.name not in context), None)
+        if missing is not None:
+            raise RequestRefused(f"{where(place)}: feature {missing.name!r} is missing: expected {missing.expected}")
         right = names
+
+
+def _check_known(inputs: RawInputs, names: Collection[str], where: str) -> None:
+    known = {feature.name for feature in inputs.features}
+    unknown = next((name for name in names if name not in known and name not in inputs.ignored), None)
+    if unknown is not None:
+        reads = ", ".join(feature.name for feature in inputs.features) or "no feature"
+        raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {reads}")
 
 
 def _examples(
@@ -226,5 +187,5 @@ def _texts(value: bytes | list[bytes]) -> list[bytes]:
     return value if isinstance(value, list) else [value]
 
 
-def _candidate(place: int) -> str:
-    return f"candidate {place}"
+def _numbered(what: str) -> Where:
+    return lambda place: f"{what} {place}"

@@ -10,10 +10,9 @@ import numpy as np
 from ctr_trainer.serving.publication.places import RowReader
 from ctr_trainer.serving.publication.reading import RowsAhead, pause
 from ctr_trainer.serving.publication.records import Record
-from ctr_trainer.serving.scoring import request_forms
 from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import NotReady, RawInputs
-from ctr_trainer.serving.scoring.tower import Arrays, Read, RecordGate, Tower, look_up
+from ctr_trainer.serving.scoring.raw_inputs import NotReady
+from ctr_trainer.serving.scoring.tower import RecordGate, Tower, look_up
 from ctr_trainer.system.messages.errors import UserError
 
 _MOST_TRIES = 3
@@ -28,9 +27,6 @@ class Freshness:
     """The record from which an answer was computed.
 
     Attributes:
-      generation: generation of the record.
-      epoch: epoch of the record.
-      global_step: global step of the record.
       age_secs: seconds between the copy of the rows from the training and the answer.
       event_age_secs: of a training from a stream, seconds between the newest event that it had trained and the answer;
         None without a stream.
@@ -76,65 +72,41 @@ class ServedModel:
 
     Any number of threads may call `score`.
 
-    Args:
+    Attributes:
       reader: the reader of the publication, which `close` closes.
+      tower: the tower of the served record.
 
     Raises:
       UserError: the tower cannot be loaded.
     """
 
     def __init__(self, reader: RowReader) -> None:
-        self._reader = reader
+        self.reader = reader
         self._refused: Record | None = None
         self._gate = RecordGate()
         self._refreshing = threading.Lock()
-        self._tower = _warmed(Tower(reader.dense_path()), reader.record)
+        self.tower = _warmed(Tower(reader.dense_path(reader.record)), reader.record)
         self._spare: Tower | None = None  # The previous tower, whose session the next one takes.
 
     @property
     def name(self) -> str:
         """The name under which the model was published."""
-        return self._reader.record.model
-
-    @property
-    def inputs(self) -> RawInputs:
-        """The features that the current model reads."""
-        return self._tower.inputs
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the predictions of the current model."""
-        return self._tower.outputs
-
-    @property
-    def typical(self) -> dict[str, float | str]:
-        """Typical values of some features, see `Tower`."""
-        return self._tower.typical
+        return self.reader.record.model
 
     @property
     def freshness(self) -> Freshness:
         """The freshness of an answer that would be computed now."""
-        record = self._reader.record
+        record = self.reader.record
         event_age_secs = lag_records = None
         if record.stream is not None:
             lag_records = int(record.stream["lag_records"])
             if record.stream["event_seconds"]:  # Otherwise no event was trained yet.
                 event_age_secs = max(time.time() - record.stream["event_seconds"], 0.0)
-        age_secs = self._reader.age_secs()
+        age_secs = max(time.time() - record.time, 0.0)
         return Freshness(record.generation, record.epoch, record.global_step, age_secs, event_age_secs, lag_records)
 
-    @property
-    def lost(self) -> str:
-        """What the publication has lost of the served rows, as a sentence; "" if nothing."""
-        return self._reader.lost
-
-    @property
-    def cached(self) -> tuple[int, int]:
-        """The number of keys looked up in the reader's cache of rows since the start, and of those found."""
-        return self._reader.lookups, self._reader.hits
-
     def score(self, examples: Examples) -> Scored:
-        """Computes the predictions of examples.
+        """Returns the predictions of examples.
 
         Raises:
           NotReady: the rows cannot be read now, or the model reads other features than when the examples were checked.
@@ -142,22 +114,19 @@ class ServedModel:
         for _ in range(_MOST_TRIES):
             try:
                 with self._gate.batch():
-                    if examples.inputs != self._tower.inputs:
+                    if examples.inputs != self.tower.inputs:
                         raise NotReady("the model was replaced by one with other features: send the request again")
-                    return _score(self._tower, self._reader, examples, self.freshness)
+                    return _score(self.tower, self.reader, examples, self.freshness)
             except RowsAhead:
-                self._catch_up()
+                try:
+                    self.refresh()
+                except UserError as error:
+                    raise NotReady(f"the rows are newer than the record that is served: {error}") from None
             except NotReady:
                 raise
             except UserError as error:
                 raise NotReady(f"the rows cannot be read: {error}") from None
         raise NotReady("the rows are newer than the record that is served: the publication is being replaced")
-
-    def _catch_up(self) -> None:
-        try:
-            self.refresh()
-        except UserError as error:
-            raise NotReady(f"the rows are newer than the record that is served: {error}") from None
 
     def refresh(self) -> bool:
         """Changes to the newest record, unless it is served or was refused, and returns whether the record changed.
@@ -167,17 +136,17 @@ class ServedModel:
           UserError: the publication cannot be read; the current record stays served.
         """
         with self._refreshing:
-            newest = self._reader.refresh()
+            newest = self.reader.refresh()
             if newest is None or newest == self._refused:
                 return False
-            before, record = self._tower, self._reader.record
+            before, record = self.tower, self.reader.record
             same = (newest.generation, newest.dense, newest.dense_files)
             try:
                 if same == (record.generation, record.dense, record.dense_files):
                     tower = before
                 else:
                     spare, self._spare = self._spare, None
-                    tower = _warmed(Tower(self._reader.dense_path(newest), before, spare), newest)
+                    tower = _warmed(Tower(self.reader.dense_path(newest), before, spare), newest)
             except UserError as error:
                 self._refused = newest
                 raise RecordRefused(
@@ -185,8 +154,8 @@ class ServedModel:
                     f"{record.epoch} of generation {record.generation} stays: {error}"
                 ) from None
             with self._gate.change():
-                self._reader.advance()
-                self._tower, self._refused = tower, None
+                self.reader.advance()
+                self.tower, self._refused = tower, None
             if tower is not before:
                 if tower.shares_graph(before):
                     self._spare = before
@@ -196,9 +165,9 @@ class ServedModel:
 
     def close(self) -> None:
         """Frees the rows and the towers; no other call may be running."""
-        for tower in filter(None, (self._tower, self._spare)):
+        for tower in filter(None, (self.tower, self._spare)):
             tower.close()
-        self._reader.close()
+        self.reader.close()
 
 
 def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Freshness) -> Scored:
@@ -210,18 +179,12 @@ def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Fresh
     arrays = examples.arrays()
     keys = tower.keys(arrays, is_ranked)
     times.append(time.perf_counter())
-    rows, distinct_keys = _look_up(tower, examples, keys, reader.read)
+    rows, distinct_keys = look_up(tower.spec, tower.rows, keys, examples.count, examples.context, reader.read)
     times.append(time.perf_counter())
     outputs = tower.predict(arrays, rows, is_ranked)
     times.append(time.perf_counter())
     seconds = dict(zip(("keys", "rows", "tower"), np.diff(times).tolist(), strict=True))
     return Scored(outputs, freshness, seconds, distinct_keys)
-
-
-def _look_up(tower: Tower, examples: Examples, keys: Arrays, read: Read) -> tuple[dict[str, np.ndarray], int]:
-    if examples.context:
-        return request_forms.look_up(tower.spec, tower.rows, keys, examples.count, examples.context, read)
-    return look_up(tower.spec, tower.rows, keys, examples.count, read)
 
 
 def _warmed(tower: Tower, record: Record) -> Tower:
@@ -246,7 +209,8 @@ def _warmed(tower: Tower, record: Record) -> Tower:
             examples = Examples.missing(tower.inputs, count, has_context)
             is_ranked, arrays = bool(examples.context), examples.arrays()
             pause()
-            rows, _ = _look_up(tower, examples, tower.keys(arrays, is_ranked), no_rows)
+            keys = tower.keys(arrays, is_ranked)
+            rows, _ = look_up(tower.spec, tower.rows, keys, count, examples.context, no_rows)
             pause()
             for name, values in tower.predict(arrays, rows, is_ranked).items():
                 _check_output(name, values, count, record)

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -35,33 +35,14 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ScoreMetrics:
-    """The metrics of a scoring server, for Prometheus.
-
-    | metric | labels | what |
-    |---|---|---|
-    | `ctr_score_requests_total` | transport, status | requests answered; the status is HTTP's |
-    | `ctr_score_request_seconds` | transport | histogram from the request's last byte to its answer |
-    | `ctr_score_wait_seconds` | | histogram of the wait of a batch's first request |
-    | `ctr_score_part_seconds` | part | histogram of a batch's `keys`, `rows` and `tower` |
-    | `ctr_score_batch_examples` | | histogram of the examples of a batch |
-    | `ctr_score_keys_total` | | distinct keys whose rows were read |
-    | `ctr_score_refreshes_total` | outcome | looks for a newer record: `newer`, `none`, `refused`, `failed` |
-    | `ctr_score_waiting_examples` | | examples that wait now |
-    | `ctr_score_generation`, `ctr_score_epoch`, `ctr_score_global_step` | | the served record, if any |
-    | `ctr_score_age_seconds` | | seconds since the served rows were taken from the training |
-    | `ctr_score_event_age_seconds` | | of a stream: seconds since the newest event that was trained by then |
-    | `ctr_score_lag_records` | | of a stream: records that waited to be trained by then |
-    | `ctr_score_row_cache_keys_total` | found | keys looked up in the cache of a cluster's hot rows: `yes`, `no` |
+    """The metrics of a scoring server, for Prometheus; docs/serving.md says what each means.
 
     Args:
-      now: f() -> dict of the current gauges: metric without `ctr_score_` -> (help, number).
-      cached: f() -> (keys looked up in the cache of rows, keys found there).
+      collect: yields the metrics that are read when Prometheus asks.
     """
 
-    def __init__(
-        self, now: Callable[[], Mapping[str, tuple[str, float]]], cached: Callable[[], tuple[int, int]]
-    ) -> None:
-        self._now, self._cached = now, cached
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self.collect = collect  # As the registry calls it.
         self._registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests answered", "transport", "status")
         self._request_seconds = self._histogram("request_seconds", "Time of a request", _SECONDS, "transport")
@@ -89,17 +70,6 @@ class ScoreMetrics:
         """Counts a look for a newer record."""
         self._refreshes.labels(outcome).inc()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yields the metrics that are read when Prometheus asks."""
-        for name, (text, value) in self._now().items():
-            yield GaugeMetricFamily(f"ctr_score_{name}", text, value=value)
-
-        lookups, hits = self._cached()
-        found = CounterMetricFamily("ctr_score_row_cache_keys", "Keys looked up in the cache of rows", labels=["found"])
-        found.add_metric(["yes"], hits)
-        found.add_metric(["no"], lookups - hits)
-        yield found
-
     def text(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
@@ -115,7 +85,6 @@ class ScoreServer:
     """A scoring server. It listens as soon as it is constructed.
 
     Args:
-      flags: the settings of the server.
       open_reader: opens the publication; see `LiveModel`.
 
     Attributes:
@@ -132,46 +101,25 @@ class ScoreServer:
         self._failure: UserError | None = None
         with contextlib.ExitStack() as stack:
             listening = stack.enter_context(_listen(flags))
-            self._metrics = ScoreMetrics(self._gauges, self._cached)
-            self._live = LiveModel(
-                open_reader,
-                flags.name,
-                flags.refresh_secs,
-                flags.start_timeout,
-                flags.max_age_secs,
-                self._metrics.note_refresh,
-                self._fail,
-            )
-            stack.callback(self._live.close)
-            self._batcher = Batcher(self._live.score, flags.limits, self._metrics.note_batch)
+            metrics = ScoreMetrics(self._current)
+            self._live = live = LiveModel(flags, open_reader, metrics.note_refresh, self._fail)
+            stack.callback(live.close)
+            self._batcher = Batcher(lambda examples: live.model.score(examples), flags.limits, metrics.note_batch)
             stack.callback(self._batcher.close)
-            self._flight: FlightScorer | None = None
+            self.flight_port: int | None = None
             if flags.flight_port >= 0:
-                self._flight = FlightScorer(
-                    flags.bind,
-                    flags.flight_port,
-                    self._live,
-                    self._batcher,
-                    self._metrics.note_request,
-                    flags.limits,
-                    security,
-                )
-                stack.callback(self._flight.stop, flags.stop_secs)
+                flight = FlightScorer(flags, live, self._batcher, metrics.note_request, security)
+                stack.callback(flight.stop, flags.stop_secs)
+                self.flight_port = flight.port
             app: ASGIApp = HttpApp(
-                self._live,
-                self._batcher,
-                self._metrics.note_request,
-                self._metrics.text,
-                flags.limits,
-                security.token,
+                live, self._batcher, metrics.note_request, metrics.text, flags.limits, security.token
             ).asgi
             if is_loopback(flags.bind) and security.token is None:
-                app = _OfHosts(app, _LOOPBACK)
+                app = _of_hosts(app, _LOOPBACK)
             self._http = HttpServer(app, flags.stop_secs, _secure(flags))
             self._listening = listening
             self._closing = stack.pop_all()
         self.port = listening.getsockname()[1]
-        self.flight_port = self._flight and self._flight.port
 
     def run(self) -> None:
         """Serves until `stop` is called or, on the main thread, SIGTERM or SIGINT arrives; then ends running requests.
@@ -193,55 +141,56 @@ class ScoreServer:
         self._failure = error
         self.stop()
 
-    def _cached(self) -> tuple[int, int]:
-        return self._live.model.cached if self._live.is_loaded else (0, 0)
+    def _current(self) -> Iterator[Metric]:
+        """Yields the metrics that are read when Prometheus asks."""
+        model = self._live.model if self._live.is_loaded else None
+        gauges: list[tuple[str, str, float | None]] = [
+            ("waiting_examples", "Examples that wait", self._batcher.waiting)
+        ]
+        if model is not None:
+            now = model.freshness
+            gauges += [
+                ("generation", "Generation that is served", now.generation),
+                ("epoch", "Epoch that is served", now.epoch),
+                ("global_step", "Global step of what is served", now.global_step),
+                ("age_seconds", "Since the served rows were taken from the training", now.age_secs),
+                ("event_age_seconds", "Since the newest event that is trained", now.event_age_secs),
+                ("lag_records", "Records that waited when the served rows were taken", now.lag_records),
+            ]
+        for name, text, value in gauges:
+            if value is not None:
+                yield GaugeMetricFamily(f"ctr_score_{name}", text, value=value)
+        lookups, hits = (model.reader.lookups, model.reader.hits) if model is not None else (0, 0)
+        found = CounterMetricFamily("ctr_score_row_cache_keys", "Keys looked up in the cache of rows", labels=["found"])
+        found.add_metric(["yes"], hits)
+        found.add_metric(["no"], lookups - hits)
+        yield found
 
-    def _gauges(self) -> dict[str, tuple[str, float]]:
-        figures: dict[str, tuple[str, float]] = {"waiting_examples": ("Examples that wait", self._batcher.waiting)}
-        if self._live.is_loaded:
-            now = self._live.model.freshness
-            figures |= {
-                "generation": ("Generation that is served", now.generation),
-                "epoch": ("Epoch that is served", now.epoch),
-                "global_step": ("Global step of what is served", now.global_step),
-                "age_seconds": ("Since the served rows were taken from the training", now.age_secs),
-            }
-            if now.event_age_secs is not None:
-                figures["event_age_seconds"] = ("Since the newest event that is trained", now.event_age_secs)
-            if now.lag_records is not None:
-                figures["lag_records"] = ("Records that waited when the served rows were taken", now.lag_records)
-        return figures
 
-
-class _OfHosts:
-    """An ASGI application that answers only the requests whose header `Host` names one of some hosts.
+def _of_hosts(app: ASGIApp, hosts: tuple[str, ...]) -> ASGIApp:
+    """Returns an application that answers only the requests whose header `Host` names one of the hosts.
 
     Without a token, a page of another site that a browser shows could otherwise read predictions, by a name that leads
     to this machine.
     """
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         host = request.headers.get("host", "")
-        if host and host.rpartition(":")[0].lower() not in self._hosts and host.lower() not in self._hosts:
+        if host and host.rpartition(":")[0].lower() not in hosts and host.lower() not in hosts:
             error = WrongHost(
-                f"this server is {' or '.join(self._hosts)}, not {shown(host)}: send one of these as `Host`, or start "
+                f"this server is {' or '.join(hosts)}, not {shown(host)}: send one of these as `Host`, or start "
                 "the server with a token (token_file)"
             )
             await (await refused(request, error))(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
+
+    return answer
 
 
 def serve(flags: ScoreFlags) -> None:
-    """Serves until SIGTERM or SIGINT. It must be called on the main thread.
-
-    Raises:
-      UserError: see `ScoreServer`.
-    """
+    """Serves until SIGTERM or SIGINT. It must be called on the main thread."""
     _raise_descriptor_limit()
     server = ScoreServer(
         flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)

@@ -1,22 +1,24 @@
 """A dense tower, an exported graph with a session; and the gate that keeps batches and changes of a record apart."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from ctr_trainer.embedding.index.key_kernels import DistinctKeys
 from ctr_trainer.embedding.worker.lookup import Bag, Lookup
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
-from ctr_trainer.serving.export.ranking import RANKING, RANKING_KEYS
-from ctr_trainer.serving.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, packed_inputs
+from ctr_trainer.serving.export.ranking import CANDIDATES, COLUMNS, CONTEXT, RANKING, RANKING_KEYS
+from ctr_trainer.serving.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order, packed_inputs
 from ctr_trainer.serving.export.saved_model import load_spec, load_typical
 from ctr_trainer.serving.scoring.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -40,7 +42,6 @@ class RecordGate:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """A context manager around one batch."""
         with self._condition:
             self._wait(lambda: not self._changing, "the change to a newer record")
             self._batches += 1
@@ -53,7 +54,7 @@ class RecordGate:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
-        """A context manager around a change, for one thread at a time. It waits until all batches have ended."""
+        """A context manager for one thread at a time. It waits until all batches have ended."""
         with self._condition:
             self._changing = True
         try:
@@ -71,76 +72,109 @@ class RecordGate:
 
 
 def look_up(
-    spec: FeatureSpec,
-    names: Collection[str],
-    keys: Arrays,
-    count: int,
-    read: Read,
+    spec: FeatureSpec, names: Collection[str], keys: Arrays, count: int, context: Collection[str], read: Read
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Makes the inputs of a tower that come from rows. Each distinct key of a table is read once.
+    """Makes the inputs of a signature that come from rows. Each distinct key of a table is read once.
 
     Args:
-      spec: the features of the tower.
-      names: names of the inputs, see `export.receivers.RowInputs`.
-      keys: the outputs of `raw_keys.key_outputs`.
-      count: number of examples.
-      read: f(table, keys int64[U]) -> float32[U, weights].
+      names: names of the inputs of `serving_default`, see `export.receivers.RowInputs`.
+      keys: the outputs of the signature `keys`, or of `ranking_keys` with a context; see `raw_keys.key_outputs`.
+      context: names of the features that all examples share. If there are any, the inputs are those of the signature
+        `ranking`, see `export.ranking.RankedRows`.
 
     Returns:
-      (dict of name -> float32 array, number of distinct keys that were read).
+      (dict of name -> array, number of distinct keys that were read).
     """
     inputs: dict[str, np.ndarray] = {}
     distinct_keys = 0
     for table in spec.tables:
-        pooled = [name for name in (f"{EMBEDDING}/{table.name}", f"{LINEAR}/{table.name}") if name in names]
-        sequences = [f for f in table.sequences if f"{SEQUENCE}/{f.name}" in names]
-        for feature in table.sequences:
-            if f"{MASK}/{feature.name}" in names:
-                lengths = np.diff(keys[f"{SPLITS}/{feature.name}"])
-                mask = np.arange(feature.max_length) < lengths[:, None]
-                inputs[f"{MASK}/{feature.name}"] = mask.astype(np.float32)
-        if not pooled and not sequences:
+        kinds = [kind for kind in (EMBEDDING, LINEAR) if f"{kind}/{table.name}" in names]
+        sequences = tuple(f for f in table.sequences if f"{SEQUENCE}/{f.name}" in names)
+        for f in table.sequences:
+            if f"{MASK}/{f.name}" in names:
+                mask = np.arange(f.max_length) < np.diff(keys[f"{SPLITS}/{f.name}"])[:, None]
+                inputs[f"{MASK}/{f.name}"] = mask.astype(np.float32)
+        if not kinds and not sequences:
             continue
-        lookup = lookup_of(table, bool(pooled), sequences, keys, count)
-        rows = read(table.name, lookup.unique)
-        distinct_keys += len(lookup.unique)
-        # A row is [embedding, linear weight]. A model without one of the two has rows without it.
-        starts = {EMBEDDING: (0, table.dim), LINEAR: (rows.shape[1] - 1, 1)}
-        for name in pooled:
-            inputs[name] = lookup.gather(rows, *starts[name.partition("/")[0]])
-        for number, feature in enumerate(sequences):
-            inputs[f"{SEQUENCE}/{feature.name}"] = lookup.gather_sequence(number, rows, *starts[EMBEDDING])
+        if not kinds:
+            table = dataclasses.replace(table, single=(), bags=())
+        table = dataclasses.replace(table, sequences=sequences)
+        sides: dict[str, tuple[TableFeatures, Lookup]] = {}  # By the prefix of the inputs' names.
+        if context:
+            for side, size in ((CONTEXT, 1), (CANDIDATES, count)):
+                own = _of_side(table, context, side == CONTEXT)
+                sides[f"{side}/"] = own, _lookup(own, keys, _singles(table, own, keys, count, context, size))
+            places = {f.name: place for place, f in enumerate(table.pooled)}
+            columns = [places[f.name] for own, _ in sides.values() for f in own.pooled]
+            inputs[f"{COLUMNS}/{table.name}"] = np.array(columns, np.int32)
+        else:
+            singles = keys[f"{KEYS}/{table.name}"] if table.single else np.zeros((count, 0), np.int64)
+            sides[""] = table, _lookup(table, keys, singles)
+        rows, read_keys = _read(table.name, [lookup for _, lookup in sides.values()], read)
+        distinct_keys += read_keys
+        for (prefix, (own, lookup)), its_rows in zip(sides.items(), rows, strict=True):
+            # A row is [embedding, linear weight]. A model without one of the two has rows without it.
+            starts = {EMBEDDING: (0, table.dim), LINEAR: (its_rows.shape[1] - 1, 1)}
+            for kind in kinds:
+                inputs[f"{prefix}{kind}/{table.name}"] = lookup.gather(its_rows, *starts[kind])
+            for number, f in enumerate(own.sequences):
+                inputs[f"{SEQUENCE}/{f.name}"] = lookup.gather_sequence(number, its_rows, *starts[EMBEDDING])
     return inputs, distinct_keys
 
 
-def lookup_of(
-    table: TableFeatures, is_pooled: bool, sequences: Sequence[SparseFeature], keys: Arrays, count: int
-) -> Lookup:
-    """Returns the `Lookup` of the keys of a table's features, see `raw_keys.key_outputs`."""
-    singles = keys[f"{KEYS}/{table.name}"] if is_pooled and table.single else np.zeros((count, 0), np.int64)
+def _lookup(table: TableFeatures, keys: Arrays, singles: np.ndarray) -> Lookup:
     bags: list[Bag] = []
-    for f in table.bags if is_pooled else ():
+    for f in table.bags:
         assert f.combiner is not None  # A bag has one.
         bags.append((*_list(keys, f), f.combiner, keys.get(f"{WEIGHTS}/{f.name}")))
-    return Lookup(singles, bags, [(*_list(keys, f), f.max_length) for f in sequences])
+    return Lookup(singles, bags, [(*_list(keys, f), f.max_length) for f in table.sequences])
 
 
 def _list(keys: Arrays, feature: SparseFeature) -> tuple[np.ndarray, np.ndarray]:
     return keys[f"{VALUES}/{feature.name}"], keys[f"{SPLITS}/{feature.name}"]
 
 
+def _of_side(table: TableFeatures, context: Collection[str], is_context: bool) -> TableFeatures:
+    """Returns the features of a table that belong to the context, or the others."""
+    parts = (table.single, table.bags, table.sequences)
+    single, bags, lists = (tuple(f for f in part if (f.name in context) == is_context) for part in parts)
+    return dataclasses.replace(table, single=single, bags=bags, sequences=lists)
+
+
+def _singles(
+    table: TableFeatures, features: TableFeatures, keys: Arrays, count: int, context: Collection[str], size: int
+) -> np.ndarray:
+    """Returns int64[size, F], the keys of the single-valued features of one side."""
+    found, start = {}, 0
+    for f in flat_order(table.single) if features.single else ():
+        length = 1 if f.name in context else count
+        found[f.name] = keys[f"{KEYS}/{table.name}"][start : start + length]
+        start += length
+    columns = [found[f.name] for f in features.single]
+    return np.ascontiguousarray(np.stack(columns, 1)) if columns else np.zeros((size, 0), np.int64)
+
+
+def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[np.ndarray], int]:
+    """Returns the rows of each lookup, and the number of distinct keys; a key of several is read once."""
+    if len(lookups) == 1:
+        unique = lookups[0].unique
+        return [read(table, unique)], len(unique)
+    distinct = DistinctKeys(sum(len(lookup.unique) for lookup in lookups))
+    numbers = [distinct.numbers(lookup.unique) for lookup in lookups]
+    rows = read(table, distinct.keys)
+    return [rows[each] for each in numbers], len(distinct.keys)
+
+
 class Tower:
     """The dense tower of a SavedModel that was exported without rows. Several threads may compute with it.
 
     Args:
-      path: local directory of the SavedModel.
       earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read.
       spare: a tower that is no longer used, or None. If it has the same graph, the new tower takes its session, so
         that TensorFlow does not plan the graph again. Otherwise the spare tower is closed.
 
     Attributes:
       inputs: the features that the signatures take.
-      spec: the feature spec of the model.
       rows: names of the inputs that are made of rows, see `export.receivers.RowInputs`.
       outputs: names of the predictions.
       is_planned: whether TensorFlow has planned its signatures: its session has computed for an earlier tower.
@@ -209,13 +243,7 @@ class Tower:
         return self._run[SIGNATURE](arrays)
 
     def predict(self, arrays: Arrays, rows: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
-        """Returns the predictions, array[B, ...] by output.
-
-        Args:
-          arrays: what `Examples.arrays` returned.
-          rows: what `look_up` returned for `self.rows`, or `request_forms.look_up` if `is_ranked`.
-          is_ranked: whether the examples have a context.
-        """
+        """Returns the predictions, array[B, ...] by output, for what `Examples.arrays` and `look_up` returned."""
         given = {**rows, **{name: arrays[name] for name in self._dense}}
         return self._run[RANKING if is_ranked else _SERVING](given)
 
@@ -224,7 +252,6 @@ class Tower:
         return self._session.graph is other._session.graph
 
     def close(self) -> None:
-        """Frees the variables."""
         self._session.close()
 
     def _is_like(self, earlier: "Tower") -> bool:
