@@ -22,7 +22,7 @@ from ctr_trainer.estimator.open_rows import EachTable, as_trained, follow_steps,
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.host_sum import row_turns
+from ctr_trainer.ranks.host_sum import AsTheyCome, ByRank
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.measuring.clock import operation
 from ctr_trainer.system.measuring.latency import Latency
@@ -126,7 +126,7 @@ class Embeddings:
         self._each_table = EachTable(self._copies, cores)
         self.sync_seconds, self._overlap, self._in_order = 0.0, config.overlap_lookup, in_order
         several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
-        self._row_turns = row_turns(by_rank=in_order and several)
+        self._row_turns = ByRank() if in_order and several else AsTheyCome()
         self._turns: StepRows = RowsInTurn(self, (), training=False)
 
     def begin(self) -> None:

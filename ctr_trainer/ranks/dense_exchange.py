@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.host_sum import HostSum
+from ctr_trainer.ranks.host_sum import HostSum, host_peers
 from ctr_trainer.system.messages.errors import UserError
 
 WAYS = ("auto", "shared_memory", "hosts", "horovod")
@@ -168,12 +168,4 @@ def _in_memory(
 def _host_sum(name: str, length: int, dtype: type) -> HostSum:
     """Returns the `HostSum` of this host's workers. There is one per name, for all graphs, as in Horovod."""
     with distributed.watchdog().waiting(f"the start of the sums of {name} on all hosts"):
-        return HostSum(
-            distributed.local_rank(),
-            distributed.local_size(),
-            length,
-            dtype,
-            agree=lambda value: distributed.broadcast_object(value, f"host_sum.{name}"),
-            meet=lambda: distributed.barrier(f"host_sum.{name}"),
-            first=distributed.rank() - distributed.local_rank(),
-        )
+        return HostSum(host_peers(f"host_sum.{name}"), length, dtype)
