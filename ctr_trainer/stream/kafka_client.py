@@ -105,7 +105,7 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
         raise UserError(f"kafka_config: librdkafka refuses its settings: {error.args[0].str()}") from error
 
 
-class KafkaDeadLetters:
+class KafkaDeadLetters(DeadLetters):
     """Sends records that cannot be trained on to a topic; see `DeadLetters`.
 
     Args:

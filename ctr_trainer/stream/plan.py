@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ctr_trainer.stream.source import Range, StreamSource
 from ctr_trainer.system.messages.errors import UserError
@@ -90,11 +90,13 @@ class Window:
     Attributes:
       shares: the ranges of each worker.
       next: for each partition, the offset after the window.
+      messages: number of its messages.
       reports: `Report` by rank, of the workers that have read their shares.
     """
 
     shares: list[list[Range]]
     next: dict[int, int]
+    messages: int
     reports: dict[int, Report] = dataclasses.field(default_factory=dict)
 
     @property
@@ -145,25 +147,6 @@ class Directive:
     steps: int = 0
 
 
-class Coordination(Protocol):
-    """The requests of a worker to rank 0, which is the same or another process."""
-
-    def share(self, window: int) -> list[Range] | None:
-        """Waits for a window's plan, and returns this worker's share; None at the end."""
-
-    def report(self, window: int, report: Report) -> None:
-        """Reports that this worker has read its share of a window."""
-
-    def directive(self, number: int) -> Directive:
-        """Waits for the directive with this number, from 0 on, and returns it."""
-
-    def fail(self, error: BaseException) -> None:
-        """Reports that this worker cannot read."""
-
-    def close(self) -> None:
-        """Ends all waiting."""
-
-
 def next_window(
     source: StreamSource,
     next_: Mapping[int, int],
@@ -178,12 +161,10 @@ def next_window(
     same partitions in all windows.
 
     Args:
-      source: the stream.
       next_: for each partition, the offset of the first record to plan.
       ends: for each partition, the offset to stop before.
       counts: for each partition, the number of records between these offsets.
       total: number of records, at most the sum of the counts.
-      workers: number of shares.
     """
     taken = _evenly(counts, total)
     after = dict(next_)
@@ -192,16 +173,13 @@ def next_window(
         if count:
             after[partition] = source.after(partition, next_[partition], ends[partition], count)
             pieces.append((Range(partition, next_[partition], after[partition]), count))
-    return Window(share_out(source, pieces, workers), after)
+    return Window(share_out(source, pieces, workers), after, total)
 
 
 def share_out(source: StreamSource, pieces: Sequence[tuple[Range, int]], workers: int) -> list[list[Range]]:
-    """Divides ranges of records, in order, into one share per worker. Shares differ by at most one record.
+    """Divides ranges, each with the number of its records, into one share per worker, in order.
 
-    Args:
-      source: the stream.
-      pieces: (range, number of its records).
-      workers: number of shares.
+    Shares differ by at most one record.
     """
     total = sum(count for _, count in pieces)
     cuts = [worker * total // workers for worker in range(workers + 1)]
@@ -246,7 +224,6 @@ def resumed(
 
     Args:
       position: position in the checkpoint; None without one.
-      source: the stream.
       since: `stream_from`.
       has_other: whether the checkpoint has a position in an input of another kind.
 

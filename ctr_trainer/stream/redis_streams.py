@@ -176,7 +176,7 @@ class RedisSource:
         return self._client
 
 
-class RedisDeadLetters:
+class RedisDeadLetters(DeadLetters):
     """Appends records that cannot be trained on to a stream, as JSON in the field `value`; see `DeadLetters`.
 
     Args:
@@ -201,9 +201,6 @@ class RedisDeadLetters:
                 "%d bad records did not reach the stream %s and are kept in %s: %s",
                 *(len(left), self._key, self._otherwise, error),
             )
-
-    def flush(self) -> None:
-        pass
 
     def close(self) -> None:
         self._client.close()

@@ -3,6 +3,9 @@
 import contextlib
 import dataclasses
 import gc
+import json
+import os
+import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -147,8 +150,11 @@ def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> st
     )
 
 
-class DeadLetters(Protocol):
-    """Stores the records that cannot be trained on."""
+class DeadLetters:
+    """Takes the records that cannot be trained on. This class drops them; they are also in the log."""
+
+    def __str__(self) -> str:
+        return "the log"
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
         """Stores descriptions of records (stream, partition, offset, row, reason, value), without waiting."""
@@ -158,6 +164,21 @@ class DeadLetters(Protocol):
 
     def close(self) -> None:
         """Waits until all descriptions are stored, and closes the connection."""
+
+
+class FileDeadLetters(DeadLetters):
+    """Appends a JSON object per record to a file."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self._path = pathlib.Path(path)
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def write(self, letters: Iterable[dict[str, object]]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(letter) + "\n" for letter in letters)
 
 
 @dataclasses.dataclass(frozen=True)
