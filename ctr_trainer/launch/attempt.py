@@ -14,7 +14,7 @@ from typing import BinaryIO, TextIO
 
 import psutil
 
-from ctr_trainer.launch.hosts import Host, host_of, listed, slots
+from ctr_trainer.launch.hosts import Host, listed, slots
 from ctr_trainer.launch.output import Ending, Outlet, Output
 from ctr_trainer.launch.worker import GATE, StartingGate
 from ctr_trainer.ranks.notices import ATTEMPT
@@ -35,15 +35,11 @@ class Attempt:
 
     Args:
       name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes.
-      hosts: tuple of `Host`; each has as many slots as workers.
-      command: list, the command of each worker.
-      flags: `LaunchFlags`.
-      environment: dict, the environment of the workers.
-      outlet: `Outlet` for the workers' output.
-      gate: `StartingGate` at which the workers wait until `release`; None if they begin immediately.
+      hosts: each has as many slots as workers. They are also an attribute.
+      command, environment: command and whole environment of each worker.
+      gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
-      hosts: see Args.
       workers: number of workers.
       began: time of the start or release of the workers, in seconds since 1970.
       lost_at: time at which a worker was found to have failed, in seconds since 1970; None if none has.
@@ -143,10 +139,6 @@ class Attempt:
     def said(self) -> str:
         """The last reason that a worker reported for its end; "" for none."""
         return self._output.said
-
-    def host_of(self, rank: int) -> str:
-        """Returns the name of the host of a rank."""
-        return host_of(self.hosts, rank)
 
     def _kill_all(self) -> None:
         """Kills the processes of this attempt on this host, and waits until they have ended."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
 from ctr_trainer.launch.attempt import Attempt, Standby
-from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
+from ctr_trainer.launch.hosts import Host, ReachableHosts, filled, host_of, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.launch.worker import StartingGate
@@ -110,19 +110,14 @@ class Supervisor:
     """Starts the workers of one training as often as needed.
 
     Args:
-      flags: `LaunchFlags`.
-      hosts: `Hosts`.
-      command: list, the command of each worker.
-      environment: dict, the environment of the workers.
-      model_dir: model directory of the training.
+      command, environment: command and whole environment of each worker.
       grace_seconds: longest time in which the workers may save and end.
-      outlet: `Outlet` for the workers' output.
     """
 
     def __init__(
         self,
         flags: LaunchFlags,
-        hosts: Hosts,
+        hosts: ReachableHosts,
         command: Sequence[str],
         environment: Mapping[str, str],
         model_dir: str,
@@ -157,7 +152,7 @@ class Supervisor:
                 if ending.kind is not Kind.CHANGED and (why_not := self._patience.why_not(ending)):
                     raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
                 if ending.rank is not None and len(attempt.hosts) > 1:
-                    self._leave_out(attempt.host_of(ending.rank))
+                    self._leave_out(host_of(attempt.hosts, ending.rank))
                 self._pause(self._patience.pause_seconds)
                 placed = self._wait_for_slots(self._flags.fewest)
                 self._restarts.append(reached.restart(ending.reason, placed))
