@@ -18,10 +18,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.messages.errors import UserError
+
+if TYPE_CHECKING:
+    from ctr_trainer.system.files.paths import StorePath
 
 _log = logging.getLogger(__name__)
 _ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
@@ -217,7 +219,7 @@ class StoreLease:
     owner finds out at its next renewal; then `check` raises.
 
     Args:
-      path: `StorePath` of the object.
+      path: path of the object.
       seconds: how long a lease lives without a renewal.
 
     Raises:
@@ -225,7 +227,7 @@ class StoreLease:
       UserError: the store does not answer.
     """
 
-    def __init__(self, path: Path, seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, path: "StorePath", seconds: float = LEASE_SECONDS) -> None:
         self._path, self._seconds, self._owner = path, seconds, new_owner()
         self._count, self._lost_to = 0, ""
         self._wait_for_the_end_of(self._read())

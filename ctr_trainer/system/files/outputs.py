@@ -6,10 +6,11 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.path import Closeable, Path
+from ctr_trainer.system.files.lease import StoreLease
+from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -180,7 +181,7 @@ class Unfinished:
         """Removes the list. The files stay."""
         self.files.marker.unlink()
 
-    def _locked(self) -> Closeable:
+    def _locked(self) -> TextIO | StoreLease:
         """Returns the hidden file, open and locked."""
         try:
             return (self.path / UNFINISHED).lock()
