@@ -24,12 +24,7 @@ _ANSWER_SECONDS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host and its number of slots.
-
-    Attributes:
-      name: name of the host for ssh.
-      slots: number of workers.
-    """
+    """A host, by its name for ssh, and the number of workers that it has room for."""
 
     name: str
     slots: int
@@ -42,7 +37,6 @@ class Host:
         """Parses `NAME:SLOTS`.
 
         Args:
-          text: the text.
           where: origin of the text, for the error message.
           slots: number of slots if the text is only `NAME`; None to raise an error in this case.
 

@@ -76,9 +76,6 @@ class LeftOut:
 
     A host is not left out after its first failure. After further consecutive failures it is left out for 10 s, 20 s,
     40 s and so on, at most 10 minutes. A checkpoint that is written with this host resets the count.
-
-    Args:
-      clock: f() -> seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

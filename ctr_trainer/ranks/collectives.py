@@ -22,7 +22,6 @@ class Collectives:
 
     Args:
       hvd: the result of `import_horovod`.
-      watchdog: f() -> the `Watchdog` of this process.
       session_config: f() -> the options of a session with one thread.
     """
 

@@ -47,10 +47,7 @@ class Exchange:
 
 
 def choose(how: str) -> None:
-    """Sets how workers exchange dense gradients and variables; call it with the same argument on every rank.
-
-    Args:
-      how: one of `WAYS`.
+    """Sets which of `WAYS` dense gradients and variables are exchanged by; the same argument on every rank.
 
     Raises:
       UserError: `shared_memory` for workers on several hosts; `hosts` without several hosts and several workers on one.
@@ -71,11 +68,7 @@ def choose(how: str) -> None:
 
 
 def is_by_horovod(how: str) -> bool:
-    """Whether steps will wait for Horovod; False for a lone worker. It may be called before `init`.
-
-    Args:
-      how: one of `WAYS`.
-    """
+    """Whether steps will wait for Horovod; False for a lone worker. It may be called before `init`."""
     # Before `distributed.init`, only horovodrun's variables have the numbers of workers.
     here, workers = (int(os.environ.get(f"HOROVOD_{what}", 1)) for what in ("LOCAL_SIZE", "SIZE"))
     return _exchange(how, here, workers, by_host=False).way in ("horovod", "hosts")
@@ -148,7 +141,6 @@ def _in_memory(
     """Applies a method of a `HostSum` to a tensor, inside the graph. A collective of the host.
 
     Args:
-      method: method of `HostSum`.
       tensor: tensor with a static shape.
       name: name of the `HostSum`, the same on every rank.
       what: description of the wait in the watchdog's messages.

@@ -101,10 +101,6 @@ class HorovodOptimizer(MeanOptimizer):
 
     Each gradient is reduced separately, as soon as the backward pass has computed it. Horovod fuses gradients that are
     ready at the same time.
-
-    Args:
-      inner: the optimizer of one worker, with a `weight`.
-      fp16: whether to send float16; the sum is then in float16 as well.
     """
 
     def __init__(self, inner: Any, fp16: bool = False) -> None:
@@ -152,9 +148,6 @@ class HostsOptimizer(MeanOptimizer):
 
     Each host sends one vector, for any number of workers on it. The other ranks of a host wait for the result of their
     first rank in shared memory, so that all ranks have the same bits.
-
-    Args:
-      inner: the optimizer of one worker, with a `weight`.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -210,7 +203,6 @@ def average_of_ranks(variables: list[tf.Variable], name: str) -> tf.Operation:
     """Returns the operation that sets float variables to their mean over the ranks. A collective.
 
     Args:
-      variables: list of variables.
       name: name of the reduction, the same on every rank.
     """
     with tf.name_scope("dense_exchange"):

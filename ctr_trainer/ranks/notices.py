@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import psutil
 
+from ctr_trainer.system.processes import reach
+
 # Environment variable of each process that `launch` has started, of the form JOB.START.
 ATTEMPT = "CTR_TRAINER_ATTEMPT"
 _SCOPE = "ctr_trainer"
@@ -26,12 +28,7 @@ _WITHOUT_MESSAGE = "without an error message: it was killed, as the system does 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The rank of a process, and the ranks on its host.
-
-    Attributes:
-      rank, size: the rank, and the number of ranks.
-      host_ranks: the ranks of its host.
-    """
+    """The rank of a process, and the ranks on its host."""
 
     rank: int
     size: int
@@ -93,14 +90,8 @@ class Notices:
         self._secret = secret.encode()
 
     def is_here(self) -> bool:
-        """Whether the server runs on this host."""
-        try:
-            socket.create_server(
-                (self.address.rpartition(":")[0], 0)
-            ).close()  # Only an address of this host can be listened on.
-        except OSError:
-            return False
-        return True
+        """Whether the server runs on this host; True without a server."""
+        return not self.address or reach.is_here(self.address.rpartition(":")[0])
 
     def put(self, key: str, text: str) -> None:
         """Stores a text under `key`, replacing an earlier text."""
@@ -172,10 +163,6 @@ class RollCall:
     Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
     it ends, and names the ranks of its host whose process has ended without writing this. A stopped process cannot end
     itself, so it is killed.
-
-    Args:
-      notices: `Notices` of the job.
-      placement: `Placement` of this process.
     """
 
     def __init__(self, notices: Notices, placement: Placement) -> None:

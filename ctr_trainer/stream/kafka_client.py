@@ -91,8 +91,6 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
 
     Args:
       kind: class of the client; only a `Consumer` receives the settings of consumers.
-      settings: the result of `configuration`.
-      trouble: `Trouble` that receives the errors of the connections.
 
     Raises:
       UserError: librdkafka refuses a setting.
@@ -106,13 +104,7 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
 
 
 class KafkaDeadLetters(DeadLetters):
-    """Sends records that cannot be trained on to a topic; see `DeadLetters`.
-
-    Args:
-      topic: name of the topic.
-      settings: the result of `configuration`.
-      otherwise: destination of the records that do not reach the topic.
-    """
+    """Sends records that cannot be trained on to a topic, and those that do not reach it to `otherwise`."""
 
     def __init__(self, topic: str, settings: dict[str, Any], otherwise: DeadLetters) -> None:
         self._topic, self._otherwise, self._trouble = topic, otherwise, Trouble()

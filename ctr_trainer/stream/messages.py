@@ -81,7 +81,6 @@ class MessageDecoder:
     Args:
       spec: FeatureSpec of the raw values.
       statistics: statistics of the training data, with the boundaries of quantiles.
-      name: name of the stream, for messages.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: dict[str, dict], name: str) -> None:
@@ -96,7 +95,6 @@ class MessageDecoder:
         """Decodes messages.
 
         Args:
-          messages: messages in order.
           skip: dict of index of a message -> number of its first rows to leave out.
         """
         bad: list[BadMessage] = []

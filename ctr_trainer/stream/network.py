@@ -23,7 +23,6 @@ class CoordinatorServer:
 
     Args:
       host: name or address to listen on.
-      key: secret key of the job.
       others: number of the other workers.
 
     Attributes:

@@ -203,8 +203,6 @@ def dead_letters(
     """Returns the destination of bad records: the stream in the URL, or a file if there is none or if it fails.
 
     Args:
-      address: the stream.
-      kafka_config, redis, group: see `opener`.
       directory: local directory of the file `dead_letters.jsonl`; None for none.
     """
     file = FileDeadLetters(os.path.join(directory, _FILE)) if directory else DeadLetters()
@@ -223,9 +221,7 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
     """Returns a function that opens a stream. Each call opens separate connections, for one thread.
 
     Args:
-      address: the stream.
       kafka_config: file of librdkafka's settings, or "".
-      redis: files of the password and the certificates of Redis.
       group: name of the consumer group to which positions are committed, unless `kafka_config` names one.
 
     Raises:

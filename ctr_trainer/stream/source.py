@@ -90,7 +90,6 @@ class StreamSource(Protocol):
         """Returns, for each partition, the offset after the last record.
 
         Args:
-          partitions: numbers of the partitions.
           exact: whether to check the end of each partition if the brokers' answer may be too low.
         """
 

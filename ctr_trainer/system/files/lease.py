@@ -184,7 +184,6 @@ class LeaseRenewal:
     Args:
       seconds: how long the lease lives without a renewal.
       renew: f() -> whether this process still has the lease; a UserError is logged, and the next renewal may succeed.
-      name: name of the thread.
     """
 
     def __init__(self, seconds: float, renew: Callable[[], bool], name: str) -> None:
@@ -219,7 +218,6 @@ class StoreLease:
     owner finds out at its next renewal; then `check` raises.
 
     Args:
-      path: path of the object.
       seconds: how long a lease lives without a renewal.
 
     Raises:

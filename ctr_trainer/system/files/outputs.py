@@ -107,22 +107,6 @@ class FileList:
         self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
 
 
-def refuse_others(files: FileList, what: str) -> None:
-    """Raises UserError if a directory holds files that are not on its list; names some of them.
-
-    Args:
-      files: FileList.
-      what: what wrote the listed files, such as `an unfinished conversion`.
-    """
-    others = files.others()
-    if others:
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-        raise UserError(
-            f"{files.directory} holds files that are not of {what}: {', '.join(others[:_NAMED])}{more}; "
-            "name another directory, or move them away"
-        )
-
-
 class InUse(UserError):
     """The error that another process is filling the directory now."""
 
@@ -156,7 +140,12 @@ class Unfinished:
         except OSError as error:
             raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
         try:
-            refuse_others(self.files, f"an unfinished {what}")
+            if others := self.files.others():
+                more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+                raise UserError(
+                    f"{self.path} holds files that are not of an unfinished {what}: {', '.join(others[:_NAMED])}{more};"
+                    " name another directory, or move them away"
+                )
             self.files.remove_drafts()
             self.files.note({"process": os.getpid(), "host": socket.gethostname()})
         except BaseException:
@@ -229,7 +218,6 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
     """Refuses to replace a file that the command did not write.
 
     Args:
-      path: path or URL of the file to write.
       is_ours: f(path) -> whether the command wrote the file that exists there.
       command: name of the command, such as `predict`.
 

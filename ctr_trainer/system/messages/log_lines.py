@@ -86,7 +86,6 @@ def last_line(text: str, level: int = logging.ERROR) -> str:
     The caller writes the line directly and not by the log, because a thread that hangs may hold the log's lock.
 
     Args:
-      text: text of the line.
       level: ERROR for a command that has failed: then the line begins with `error: `.
     """
     handler = _installed()
@@ -130,11 +129,7 @@ def _installed() -> logging.StreamHandler | None:
 
 
 class Seldom:
-    """Warns at most once in ten seconds, and counts the lines that it leaves out.
-
-    Args:
-      log: the logger.
-    """
+    """Warns at most once in ten seconds, and counts the lines that it leaves out."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._next, self._left_out = log, 0.0, 0

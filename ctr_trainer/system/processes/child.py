@@ -141,7 +141,6 @@ def handling_signals(
 
     Args:
       handler: handler for `signal.signal`: f(number, frame), or `signal.SIG_IGN`.
-      numbers: numbers of the signals.
     """
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -160,7 +159,6 @@ class Child:
     process, which may still need the child for its end.
 
     Args:
-      command: list of its program and arguments.
       log_file: where its output goes, appended; one of more than 64 MiB is first renamed to `NAME.1`.
       cores: that it may use; None for all that this process may use.
       environment: dict of variables that it has unless this process has them.

@@ -30,7 +30,6 @@ class Watchdog:
     Args:
       who: name of the process for messages, such as `rank 0`.
       timeout: longest wait, in seconds.
-      period: seconds between two checks.
       warning: seconds after which the log names a wait, and names it again each time that the wait has doubled; 0 for
         never.
       speak: f(sentence), called before the process is ended; None logs the sentence.
@@ -145,7 +144,6 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
     """Calls the function in a thread, and leaves the thread behind if the function takes longer than `seconds`.
 
     Args:
-      seconds: longest time to wait.
       function: f(), which may hang because it reads a file or writes to a pipe.
 
     Returns:
