@@ -193,8 +193,8 @@ def _of_packages(ranks: list[Introduction]) -> str:
         return ""
     versions = _by_value(ranks, [each.package for each in ranks])
     return (
-        f"the hosts run different versions of ctr_trainer: {versions}. Install the same version on each, for example the "
-        "same commit of a checkout"
+        f"the hosts run different versions of ctr_trainer: {versions}. Install the same version on each, for example "
+        "the same commit of a checkout"
     )
 
 
