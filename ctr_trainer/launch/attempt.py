@@ -40,7 +40,6 @@ class Attempt:
       gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
-      workers: number of workers.
       began: time of the start or release of the workers, in seconds since 1970.
       lost_at: time at which a worker was found to have failed, in seconds since 1970; None if none has.
 

@@ -117,11 +117,8 @@ class Reached:
 
     A thread reads checkpoints in a store, so that a store that hangs does not block the launcher.
 
-    Args:
-      saved: the newest `Saved` before this start.
-
     Attributes:
-      saved: the newest `Saved`.
+      saved: the newest `Saved`; at first the one before this start.
       trained: the last step that a rank has finished according to the heartbeats; 0 for none.
       trained_at: time of the latest heartbeat for `trained`, in seconds since 1970.
     """

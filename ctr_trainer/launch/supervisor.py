@@ -4,7 +4,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 
 from ctr_trainer.launch.attempt import Attempt, Standby
@@ -138,7 +138,7 @@ class Supervisor:
           StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
-        with self._taking_signals(), contextlib.closing(self._standby):
+        with child.handling_signals(self._take_signal), contextlib.closing(self._standby):
             placed = self._wait_for_slots(self._flags.np)
             while True:
                 attempt = self._standby.take(placed) or self._start(placed)
@@ -263,13 +263,8 @@ class Supervisor:
         if seconds:
             _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
 
-    @contextlib.contextmanager
-    def _taking_signals(self) -> Iterator[None]:
-        def ask(number: int, frame: FrameType | None) -> None:
-            self._asked = number
-
-        with child.handling_signals(ask):
-            yield
+    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked = number
 
     def _end_if_asked(self, attempt: Attempt | None = None) -> None:
         """Ends the workers and raises StoppedInOrder if a signal was received."""

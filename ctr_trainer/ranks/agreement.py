@@ -117,9 +117,7 @@ class Introduction:
 
     Attributes:
       started_as: name of its host in `horovodrun -H`.
-      machine: `hardware.machine_id`.
       package: version and fingerprint of this package; "" if all ranks are on one host.
-      flags: values by name that must be equal on all ranks.
       clock: seconds since 1970, by the clock of its host.
     """
 

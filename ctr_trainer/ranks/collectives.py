@@ -21,7 +21,6 @@ class Collectives:
     """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions.
 
     Args:
-      hvd: the result of `import_horovod`.
       session_config: f() -> the options of a session with one thread.
     """
 
@@ -47,7 +46,6 @@ class Collectives:
 
         Args:
           array: array [n] for any n, with the same dtype on every rank.
-          name: see `all_sum`.
         """
         array = np.asarray(array)
         return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name)(array)
@@ -57,7 +55,6 @@ class Collectives:
 
         Args:
           arrays: arrays whose number, shapes and dtypes are the same on every rank.
-          name: see `all_sum`.
         """
         if self._hvd.size() == 1:
             return arrays
@@ -87,7 +84,6 @@ class Collectives:
           work: f(advanced), called on rank 0; returns a value that JSON can represent. It reports progress by
             `advanced(text)`, with a text such as `12,000 rows`. While it does, `stall_timeout` does not end the wait of
             any rank, and rank 0 logs the text every 30 s.
-          name: name of this wait in the watchdog's messages, the same on every rank.
 
         Returns:
           the result of `work`, on every rank.

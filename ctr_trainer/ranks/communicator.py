@@ -12,11 +12,7 @@ _BUILD = "python -m ctr_trainer.installation.build_horovod"
 
 
 class OneWorker:
-    """Stands in for the module `horovod.tensorflow`, which cannot be imported: this process is rank 0 of 1.
-
-    Args:
-      why: why Horovod cannot be imported.
-    """
+    """Stands in for the module `horovod.tensorflow`, which cannot be imported: this process is rank 0 of 1."""
 
     Sum = None
 

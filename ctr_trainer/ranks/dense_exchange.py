@@ -102,7 +102,7 @@ def _exchange(how: str, here: int, workers: int, by_host: bool) -> Exchange:
     return Exchange("horovod", f"the {workers} workers are on several hosts")
 
 
-def sum_of_ranks(tensor: tf.Tensor, name: str, by_horovod: bool = False) -> tf.Tensor:
+def sum_of_ranks(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the sum of all ranks' tensors, inside the graph. A collective.
 
     The sum is computed in shared memory if `is_in_memory`, otherwise by Horovod.
@@ -110,9 +110,8 @@ def sum_of_ranks(tensor: tf.Tensor, name: str, by_horovod: bool = False) -> tf.T
     Args:
       tensor: tensor with a static shape; shape and dtype are the same on every rank.
       name: name of the reduction, the same on every rank.
-      by_horovod: whether to use Horovod in any case.
     """
-    if by_horovod or not is_in_memory():
+    if not is_in_memory():
         return distributed.allreduce(tensor, name)
     return _in_memory(HostSum.__call__, tensor, name, f"the other ranks in {name}")
 
@@ -141,7 +140,6 @@ def _in_memory(
     """Applies a method of a `HostSum` to a tensor, inside the graph. A collective of the host.
 
     Args:
-      tensor: tensor with a static shape.
       name: name of the `HostSum`, the same on every rank.
       what: description of the wait in the watchdog's messages.
     """

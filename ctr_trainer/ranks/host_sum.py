@@ -108,10 +108,7 @@ class HostPeers:
                 peer.sendall(b"\0")
 
     def hear(self, others: Iterable[int]) -> None:
-        """Waits until each of these workers has signalled that it has completed a step.
-
-        Args:
-          others: local ranks.
+        """Waits until each of these workers, given by local rank, has signalled that it has completed a step.
 
         Raises:
           ConnectionError: a worker has ended; the message names it.
@@ -197,10 +194,6 @@ class HostSum:
     Caveat: this works only on Linux, with all ranks in one network namespace. It is not thread-safe.
 
     The constructor maps the memory, and is a collective.
-
-    Args:
-      peers: the `HostPeers` of this worker.
-      length, dtype: length and dtype of the vectors.
 
     Raises:
       UserError: the system does not support shared memory.

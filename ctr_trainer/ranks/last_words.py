@@ -112,7 +112,6 @@ class LastWords:
         """Calls a function. If it raises, or on a signal to end, reports why the process ends.
 
         Args:
-          function: f(), the work of the process.
           takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
 
         Returns:
@@ -286,9 +285,6 @@ def of_this_process() -> LastWords:
 
 def _place(error: BaseException) -> str:
     """Returns ` (FILE:LINE)` for the last line of the traceback outside libraries; "" if there is none."""
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    places = [frame for frame in frames if not re.search(r"^<|site-packages|lib/python", frame.filename)]
     return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
-
-
-def _is_library(path: str) -> bool:
-    return path == __file__ or re.search(r"^<|site-packages|lib/python", path) is not None

@@ -88,7 +88,6 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
 
     Args:
       inner: the optimizer of one worker, with a `weight`.
-      exchange: the `Exchange` of several workers.
       fp16: whether Horovod sends float16; the sum is then in float16 as well.
     """
     if exchange.way == "horovod":
@@ -171,8 +170,6 @@ class _SumOfHost(MeanOptimizer):
 
     Attributes:
       pairs: (gradient, variable) of the inner optimizer.
-      fused: `Fused` of these gradients.
-      dtypes, sums: dtypes and sums of the vectors.
     """
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:

@@ -103,7 +103,6 @@ def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
     """Serves the metrics at http://host:port/metrics.
 
     Args:
-      figures: `Figures` to serve.
       port: port to listen on; 0 for a free port.
 
     Returns:

@@ -32,7 +32,6 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
     """Returns librdkafka's settings for a consumer.
 
     Args:
-      address: the topic.
       path: file with a line `name=value` per setting; empty lines and lines that begin with # are ignored. "" for none.
       group: the consumer group, unless the file names one.
 

@@ -42,7 +42,6 @@ class BadMessage:
     Attributes:
       message: index among the decoded messages.
       row: index of the row in the message.
-      reason: description of the error.
     """
 
     message: int
@@ -55,9 +54,7 @@ class Decoded:
     """The rows of messages, in order.
 
     Attributes:
-      rows: the good rows.
       messages, places: int64[n], the index of each good row's message, and of the row in the message.
-      bad: the bad rows, in order.
     """
 
     rows: Rows
@@ -79,7 +76,6 @@ class MessageDecoder:
     """Decodes the messages of a stream. It is not thread-safe.
 
     Args:
-      spec: FeatureSpec of the raw values.
       statistics: statistics of the training data, with the boundaries of quantiles.
     """
 

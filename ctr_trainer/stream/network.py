@@ -90,8 +90,6 @@ class RemoteCoordinator:
 
     Args:
       address: (host, port) of rank 0's `CoordinatorServer`.
-      key: secret key of the job.
-      timeout: seconds to wait for an answer.
     """
 
     def __init__(self, address: tuple[str, int], key: bytes, rank: int, timeout: float) -> None:

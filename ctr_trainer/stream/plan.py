@@ -16,7 +16,6 @@ class StreamPosition:
     """The position of a training in a stream: the records before `next` are trained, except those in `left`.
 
     Attributes:
-      stream: name of the stream.
       since: value of `stream_from`; a run with the same value resumes, a run with another value begins there.
       next: for each partition, the offset after the last planned record.
       left: parts of the planned records that are not trained yet.
@@ -69,9 +68,7 @@ class Report:
     """The report of a worker after reading its share of a window.
 
     Attributes:
-      rows: number of rows in the share.
       cuts: the place of the next row after each number of batches, from 0 on.
-      bad: descriptions of the rows that cannot be trained on.
       seconds: the newest event time; 0 without a record.
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
     """
@@ -90,8 +87,7 @@ class Window:
     Attributes:
       shares: the ranges of each worker.
       next: for each partition, the offset after the window.
-      messages: number of its messages.
-      reports: `Report` by rank, of the workers that have read their shares.
+      reports: by rank, of the workers that have read their shares.
     """
 
     shares: list[list[Range]]
@@ -138,8 +134,6 @@ class Directive:
 
     Attributes:
       kind: `window` to train on a window, `rest` to make one batch of padding, `end` to stop.
-      window: number of the window.
-      steps: number of batches.
     """
 
     kind: str

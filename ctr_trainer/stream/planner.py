@@ -88,7 +88,6 @@ class Planner:
 
         Args:
           hints: for each partition, an offset up to which a worker has seen records.
-          rows_per_message: estimated number of rows per message.
 
         Raises:
           UserError: records were removed before they were read.

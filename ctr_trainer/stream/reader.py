@@ -40,14 +40,9 @@ class StreamReader:
 
     Args:
       open_source: the result of `opener`.
-      spec: FeatureSpec of the raw values.
       statistics: statistics of the model's training data; {} if it was trained on streams only.
-      batch_size: rows per batch.
-      coordination: the way to rank 0's plans.
-      server: the server of rank 0 if there are other ranks; otherwise None.
 
     Attributes:
-      spec, statistics, batch_size: see Args.
       steps, epochs: None, because the end is not known in advance.
       is_live: True, because a record should not wait for many later records.
     """

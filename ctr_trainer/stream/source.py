@@ -37,7 +37,6 @@ class Message(NamedTuple):
     """One record of a stream.
 
     Attributes:
-      partition, offset: place of the record.
       seconds: event time in the stream, in seconds since 1970.
       value: content; None for a record without content.
     """
@@ -52,8 +51,6 @@ class Range(NamedTuple):
     """The records of a partition with offsets in [start, stop).
 
     Attributes:
-      partition: number of the partition.
-      start, stop: offsets.
       row: number of rows of the first record to leave out because they were trained already.
     """
 
@@ -185,7 +182,6 @@ class StreamAddress:
     """The parts of a stream's URL, `kafka://host:port,host:port/topic?dead_letters=other`.
 
     Attributes:
-      scheme: one of `SCHEMES`.
       hosts: `host:port,...`.
       name: the topic, or the key of a Redis stream.
       dead_letters: the topic or key for records that cannot be trained on; "" for a file.

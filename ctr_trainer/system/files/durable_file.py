@@ -159,9 +159,6 @@ def read_json(path: str | os.PathLike[str], cure: str) -> dict[str, Any]:
     Args:
       cure: what the user can do if the file is not usable, such as `convert the data again`; the end of the message.
 
-    Returns:
-      dict.
-
     Raises:
       UserError: the file cannot be read, is empty, was cut off or altered, or holds no object; names the file and the
         cure.

@@ -29,10 +29,6 @@ class FileList:
     Args:
       directory: directory of the files, or its URL; made with the first entry.
       marker: name of the list, relative to the directory.
-
-    Attributes:
-      names: set of the listed names.
-      notes: list of the noted objects.
     """
 
     def __init__(self, directory: Any, marker: str) -> None:
@@ -194,7 +190,6 @@ def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) ->
     """Refuses an output that holds an input, is an input, or would match the inputs the next time. Follows links.
 
     Args:
-      output: path or URL of the file or directory to write.
       sources: paths, URLs and patterns of the inputs, as the user gave them.
       files: paths or URLs of the files that the sources stand for.
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyarrow import fs
 
-    from ctr_trainer.system.files.path import Path
-
 _PATTERN = re.compile(r"[*?\[]")
 _STREAM_BYTES = 8 << 20  # Of a request for the next bytes of a stream.
 _LOCAL = "file://"
@@ -272,19 +270,16 @@ class StorePath(PureStorePath):
             raise UserError(f"{self}: cannot be {what}: {reason(error)}; {advice(self._root)}") from None
 
 
-def bytes_and_crc32(path: Path) -> tuple[int, int]:
-    """Returns (number of bytes, CRC-32) of the file at a `Path`, which is read once."""
+def bytes_and_crc32(path: LocalPath | StorePath) -> tuple[int, int]:
+    """Returns (number of bytes, CRC-32) of a file, which is read once."""
     size = crc32 = 0
     for block in path.blocks(_STREAM_BYTES):
         crc32, size = zlib.crc32(block, crc32), size + len(block)
     return size, crc32
 
 
-def path_of(named: Any) -> Path:
-    """Returns the `Path` of a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`.
-
-    Args:
-      named: str, `os.PathLike` or a `Path`.
+def path_of(named: Any) -> LocalPath | StorePath:
+    """Returns the path of a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`.
 
     Raises:
       UserError: the URL cannot be used; names it and says why.

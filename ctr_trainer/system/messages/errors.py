@@ -61,10 +61,6 @@ class ServiceLost(Lost):
 class StoppedInOrder(UserError):
     """A training has ended because of a signal: after a step, and with its checkpoint saved.
 
-    Args:
-      text: the last line of the process.
-      number: number of the signal.
-
     Attributes:
       status: the exit status of a process that ends so.
     """

@@ -21,11 +21,7 @@ _EVERY_SECONDS = 10.0
 
 
 def event_text(seconds: float) -> str:
-    """Returns a time as text, such as 2026-11-23T10:00:04Z; "none" for 0.
-
-    Args:
-      seconds: seconds since 1970.
-    """
+    """Returns a time, in seconds since 1970, as text, such as 2026-11-23T10:00:04Z; "none" for 0."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else "none"
 
 
