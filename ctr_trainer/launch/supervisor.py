@@ -17,8 +17,6 @@ from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes import child, reach
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 60.0
-_FIRST_SECONDS, _LONGEST_SECONDS = 10.0, 600.0
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 # If a worker fails, horovodrun stops the others, which takes a second, or 10 s if one of them hangs.
@@ -27,6 +25,11 @@ _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
 _SILENT_SECONDS = 3.0
 # A training that ends sooner does not need standby workers.
 _STANDBY_SECONDS = 10.0
+
+
+def _growing(failures: int, first: float, longest: float) -> float:
+    """Returns seconds that double with each failure: 0, 0, `first`, twice as many and so on, at most `longest`."""
+    return 0.0 if failures < 2 else min(first * 2 ** (failures - 2), longest)
 
 
 class Patience:
@@ -50,9 +53,7 @@ class Patience:
 
         A lost store or service may need minutes to come back.
         """
-        if self._fruitless < 2:
-            return 0.0
-        return min(_FIRST_PAUSE_SECONDS * 2 ** (self._fruitless - 2), _LONGEST_PAUSE_SECONDS)
+        return _growing(self._fruitless, 5.0, 60.0)
 
     def why_not(self, ending: Ending) -> str:
         """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are.
@@ -86,9 +87,7 @@ class LeftOut:
     def failed(self, name: str) -> float:
         """Counts a failure, and returns the number of seconds for which the host is left out."""
         self._failures[name] = self._failures.get(name, 0) + 1
-        if self._failures[name] < 2:
-            return 0.0
-        seconds = min(_FIRST_SECONDS * 2 ** (self._failures[name] - 2), _LONGEST_SECONDS)
+        seconds = _growing(self._failures[name], 10.0, 600.0)
         self._until[name] = self._clock() + seconds
         return seconds
 
@@ -149,7 +148,9 @@ class Supervisor:
                 if ending.kind is not Kind.CHANGED and (why_not := self._patience.why_not(ending)):
                     raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
                 if ending.rank is not None and len(attempt.hosts) > 1:
-                    self._leave_out(host_of(attempt.hosts, ending.rank))
+                    name = host_of(attempt.hosts, ending.rank)
+                    if seconds := self._left_out.failed(name):
+                        _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
                 self._pause(self._patience.pause_seconds)
                 placed = self._wait_for_slots(self._flags.fewest)
                 self._restarts.append(reached.restart(ending.reason, placed))
@@ -167,7 +168,8 @@ class Supervisor:
         while not attempt.has_ended:
             self._end_if_asked(attempt)
             # Without the lost rank, the others cannot save, so a long wait is useless.
-            seconds = _KNOWN_SECONDS if attempt.reason_is_known else _ENDING_SECONDS
+            is_known = attempt.lost_at is not None and attempt.output.said
+            seconds = _KNOWN_SECONDS if is_known else _ENDING_SECONDS
             if attempt.seconds_since_loss > seconds:
                 break
             if silent := self._silent_host(attempt):
@@ -258,11 +260,6 @@ class Supervisor:
                 told = True
             time.sleep(_POLL_SECONDS)
 
-    def _leave_out(self, name: str) -> None:
-        seconds = self._left_out.failed(name)
-        if seconds:
-            _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
-
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked = number
 
@@ -274,6 +271,6 @@ class Supervisor:
             attempt.terminate()
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
-        said = attempt.said if attempt is not None else ""
+        said = attempt.output.said if attempt is not None else ""
         text = f"stopped by {stop_signals.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
         raise StoppedInOrder(said or text, self._asked)

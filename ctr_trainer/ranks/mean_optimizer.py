@@ -92,7 +92,7 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
     """
     if exchange.way == "horovod":
         return HorovodOptimizer(inner, fp16)
-    return {"shared_memory": HostSumOptimizer, "hosts": HostsOptimizer}[exchange.way](inner)
+    return HostsOptimizer(inner) if exchange.way == "hosts" else HostSumOptimizer(inner)
 
 
 class HorovodOptimizer(MeanOptimizer):
@@ -161,7 +161,6 @@ class HostsOptimizer(MeanOptimizer):
         return [(mean, variable) for mean, (_, variable) in zip(means, self._of_host.pairs, strict=True)]
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
-        """Calls `apply_gradients` of the inner optimizer."""
         return self._of_host.apply_gradients(*args, **kwargs)
 
 

@@ -34,10 +34,6 @@ class Figures:
         """Updates the event time when the training on a window begins."""
         self.event_seconds = max(self.event_seconds, *(report.seconds for report in window.reports.values()))
 
-    def waited(self, seconds: float) -> None:
-        """Adds a time in which the brokers did not answer."""
-        self.waiting_seconds += seconds
-
     @property
     def lag_seconds(self) -> float:
         """Age of the newest trained event; 0 if no records are waiting."""

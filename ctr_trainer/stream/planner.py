@@ -197,7 +197,7 @@ class Planner:
                 if now - warned > _WARN_SECONDS:
                     warned = now
                     _log.warning("waiting: %s; retrying, %.0f s so far", error, now - since)
-                self._figures.waited(now - asked + _RETRY_SECONDS)
+                self._figures.waiting_seconds += now - asked + _RETRY_SECONDS
             self._sleep(_RETRY_SECONDS)
 
 
