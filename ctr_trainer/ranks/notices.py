@@ -9,7 +9,6 @@ import os
 import socket
 import time
 import urllib.parse
-from collections.abc import Callable
 
 import psutil
 
@@ -181,7 +180,7 @@ class RollCall:
     def end(self) -> None:
         """Writes that this rank ends, and the ranks of its host that have ended without an error message."""
         self.leave()
-        self._name_those_gone(_kill_if_stopped)
+        self._name_those_gone(kills_stopped=True)
 
     def is_one_lost(self) -> bool:
         """Whether a rank has ended without an error message. Call it only while no rank may end in order."""
@@ -211,13 +210,13 @@ class RollCall:
         ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
 
-    def _name_those_gone(self, has_gone_too: Callable[[int, int], bool] = lambda process, rank: False) -> None:
-        """Writes the ranks of this host that ended without an error message, or for which `has_gone_too` is True."""
+    def _name_those_gone(self, kills_stopped: bool = False) -> None:
+        """Writes the ranks of this host that ended without an error message; stopped ones can be killed and count."""
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             if host != socket.gethostname():
                 continue
-            is_gone = not _runs(int(process)) or has_gone_too(int(process), rank)
+            is_gone = not psutil.pid_exists(int(process)) or kills_stopped and _kill_if_stopped(int(process), rank)
             if is_gone and self._notices.get(f"ends.{rank}") is None:
                 self._notices.put(f"lost.{rank}", "")
 
@@ -239,13 +238,3 @@ def _kill_if_stopped(process: int, rank: int) -> bool:
             found.kill()
             return True
     return False
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -54,45 +54,22 @@ class Figures:
             f"waited for brokers: {self.waiting_seconds:.1f} s"
         )
 
-
-class StreamMetrics:
-    """Exports `Figures` as Prometheus metrics.
-
-    | metric | meaning |
-    |---|---|
-    | `ctr_stream_lag_records` | available records that were not read yet |
-    | `ctr_stream_lag_seconds` | age of the newest trained event while records wait, otherwise 0 |
-    | `ctr_stream_event_seconds` | newest trained event time, in seconds since 1970 |
-    | `ctr_stream_examples_total` | examples that were read |
-    | `ctr_stream_bad_rows_total` | rows that could not be trained on |
-    | `ctr_stream_waiting_seconds_total` | time in which the brokers did not answer |
-    """
-
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
-
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics."""
-        now = self._figures
-        for family, name, text, value in (
-            (GaugeMetricFamily, "lag_records", "Records of the stream that were not read yet", now.lag_records),
-            (
-                GaugeMetricFamily,
-                "lag_seconds",
-                "Age of the newest trained event while records wait, else 0",
-                now.lag_seconds,
-            ),
-            (GaugeMetricFamily, "event_seconds", "Newest trained event time, in seconds since 1970", now.event_seconds),
-            (CounterMetricFamily, "examples", "Examples that were read", now.records),
-            (CounterMetricFamily, "bad_rows", "Rows that were left out because they could not be read", now.bad_rows),
-            (
-                CounterMetricFamily,
-                "waiting_seconds",
-                "Time during which the brokers did not answer",
-                now.waiting_seconds,
-            ),
-        ):
-            yield family(f"ctr_stream_{name}", text, value=value)
+        """Yields the metrics for a Prometheus registry."""
+        gauges = {
+            "lag_records": ("Records of the stream that were not read yet", self.lag_records),
+            "lag_seconds": ("Age of the newest trained event while records wait, else 0", self.lag_seconds),
+            "event_seconds": ("Newest trained event time, in seconds since 1970", self.event_seconds),
+        }
+        counters = {
+            "examples": ("Examples that were read", self.records),
+            "bad_rows": ("Rows that were left out because they could not be read", self.bad_rows),
+            "waiting_seconds": ("Time during which the brokers did not answer", self.waiting_seconds),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"ctr_stream_{name}", text, value=value)
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"ctr_stream_{name}", text, value=value)
 
 
 def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
@@ -105,7 +82,7 @@ def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
       (port, function that stops the server).
     """
     registry = CollectorRegistry()
-    registry.register(StreamMetrics(figures))
+    registry.register(figures)
     server, _ = start_http_server(port, registry=registry)
 
     def end() -> None:

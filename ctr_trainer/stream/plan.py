@@ -31,15 +31,8 @@ class StreamPosition:
     records: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the position as a dict for JSON."""
-        return dict(
-            stream=self.stream,
-            since=self.since,
-            next={str(partition): offset for partition, offset in self.next.items()},
-            left=[list(each) for each in self.left],
-            bad_rows=self.bad_rows,
-            records=self.records,
-        )
+        """Returns the position as a dict for JSON, in which the partitions become texts and the ranges lists."""
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any) -> "StreamPosition | None":
