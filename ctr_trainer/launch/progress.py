@@ -180,7 +180,7 @@ class Reached:
         return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
 
     def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:
-        """Returns the `Restart` that follows this start."""
+        """Returns the `Restart` that follows this start, on these hosts."""
         lost_at = self._attempt.lost_at or time.time()
         steps = max(self.trained - self.saved.step, 0)
         since = max(self.saved.time, self._trains_since or lost_at)

@@ -94,7 +94,8 @@ class HostPeers:
             self._by_rank = {other: self._connect(_address(name, other)) for other in range(rank)}
             for _ in range(rank + 1, size):
                 peer = self._accept(listener)
-                self._by_rank[_number(peer)] = peer
+                (number,) = struct.unpack("i", peer.recv(4, socket.MSG_WAITALL))
+                self._by_rank[number] = peer
 
     def wait(self) -> None:
         """Waits until every worker has called it as often as this one."""
@@ -173,10 +174,6 @@ def host_peers(name: str) -> HostPeers:
 
 def _address(name: str, rank: int) -> str:
     return f"\0ctr_trainer.{name}.{rank}"
-
-
-def _number(peer: socket.socket) -> int:
-    return struct.unpack("i", peer.recv(4, socket.MSG_WAITALL))[0]
 
 
 class HostSum:
