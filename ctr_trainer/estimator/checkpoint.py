@@ -205,7 +205,8 @@ def unfinished(model_dir: str) -> list[str]:
     found: list[str] = []
     for place in (RECENT, BEST):
         root = path_of(model_dir) / place
-        for path in sorted(root.iterdir()) if root.is_dir() else ():
+        paths: list[Path] = [*root.iterdir()] if root.is_dir() else []
+        for path in sorted(paths):
             if _DIRECTORY.fullmatch(path.name.removeprefix(DRAFT)) and path.is_dir():
                 if path.name.startswith(DRAFT) or not (path / MANIFEST).exists():
                     found.append(str(path))

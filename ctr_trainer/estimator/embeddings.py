@@ -21,9 +21,9 @@ from ctr_trainer.estimator.open_rows import EachTable, RowPipeline, RowsInTurn, 
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.host_sum import row_turns
+from ctr_trainer.ranks.host_sum import AsTheyCome, ByRank
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.system.measuring.clock import operation
+from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.processes.waiting import Background
 
@@ -91,9 +91,9 @@ class Embeddings:
         }
         self._is_of_host = store.host_memory is not None and not uncached
         self.local_latency = Latency("OpsLocalLookup")
-        self.lookup_latency = Latency(operation("lookup"))
+        self.lookup_latency = Latency(PHASES["lookup"].operation)
         whose = "the host" if self._is_of_host else ""  # One worker pushes and syncs for its host.
-        self.push_latency, self.sync_latency = (Latency(operation(phase), whose) for phase in ("update", "sync"))
+        self.push_latency, self.sync_latency = (Latency(PHASES[phase].operation, whose) for phase in ("update", "sync"))
         configs = {
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
@@ -123,7 +123,7 @@ class Embeddings:
         self._each_table = EachTable(self._copies, cores)
         self.sync_seconds, self._overlap, self._in_order = 0.0, config.overlap_lookup, in_order
         several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
-        self._row_turns = row_turns(by_rank=in_order and several)
+        self._row_turns = ByRank() if in_order and several else AsTheyCome()
         self._turns = RowsInTurn(self.look_up, (), training=False)
 
     def begin(self) -> None:

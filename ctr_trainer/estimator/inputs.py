@@ -16,7 +16,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.graph_notes.notes import BatchWeight, notes
 from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.ranks import distributed
-from ctr_trainer.system.measuring.clock import operation
+from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
@@ -132,7 +132,7 @@ class GivenReader:
         self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
         self.status_lines: Callable[[], Sequence[Callable[[], str]]] = getattr(reader, "status_lines", list)
         self.stream_state: Callable[[], dict[str, float]] | None = getattr(reader, "stream_state", None)
-        self.read_latency = Latency(operation("read"))
+        self.read_latency = Latency(PHASES["read"].operation)
 
     def with_statistics(self, statistics: Statistics) -> "GivenReader":
         """Returns the reader with the statistics of the training data, which define a model's quantiles."""

@@ -35,7 +35,7 @@ from ctr_trainer.metrics.click_metrics import WorkerFigures, metric_name
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.resources import NoGpu, open_gpu
+from ctr_trainer.system.measuring.resources import no_gpu, open_gpu
 
 _log = logging.getLogger(__name__)
 _PROGRESSIVE = (
@@ -94,8 +94,8 @@ def training_hooks(
         event_windows=windows,
     )
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
-    gpu = open_gpu(distributed.local_rank()) if has_gpu else NoGpu()
-    resources = ResourcesHook(gpu, every_n_steps=config.log_steps)
+    read_gpu = open_gpu(distributed.local_rank()) if has_gpu else no_gpu
+    resources = ResourcesHook(read_gpu, every_n_steps=config.log_steps)
     hooks += [metrics, resources]
     service = ServiceStatus(store) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]

@@ -18,7 +18,7 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.stream import figures
 from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
-from ctr_trainer.stream.plan import Coordination, StreamPosition
+from ctr_trainer.stream.plan import StreamPosition
 from ctr_trainer.stream.reader import StreamReader, dead_letters, opener
 from ctr_trainer.stream.source import StreamAddress
 from ctr_trainer.system.files.outputs import refuse_overlap
@@ -142,7 +142,7 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
     redis = experiment.run.publish.redis
     open_source = opener(address, config.kafka_config, redis, group)
     size, batch_size = distributed.size(), experiment.data.batch_size
-    coordination: Coordination
+    coordination: Coordinator | RemoteCoordinator
     server, told, is_one_machine = None, None, distributed.is_one_machine()
     if distributed.is_chief():
         directory = str(model_dir) if is_local(model_dir) else None

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ctr_trainer.installation import horovod_patches
 from ctr_trainer.installation.horovod_patches import VERSION
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes import child
+from ctr_trainer.system.processes import child, hardware
 
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")
@@ -134,7 +134,6 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
             )
         cmake = str(found)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     env = dict(os.environ)
     # The build must not use the job server of a `make` that may have called this program.
     for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
@@ -148,7 +147,7 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
         HOROVOD_WITHOUT_PYTORCH="1",
         HOROVOD_WITHOUT_MXNET="1",
         # A compiler process needs up to 2 GiB for TensorFlow's headers.
-        MAKEFLAGS=f"-j{max(1, min(cores, memory_gib // 2))}",
+        MAKEFLAGS=f"-j{max(1, min(hardware.usable_cores(), memory_gib // 2))}",
         # CMake 4 refuses the old minimum version in Horovod's third_party/.
         CMAKE_POLICY_VERSION_MINIMUM="3.5",
         TF_CPP_MIN_LOG_LEVEL="3",
@@ -203,7 +202,7 @@ def check_installed(gpu_operations: str) -> None:
     check = [horovodrun, "--check-build"]
     output = "\n".join(child.run_command(check, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True))
     missing = [what for what in ("TensorFlow", "Gloo", gpu_operations) if what and f"[X] {what}" not in output]
-    # `horovodrun` reports Gloo whether or not the library has it, see `answer_what_is_built`.
+    # `horovodrun` reports Gloo whether or not the library has it, see `horovod_patches`.
     if "TensorFlow" not in missing:
         ask = [sys.executable, "-c", "import horovod.tensorflow as hvd; print('Gloo:', hvd.gloo_built())"]
         if "Gloo: True" not in child.run_command(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):

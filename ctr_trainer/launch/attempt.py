@@ -14,7 +14,7 @@ from typing import BinaryIO, TextIO
 
 import psutil
 
-from ctr_trainer.launch.hosts import Host, host_of, listed, slots
+from ctr_trainer.launch.hosts import Host, listed, slots
 from ctr_trainer.launch.output import Ending, Outlet, Output
 from ctr_trainer.launch.worker import GATE, StartingGate
 from ctr_trainer.ranks.notices import ATTEMPT
@@ -35,16 +35,12 @@ class Attempt:
 
     Args:
       name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes.
-      hosts: tuple of `Host`; each has as many slots as workers.
-      command: list, the command of each worker.
-      flags: `LaunchFlags`.
-      environment: dict, the environment of the workers.
-      outlet: `Outlet` for the workers' output.
-      gate: `StartingGate` at which the workers wait until `release`; None if they begin immediately.
+      hosts: each has as many slots as workers. They are also an attribute.
+      command, environment: command and whole environment of each worker.
+      gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
-      hosts: see Args.
-      workers: number of workers.
+      output: what the workers' output says of their end.
       began: time of the start or release of the workers, in seconds since 1970.
       lost_at: time at which a worker was found to have failed, in seconds since 1970; None if none has.
 
@@ -65,7 +61,7 @@ class Attempt:
         self.hosts, self.workers, self._outlet = hosts, slots(hosts), outlet
         self.lost_at: float | None = None
         self._lost_since: float | None = None
-        self._name, self._command, self._output, self._gate = name, command, Output(), gate
+        self._name, self._command, self.output, self._gate = name, command, Output(), gate
         # The output before the release.
         self._held: list[tuple[TextIO, bytes]] | None = None if gate is None else []
         self._lock = threading.Lock()
@@ -116,7 +112,7 @@ class Attempt:
         """
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:
-            if self.said:
+            if self.output.said:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(_CLOSING_SECONDS)
                 break
@@ -127,26 +123,12 @@ class Attempt:
         if self._gate is not None:
             self._gate.close()
         with self._lock:
-            return self._output.ending(self._process.returncode)
+            return self.output.ending(self._process.returncode)
 
     @property
     def seconds_since_loss(self) -> float:
         """Seconds since a worker was found to have failed; 0 if none has."""
         return 0.0 if self._lost_since is None else time.monotonic() - self._lost_since
-
-    @property
-    def reason_is_known(self) -> bool:
-        """Whether a worker has failed and a worker has reported the reason."""
-        return self.lost_at is not None and bool(self._output.said)
-
-    @property
-    def said(self) -> str:
-        """The last reason that a worker reported for its end; "" for none."""
-        return self._output.said
-
-    def host_of(self, rank: int) -> str:
-        """Returns the name of the host of a rank."""
-        return host_of(self.hosts, rank)
 
     def _kill_all(self) -> None:
         """Kills the processes of this attempt on this host, and waits until they have ended."""
@@ -184,8 +166,8 @@ class Attempt:
                     self._held.append((stream, line))
                     continue
                 self._outlet.write(stream, line)
-                self._output.take(line.decode(errors="replace").rstrip("\n"))
-                if self._output.exits and self.lost_at is None:
+                self.output.take(line.decode(errors="replace").rstrip("\n"))
+                if self.output.exits and self.lost_at is None:
                     self.lost_at, self._lost_since = time.time(), time.monotonic()
 
 

@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Iterable
-from typing import Protocol
 
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError
@@ -25,12 +24,7 @@ _ANSWER_SECONDS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host and its number of slots.
-
-    Attributes:
-      name: name of the host for ssh.
-      slots: number of workers.
-    """
+    """A host, by its name for ssh, and the number of workers that it has room for."""
 
     name: str
     slots: int
@@ -43,7 +37,6 @@ class Host:
         """Parses `NAME:SLOTS`.
 
         Args:
-          text: the text.
           where: origin of the text, for the error message.
           slots: number of slots if the text is only `NAME`; None to raise an error in this case.
 
@@ -57,39 +50,18 @@ class Host:
         return Host(name, int(number))
 
 
-class Hosts(Protocol):
-    """A source of available hosts."""
-
-    def now(self) -> tuple[Host, ...]:
-        """Returns the hosts. The workers of the first host have the first ranks.
-
-        Raises:
-          UserError: the hosts cannot be determined.
-        """
-
-    def silent_for(self, name: str) -> float:
-        """Returns for how many seconds a host has not answered; 0 if it answers, or if hosts are not checked."""
-        return 0.0
-
-    def close(self) -> None:
-        """Stops looking for hosts."""
-
-
-class FixedHosts(Hosts):
-    """A fixed list of hosts.
-
-    Args:
-      hosts: sequence of `Host`.
-    """
+class Hosts:
+    """The available hosts; this class has a fixed list of them."""
 
     def __init__(self, hosts: Iterable[Host]) -> None:
         self._hosts = tuple(hosts)
 
     def now(self) -> tuple[Host, ...]:
+        """Returns the hosts. The workers of the first host have the first ranks."""
         return self._hosts
 
     def close(self) -> None:
-        pass
+        """Stops looking for hosts."""
 
 
 class DiscoveredHosts(Hosts):
@@ -104,12 +76,9 @@ class DiscoveredHosts(Hosts):
 
     def __init__(self, script: str, slots: int) -> None:
         self._script, self._slots = script, slots
-        self._hosts = self._ask()
+        super().__init__(self._ask())
         self._last_error, self._closed = "", threading.Event()
         threading.Thread(target=self._watch, name="host discovery", daemon=True).start()
-
-    def now(self) -> tuple[Host, ...]:
-        return self._hosts
 
     def close(self) -> None:
         self._closed.set()
@@ -130,7 +99,7 @@ class DiscoveredHosts(Hosts):
             self._last_error = error
 
 
-class ReachableHosts(Hosts):
+class ReachableHosts:
     """The hosts that answer at the ssh port.
 
     A thread tries to connect every five seconds, and every half second to a host that does not answer. A host that has
@@ -138,7 +107,6 @@ class ReachableHosts(Hosts):
     the error.
 
     Args:
-      hosts: `Hosts`.
       port: port of ssh; 0 for its default.
       period: seconds between two connections to a host that answers.
     """
@@ -152,6 +120,7 @@ class ReachableHosts(Hosts):
         threading.Thread(target=self._watch, name="hosts that answer", daemon=True).start()
 
     def now(self) -> tuple[Host, ...]:
+        """Returns the hosts that answer, in order. The workers of the first host have the first ranks."""
         return tuple(host for host in self._hosts.now() if host.name not in self._silent_since)
 
     def silent_for(self, name: str) -> float:
@@ -160,6 +129,7 @@ class ReachableHosts(Hosts):
         return 0.0 if since is None else time.monotonic() - since
 
     def close(self) -> None:
+        """Stops looking for hosts."""
         self._closed.set()
         self._hosts.close()
 
@@ -225,7 +195,7 @@ def open_hosts(flags: LaunchFlags) -> Hosts:
         raise UserError(f"{listed(hosts)}: a host is named twice")
     if sum(host.slots for host in hosts) < flags.np:
         raise UserError(f"-np {flags.np} workers need as many slots, but {listed(hosts)} has fewer")
-    return FixedHosts(hosts)
+    return Hosts(hosts)
 
 
 def filled(hosts: Iterable[Host], workers: int) -> tuple[Host, ...]:

@@ -38,7 +38,6 @@ class Ending:
     """The end of a start of the workers.
 
     Attributes:
-      kind: `Kind`.
       reason: sentence, without its full stop.
       rank: the first rank that failed; None if none did.
     """
@@ -129,9 +128,6 @@ class Outlet:
 
     At most `most_bytes` are buffered. Further lines are dropped, and when the reader continues, their number is written
     instead.
-
-    Args:
-      most_bytes: largest number of bytes of the buffered lines.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:

@@ -74,8 +74,6 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
     """Adds the restarts to the summary of the training.
 
     Args:
-      model_dir: directory of the training, a path or a URL.
-      restarts: list of `Restart`.
       before: `summary_stamp` at the start of the training. A summary that still has this stamp belongs to an earlier
         training, and is not changed.
     """
@@ -119,13 +117,8 @@ class Reached:
 
     A thread reads checkpoints in a store, so that a store that hangs does not block the launcher.
 
-    Args:
-      model_dir: directory of the training, a path or a URL.
-      attempt: `Attempt`.
-      saved: the newest `Saved` before this start.
-
     Attributes:
-      saved: the newest `Saved`.
+      saved: the newest `Saved`; at first the one before this start.
       trained: the last step that a rank has finished according to the heartbeats; 0 for none.
       trained_at: time of the latest heartbeat for `trained`, in seconds since 1970.
     """
@@ -187,12 +180,7 @@ class Reached:
         return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
 
     def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:
-        """Returns the `Restart` that follows this start.
-
-        Args:
-          reason: sentence.
-          hosts: tuple of `Host` for the next start.
-        """
+        """Returns the `Restart` that follows this start, on these hosts."""
         lost_at = self._attempt.lost_at or time.time()
         steps = max(self.trained - self.saved.step, 0)
         since = max(self.saved.time, self._trains_since or lost_at)

@@ -4,11 +4,11 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 
 from ctr_trainer.launch.attempt import Attempt, Standby
-from ctr_trainer.launch.hosts import Host, Hosts, filled, listed, slots
+from ctr_trainer.launch.hosts import Host, ReachableHosts, filled, host_of, listed, slots
 from ctr_trainer.launch.output import Ending, Kind, Outlet
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.launch.worker import StartingGate
@@ -17,8 +17,6 @@ from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes import child, reach
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 60.0
-_FIRST_SECONDS, _LONGEST_SECONDS = 10.0, 600.0
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 # If a worker fails, horovodrun stops the others, which takes a second, or 10 s if one of them hangs.
@@ -27,6 +25,11 @@ _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
 _SILENT_SECONDS = 3.0
 # A training that ends sooner does not need standby workers.
 _STANDBY_SECONDS = 10.0
+
+
+def _growing(failures: int, first: float, longest: float) -> float:
+    """Returns seconds that double with each failure: 0, 0, `first`, twice as many and so on, at most `longest`."""
+    return 0.0 if failures < 2 else min(first * 2 ** (failures - 2), longest)
 
 
 class Patience:
@@ -50,9 +53,7 @@ class Patience:
 
         A lost store or service may need minutes to come back.
         """
-        if self._fruitless < 2:
-            return 0.0
-        return min(_FIRST_PAUSE_SECONDS * 2 ** (self._fruitless - 2), _LONGEST_PAUSE_SECONDS)
+        return _growing(self._fruitless, 5.0, 60.0)
 
     def why_not(self, ending: Ending) -> str:
         """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are.
@@ -76,9 +77,6 @@ class LeftOut:
 
     A host is not left out after its first failure. After further consecutive failures it is left out for 10 s, 20 s,
     40 s and so on, at most 10 minutes. A checkpoint that is written with this host resets the count.
-
-    Args:
-      clock: f() -> seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -89,9 +87,7 @@ class LeftOut:
     def failed(self, name: str) -> float:
         """Counts a failure, and returns the number of seconds for which the host is left out."""
         self._failures[name] = self._failures.get(name, 0) + 1
-        if self._failures[name] < 2:
-            return 0.0
-        seconds = min(_FIRST_SECONDS * 2 ** (self._failures[name] - 2), _LONGEST_SECONDS)
+        seconds = _growing(self._failures[name], 10.0, 600.0)
         self._until[name] = self._clock() + seconds
         return seconds
 
@@ -110,19 +106,14 @@ class Supervisor:
     """Starts the workers of one training as often as needed.
 
     Args:
-      flags: `LaunchFlags`.
-      hosts: `Hosts`.
-      command: list, the command of each worker.
-      environment: dict, the environment of the workers.
-      model_dir: model directory of the training.
+      command, environment: command and whole environment of each worker.
       grace_seconds: longest time in which the workers may save and end.
-      outlet: `Outlet` for the workers' output.
     """
 
     def __init__(
         self,
         flags: LaunchFlags,
-        hosts: Hosts,
+        hosts: ReachableHosts,
         command: Sequence[str],
         environment: Mapping[str, str],
         model_dir: str,
@@ -146,7 +137,7 @@ class Supervisor:
           StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
-        with self._taking_signals(), contextlib.closing(self._standby):
+        with child.handling_signals(self._take_signal), contextlib.closing(self._standby):
             placed = self._wait_for_slots(self._flags.np)
             while True:
                 attempt = self._standby.take(placed) or self._start(placed)
@@ -157,7 +148,9 @@ class Supervisor:
                 if ending.kind is not Kind.CHANGED and (why_not := self._patience.why_not(ending)):
                     raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
                 if ending.rank is not None and len(attempt.hosts) > 1:
-                    self._leave_out(attempt.host_of(ending.rank))
+                    name = host_of(attempt.hosts, ending.rank)
+                    if seconds := self._left_out.failed(name):
+                        _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
                 self._pause(self._patience.pause_seconds)
                 placed = self._wait_for_slots(self._flags.fewest)
                 self._restarts.append(reached.restart(ending.reason, placed))
@@ -175,7 +168,8 @@ class Supervisor:
         while not attempt.has_ended:
             self._end_if_asked(attempt)
             # Without the lost rank, the others cannot save, so a long wait is useless.
-            seconds = _KNOWN_SECONDS if attempt.reason_is_known else _ENDING_SECONDS
+            is_known = attempt.lost_at is not None and attempt.output.said
+            seconds = _KNOWN_SECONDS if is_known else _ENDING_SECONDS
             if attempt.seconds_since_loss > seconds:
                 break
             if silent := self._silent_host(attempt):
@@ -266,18 +260,8 @@ class Supervisor:
                 told = True
             time.sleep(_POLL_SECONDS)
 
-    def _leave_out(self, name: str) -> None:
-        seconds = self._left_out.failed(name)
-        if seconds:
-            _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
-
-    @contextlib.contextmanager
-    def _taking_signals(self) -> Iterator[None]:
-        def ask(number: int, frame: FrameType | None) -> None:
-            self._asked = number
-
-        with child.handling_signals(ask):
-            yield
+    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked = number
 
     def _end_if_asked(self, attempt: Attempt | None = None) -> None:
         """Ends the workers and raises StoppedInOrder if a signal was received."""
@@ -287,6 +271,6 @@ class Supervisor:
             attempt.terminate()
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
-        said = attempt.said if attempt is not None else ""
+        said = attempt.output.said if attempt is not None else ""
         text = f"stopped by {stop_signals.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
         raise StoppedInOrder(said or text, self._asked)

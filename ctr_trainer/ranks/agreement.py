@@ -40,8 +40,6 @@ def meeting(notices: Notices, placement: Placement, interface: str | None, secon
     Yields the sorted first ranks of the hosts, the same on all ranks; [0] for a lone rank, and [] without notices.
 
     Args:
-      notices: `Notices` of the job.
-      placement: `Placement` of this process.
       interface: network interface by which Horovod connects the ranks.
       seconds: longest time to wait.
 
@@ -118,12 +116,8 @@ class Introduction:
     """The properties of a rank that all ranks compare.
 
     Attributes:
-      rank: the rank.
-      host: host name of its host.
       started_as: name of its host in `horovodrun -H`.
-      machine: `hardware.machine_id`.
       package: version and fingerprint of this package; "" if all ranks are on one host.
-      flags: values by name that must be equal on all ranks.
       clock: seconds since 1970, by the clock of its host.
     """
 
@@ -174,11 +168,7 @@ def agree(introductions: Callable[[], list[Introduction]]) -> None:
 
 
 def fault(ranks: list[Introduction]) -> str:
-    """Describes an inconsistency of the ranks, with advice; "" if there is none.
-
-    Args:
-      ranks: the `Introduction` of each rank, by rank.
-    """
+    """Describes an inconsistency of the ranks, with advice; "" if there is none."""
     return _of_packages(ranks) or _of_machines(ranks) or _of_flags(ranks) or _of_clocks(ranks)
 
 
@@ -199,9 +189,10 @@ def _clocks(ranks: list[Introduction]) -> dict[str, float]:
 def _of_packages(ranks: list[Introduction]) -> str:
     if len({each.package for each in ranks}) == 1:
         return ""
+    versions = _by_value(ranks, [each.package for each in ranks])
     return (
-        f"the hosts run different versions of ctr_trainer: {_by_value(ranks, lambda each: each.package)}. Install the "
-        "same version on each, for example the same commit of a checkout"
+        f"the hosts run different versions of ctr_trainer: {versions}. Install the same version on each, for example "
+        "the same commit of a checkout"
     )
 
 
@@ -225,15 +216,11 @@ def _of_flags(ranks: list[Introduction]) -> str:
     differing = [name for name in ranks[0].flags if any(each.flags[name] != ranks[0].flags[name] for each in ranks)]
     if not differing:
         return ""
-    named = [f"{name} is {_by_value(ranks, _flag(name))}" for name in differing[:_NAMED_FLAGS]]
+    named = [f"{name} is {_by_value(ranks, [each.flags[name] for each in ranks])}" for name in differing[:_NAMED_FLAGS]]
     if len(differing) > _NAMED_FLAGS:
         named.append(f"{len(differing) - _NAMED_FLAGS} more settings differ")
     every = "; ".join(named)
     return f"the ranks of this job have different settings: {every}. Use the same command and files for all ranks"
-
-
-def _flag(name: str) -> Callable[[Introduction], str]:
-    return lambda each: each.flags[name]
 
 
 def _of_clocks(ranks: list[Introduction]) -> str:
@@ -241,7 +228,9 @@ def _of_clocks(ranks: list[Introduction]) -> str:
         return ""
     of_hosts = _clocks(ranks)
     first = min(of_hosts.values())
-    clocks = ", ".join(f"{host} {_time(clock)}" for host, clock in of_hosts.items())
+    clocks = ", ".join(
+        f"{host} {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(clock))}" for host, clock in of_hosts.items()
+    )
     return (
         f"the clocks of the hosts are {max(of_hosts.values()) - first:.0f} s apart, and {MOST_SECONDS_APART:g} s is "
         f"the most: {clocks}. Certificates and the detection of missing ranks depend on the clocks: synchronize them "
@@ -249,15 +238,11 @@ def _of_clocks(ranks: list[Introduction]) -> str:
     )
 
 
-def _time(clock: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(clock))
-
-
-def _by_value(ranks: list[Introduction], value_of: Callable[[Introduction], str]) -> str:
+def _by_value(ranks: list[Introduction], values: list[str]) -> str:
     """Returns text such as `30 on host-1 (ranks 0, 1), 10 on host-2 (ranks 2, 3)`."""
     found: dict[tuple[str, str], list[str]] = {}
-    for each in ranks:
-        found.setdefault((str(value_of(each)), each.host), []).append(str(each.rank))
+    for each, value in zip(ranks, values, strict=True):
+        found.setdefault((str(value), each.host), []).append(str(each.rank))
     return ", ".join(
         f"{value or repr('')} on {host} (rank{'s' * (len(of) > 1)} {', '.join(of)})"
         for (value, host), of in found.items()

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.ranks.communicator import Communicator
 from ctr_trainer.system.processes.waiting import Watchdog
 
 _log = logging.getLogger(__name__)
@@ -22,15 +21,13 @@ class Collectives:
     """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions.
 
     Args:
-      ranks: `Communicator` that connects the ranks.
-      watchdog: f() -> the `Watchdog` of this process.
       session_config: f() -> the options of a session with one thread.
     """
 
     def __init__(
-        self, ranks: Communicator, watchdog: Callable[[], Watchdog], session_config: Callable[[], tf1.ConfigProto]
+        self, hvd: Any, watchdog: Callable[[], Watchdog], session_config: Callable[[], tf1.ConfigProto]
     ) -> None:
-        self._ranks, self._watchdog, self._session_config = ranks, watchdog, session_config
+        self._hvd, self._watchdog, self._session_config = hvd, watchdog, session_config
         self._call = functools.cache(self._make_call)
 
     def all_sum(self, array: np.ndarray, name: str, watched: bool = True) -> np.ndarray:
@@ -42,26 +39,24 @@ class Collectives:
           watched: whether the watchdog monitors the wait; False in a thread whose caller monitors it.
         """
         array = np.asarray(array)
-        return array if self._ranks.size() == 1 else self._call("sum", array.dtype, name, watched)(array)
+        return array if self._hvd.size() == 1 else self._call("sum", array.dtype, name, watched)(array)
 
     def all_gather(self, array: np.ndarray, name: str) -> np.ndarray:
         """Returns the concatenated arrays of all ranks, in rank order, on every rank. A collective.
 
         Args:
           array: array [n] for any n, with the same dtype on every rank.
-          name: see `all_sum`.
         """
         array = np.asarray(array)
-        return array if self._ranks.size() == 1 else self._call("gather", array.dtype, name)(array)
+        return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name)(array)
 
     def broadcast_arrays(self, arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
         """Returns rank 0's arrays, on every rank. A collective.
 
         Args:
           arrays: arrays whose number, shapes and dtypes are the same on every rank.
-          name: see `all_sum`.
         """
-        if self._ranks.size() == 1:
+        if self._hvd.size() == 1:
             return arrays
         packed = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
         packed = self._call("broadcast", packed.dtype, name)(packed)
@@ -71,11 +66,11 @@ class Collectives:
 
     def broadcast_object(self, value: Any, name: str) -> Any:
         """Returns rank 0's `value`, which must be representable in JSON, on every rank. A collective."""
-        if self._ranks.size() == 1:
+        if self._hvd.size() == 1:
             return value
-        text = np.frombuffer(json.dumps(value if self._ranks.rank() == 0 else None).encode(), np.uint8)
+        text = np.frombuffer(json.dumps(value if self._hvd.rank() == 0 else None).encode(), np.uint8)
         length = self._call("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
-        text = text if self._ranks.rank() == 0 else np.zeros(length, np.uint8)
+        text = text if self._hvd.rank() == 0 else np.zeros(length, np.uint8)
         return json.loads(self._call("broadcast", np.dtype(np.uint8), name)(text).tobytes())
 
     def barrier(self, name: str) -> None:
@@ -89,12 +84,11 @@ class Collectives:
           work: f(advanced), called on rank 0; returns a value that JSON can represent. It reports progress by
             `advanced(text)`, with a text such as `12,000 rows`. While it does, `stall_timeout` does not end the wait of
             any rank, and rank 0 logs the text every 30 s.
-          name: name of this wait in the watchdog's messages, the same on every rank.
 
         Returns:
           the result of `work`, on every rank.
         """
-        if self._ranks.rank() != 0:
+        if self._hvd.rank() != 0:
             while "result" not in (said := self.broadcast_object(None, name)):
                 pass  # Rank 0 has reported progress.
             return said["result"]
@@ -116,11 +110,15 @@ class Collectives:
         self, kind: str, dtype: np.dtype, name: str, watched: bool = True
     ) -> Callable[[np.ndarray], np.ndarray]:
         """Returns a function that runs one collective, in its own graph and session."""
-        ranks, graph = self._ranks, tf.Graph()
+        hvd, graph = self._hvd, tf.Graph()
         with graph.as_default(), tf.device("/cpu:0"):
             value = tf1.placeholder(dtype, [None] if kind == "gather" else None)
-            call = {"sum": ranks.allreduce, "gather": ranks.allgather, "broadcast": ranks.broadcast}[kind]
-            result = call(value, f"{name}.{kind}")
+            if kind == "sum":
+                result = hvd.allreduce(value, op=hvd.Sum, name=f"{name}.sum")
+            elif kind == "gather":
+                result = hvd.allgather(value, name=f"{name}.gather")
+            else:
+                result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
         config = self._session_config()
         # An unwatched collective runs concurrently with steps, and a step that waits for other ranks occupies
         # TensorFlow's shared threads.

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.host_sum import HostSum
+from ctr_trainer.ranks.host_sum import HostSum, host_peers
 from ctr_trainer.system.messages.errors import UserError
 
 WAYS = ("auto", "shared_memory", "hosts", "horovod")
@@ -47,10 +47,7 @@ class Exchange:
 
 
 def choose(how: str) -> None:
-    """Sets how workers exchange dense gradients and variables; call it with the same argument on every rank.
-
-    Args:
-      how: one of `WAYS`.
+    """Sets which of `WAYS` dense gradients and variables are exchanged by; the same argument on every rank.
 
     Raises:
       UserError: `shared_memory` for workers on several hosts; `hosts` without several hosts and several workers on one.
@@ -71,11 +68,7 @@ def choose(how: str) -> None:
 
 
 def is_by_horovod(how: str) -> bool:
-    """Whether steps will wait for Horovod; False for a lone worker. It may be called before `init`.
-
-    Args:
-      how: one of `WAYS`.
-    """
+    """Whether steps will wait for Horovod; False for a lone worker. It may be called before `init`."""
     # Before `distributed.init`, only horovodrun's variables have the numbers of workers.
     here, workers = (int(os.environ.get(f"HOROVOD_{what}", 1)) for what in ("LOCAL_SIZE", "SIZE"))
     return _exchange(how, here, workers, by_host=False).way in ("horovod", "hosts")
@@ -109,7 +102,7 @@ def _exchange(how: str, here: int, workers: int, by_host: bool) -> Exchange:
     return Exchange("horovod", f"the {workers} workers are on several hosts")
 
 
-def sum_of_ranks(tensor: tf.Tensor, name: str, by_horovod: bool = False) -> tf.Tensor:
+def sum_of_ranks(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the sum of all ranks' tensors, inside the graph. A collective.
 
     The sum is computed in shared memory if `is_in_memory`, otherwise by Horovod.
@@ -117,9 +110,8 @@ def sum_of_ranks(tensor: tf.Tensor, name: str, by_horovod: bool = False) -> tf.T
     Args:
       tensor: tensor with a static shape; shape and dtype are the same on every rank.
       name: name of the reduction, the same on every rank.
-      by_horovod: whether to use Horovod in any case.
     """
-    if by_horovod or not is_in_memory():
+    if not is_in_memory():
         return distributed.allreduce(tensor, name)
     return _in_memory(HostSum.__call__, tensor, name, f"the other ranks in {name}")
 
@@ -148,8 +140,6 @@ def _in_memory(
     """Applies a method of a `HostSum` to a tensor, inside the graph. A collective of the host.
 
     Args:
-      method: method of `HostSum`.
-      tensor: tensor with a static shape.
       name: name of the `HostSum`, the same on every rank.
       what: description of the wait in the watchdog's messages.
     """
@@ -168,12 +158,4 @@ def _in_memory(
 def _host_sum(name: str, length: int, dtype: type) -> HostSum:
     """Returns the `HostSum` of this host's workers. There is one per name, for all graphs, as in Horovod."""
     with distributed.watchdog().waiting(f"the start of the sums of {name} on all hosts"):
-        return HostSum(
-            distributed.local_rank(),
-            distributed.local_size(),
-            length,
-            dtype,
-            agree=lambda value: distributed.broadcast_object(value, f"host_sum.{name}"),
-            meet=lambda: distributed.barrier(f"host_sum.{name}"),
-            first=distributed.rank() - distributed.local_rank(),
-        )
+        return HostSum(host_peers(f"host_sum.{name}"), length, dtype)

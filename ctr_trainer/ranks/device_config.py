@@ -22,9 +22,7 @@ def config_proto(
 
     Args:
       gpus: number of GPUs that this process sees, see CUDA_VISIBLE_DEVICES.
-      local_rank: rank of this process among the processes of its host.
       threads: number of threads within an operation, and between operations; 0 lets TensorFlow choose.
-      precision: one of `PRECISIONS`.
       gpus_each: number of GPUs that each process uses; local rank r uses the GPUs from r * gpus_each on.
 
     Raises:

@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +22,7 @@ from ctr_trainer.graph_notes.notes import WeighedOptimizer, notes
 from ctr_trainer.ranks import agreement, last_words
 from ctr_trainer.ranks.agreement import Introduction, meeting
 from ctr_trainer.ranks.collectives import Collectives
-from ctr_trainer.ranks.communicator import open_communicator
+from ctr_trainer.ranks.communicator import OneWorker, import_horovod
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.processes import hardware
@@ -29,11 +30,11 @@ from ctr_trainer.system.processes.waiting import Watchdog
 
 _IDLE_CYCLE_MS = 20
 
-_ranks = open_communicator()
+_hvd = import_horovod()
 _watchdog: Watchdog | None = None
 _all_cores: set[int] | None = None
 _gpus_each = 1
-_sums_by_host = False
+_first_ranks: Any = None  # The process set of the first rank of each host, if `init` has made it.
 
 
 def init(
@@ -67,9 +68,10 @@ def init(
       UserError: the ranks do not reach each other, see `meeting`, or are inconsistent, see `agreement`; or there are
         several ranks, and Horovod is not installed.
     """
-    global _watchdog, _all_cores, _gpus_each, _sums_by_host
+    global _watchdog, _all_cores, _gpus_each, _first_ranks
     _gpus_each, placement = gpus_each, Placement.of_this_process()
-    _ranks.check(placement.size)
+    if isinstance(_hvd, OneWorker):
+        _hvd.check(placement.size)
     if pin_cores:  # Pin before Horovod starts its threads, so that they run on these cores as well.
         here = placement.host_ranks
         _all_cores = hardware.pin_cores(placement.rank - here[0], max(core_shares, len(here)))
@@ -80,8 +82,11 @@ def init(
     # The watchdog warns about stalls in place of Horovod, and `LastWords` reports lost connections.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     with meeting(Notices.of_this_job(), placement, os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout) as first_ranks:
-        _sums_by_host = sums_by_host and 1 < len(first_ranks) < placement.size
-        _ranks.connect(first_ranks if _sums_by_host else [])
+        # Adding the set later would need HOROVOD_DYNAMIC_PROCESS_SETS, with which all ranks negotiate process sets in
+        # each cycle.
+        has_set = sums_by_host and 1 < len(first_ranks) < placement.size
+        _first_ranks = _hvd.ProcessSet(first_ranks) if has_set else None
+        _hvd.init(process_sets=[_first_ranks] if has_set else None)
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     speak = last_words.of_this_process().say
     _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak)
@@ -109,37 +114,32 @@ def watchdog() -> Watchdog:
 
 def rank() -> int:
     """Returns the rank of this process."""
-    return _ranks.rank()
+    return _hvd.rank()
 
 
 def size() -> int:
     """Returns the number of ranks of the job."""
-    return _ranks.size()
+    return _hvd.size()
 
 
 def local_rank() -> int:
     """Returns the rank of this process among the processes of its host."""
-    return _ranks.local_rank()
+    return _hvd.local_rank()
 
 
 def local_size() -> int:
     """Returns the number of ranks on this host."""
-    return _ranks.local_size()
-
-
-def cross_rank() -> int:
-    """Returns the number of this host among the hosts that have a worker with this local rank."""
-    return _ranks.cross_rank()
+    return _hvd.local_size()
 
 
 def is_chief() -> bool:
     """Whether this is rank 0, which alone writes checkpoints, summaries and exports."""
-    return _ranks.rank() == 0
+    return rank() == 0
 
 
 def sums_by_host() -> bool:
     """Whether `init` has made the process set of the first rank of each host."""
-    return _sums_by_host
+    return _first_ranks is not None
 
 
 def is_one_machine() -> bool:
@@ -227,7 +227,18 @@ def optimizer(
     weight = notes().batch_weight if op == "average" else None
     if weight is not None:
         op, inner = "sum", WeighedOptimizer(inner, weight, local, size())
-    return _ranks.optimizer(inner, local, fp16, op, between_hosts)
+    if isinstance(_hvd, OneWorker):
+        return inner
+    wrapped = _hvd.DistributedOptimizer(
+        inner,
+        compression=_hvd.Compression.fp16 if fp16 else _hvd.Compression.none,
+        op={"average": _hvd.Average, "sum": _hvd.Sum}[op],
+        scale_local_gradients=False,
+        **({"process_set": _first_ranks} if between_hosts else {}),
+    )
+    for tensor in local:
+        wrapped.register_local_var(tensor)
+    return wrapped
 
 
 def allreduce(tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -237,15 +248,15 @@ def allreduce(tensor: tf.Tensor, name: str) -> tf.Tensor:
       tensor: tensor with the same shape and dtype on every rank.
       name: name of the reduction, the same on every rank.
     """
-    return _ranks.allreduce(tensor, name)
+    return _hvd.allreduce(tensor, op=_hvd.Sum, name=name)
 
 
 def broadcast_hook() -> tf1.train.SessionRunHook:
     """Returns the hook that broadcasts the variables of rank 0 when the session starts."""
-    return _ranks.broadcast_hook()
+    return tf1.train.SessionRunHook() if isinstance(_hvd, OneWorker) else _hvd.BroadcastGlobalVariablesHook(0)
 
 
-_collectives = Collectives(_ranks, watchdog, lambda: session_config(threads=1))
+_collectives = Collectives(_hvd, watchdog, lambda: session_config(threads=1))
 all_sum = _collectives.all_sum
 all_gather = _collectives.all_gather
 broadcast_arrays = _collectives.broadcast_arrays

@@ -7,7 +7,6 @@ import socket
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import numpy as np
 
@@ -18,27 +17,19 @@ _INSTEAD = "use dense_exchange=horovod"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-class RowTurns(Protocol):
-    """Controls when a worker may use the rows that it shares with other workers."""
+class AsTheyCome:
+    """Workers use the rows that they share at any time, so that equal runs may result in different models."""
 
     def to_look_up(self) -> contextlib.AbstractContextManager:
         """Returns the context manager in which to look up the rows of a batch."""
+        return contextlib.nullcontext()
 
     def to_step(self) -> contextlib.AbstractContextManager:
         """Returns the context manager in which to update the rows of a step."""
-
-
-class AsTheyCome:
-    """Workers use shared rows at any time, so that equal runs may result in different models."""
-
-    def to_look_up(self) -> contextlib.AbstractContextManager:
-        return contextlib.nullcontext()
-
-    def to_step(self) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
 
-class ByRank:
+class ByRank(AsTheyCome):
     """In each step, all workers look up their rows, then update them one after another in rank order.
 
     A worker updates its rows after all workers have looked up theirs, and looks up rows again after all have updated
@@ -50,12 +41,9 @@ class ByRank:
     """
 
     def __init__(self) -> None:
-        rank, size, first = distributed.local_rank(), distributed.local_size(), distributed.rank()
-        name = distributed.broadcast_object(uuid.uuid4().hex, "row_turns")
-        # Two hosts may be one machine under two names.
-        name = f"{name}.{distributed.cross_rank()}"
-        self._peers = HostPeers(rank, size, name, lambda: distributed.barrier("row_turns"), first - rank)
-        self._before, self._after = range(rank), range(rank + 1, size)
+        self._peers = host_peers("row_turns")
+        rank = distributed.local_rank()
+        self._before, self._after = range(rank), range(rank + 1, distributed.local_size())
         self._others: tuple[int, ...] = (*self._before, *self._after)
         self._awaited: tuple[int, ...] = ()
 
@@ -79,15 +67,6 @@ class ByRank:
             self._peers.hear(others)
 
 
-def row_turns(by_rank: bool) -> RowTurns:
-    """Returns `ByRank` or `AsTheyCome`. A collective.
-
-    Args:
-      by_rank: whether the workers of each host share rows and use them in a fixed order.
-    """
-    return ByRank() if by_rank else AsTheyCome()
-
-
 class HostPeers:
     """Connections to the other workers of this host, by which the workers signal their progress to each other.
 
@@ -97,7 +76,7 @@ class HostPeers:
     Caveat: this works only on Linux, with all workers in one network namespace. It is not thread-safe.
 
     Args:
-      rank, size: local rank of this worker, and number of workers of this host.
+      rank, size: local rank of this worker, and number of workers of this host. They are also attributes.
       name: unique name of the group, the same for all its workers.
       meet: f(), a barrier of all ranks.
       first: rank in the job of the worker with local rank 0, for messages.
@@ -107,7 +86,7 @@ class HostPeers:
     """
 
     def __init__(self, rank: int, size: int, name: str, meet: Callable[[], None], first: int = 0) -> None:
-        self._rank, self._first, self._name = rank, first, name
+        self.rank, self.size, self._first, self._name = rank, size, first, name
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(_address(name, rank))
             listener.listen(size)
@@ -115,7 +94,8 @@ class HostPeers:
             self._by_rank = {other: self._connect(_address(name, other)) for other in range(rank)}
             for _ in range(rank + 1, size):
                 peer = self._accept(listener)
-                self._by_rank[_number(peer)] = peer
+                (number,) = struct.unpack("i", peer.recv(4, socket.MSG_WAITALL))
+                self._by_rank[number] = peer
 
     def wait(self) -> None:
         """Waits until every worker has called it as often as this one."""
@@ -129,10 +109,7 @@ class HostPeers:
                 peer.sendall(b"\0")
 
     def hear(self, others: Iterable[int]) -> None:
-        """Waits until each of these workers has signalled that it has completed a step.
-
-        Args:
-          others: local ranks.
+        """Waits until each of these workers, given by local rank, has signalled that it has completed a step.
 
         Raises:
           ConnectionError: a worker has ended; the message names it.
@@ -147,12 +124,12 @@ class HostPeers:
         try:
             yield
         except ConnectionError:
-            gone, own = self._first + other, self._first + self._rank
+            gone, own = self._first + other, self._first + self.rank
             raise ConnectionError(f"rank {gone} has ended, and rank {own} waits for its part of a step") from None
 
     def share_memory(self, size: int) -> mmap.mmap:
         """Returns shared memory, which the worker with local rank 0 creates and every worker maps."""
-        if self._rank == 0:
+        if self.rank == 0:
             if not hasattr(os, "memfd_create"):
                 raise UserError("this system does not support shared memory by memfd_create(2): " + _INSTEAD)
             file = os.memfd_create(f"ctr_trainer.ranks.host_sum.{self._name}")
@@ -172,9 +149,9 @@ class HostPeers:
             peer.connect(address)
         except OSError as error:
             raise UserError(
-                f"local rank {self._rank} cannot reach another rank on its host ({error.strerror}): {_INSTEAD}"
+                f"local rank {self.rank} cannot reach another rank on its host ({error.strerror}): {_INSTEAD}"
             ) from None
-        peer.sendall(struct.pack("i", self._rank))
+        peer.sendall(struct.pack("i", self.rank))
         return peer
 
     def _accept(self, listener: socket.socket) -> socket.socket:
@@ -186,12 +163,17 @@ class HostPeers:
             peer.close()  # Any user can find the address in /proc/net/unix and connect.
 
 
+def host_peers(name: str) -> HostPeers:
+    """Returns the connections of this worker to the others of its host, for the collective `name`. A collective."""
+    rank, size = distributed.local_rank(), distributed.local_size()
+    first = distributed.rank() - rank
+    # Two hosts may be one machine under two names.
+    unique = f"{distributed.broadcast_object(uuid.uuid4().hex, name)}.{first}"
+    return HostPeers(rank, size, unique, lambda: distributed.barrier(name), first)
+
+
 def _address(name: str, rank: int) -> str:
     return f"\0ctr_trainer.{name}.{rank}"
-
-
-def _number(peer: socket.socket) -> int:
-    return struct.unpack("i", peer.recv(4, socket.MSG_WAITALL))[0]
 
 
 class HostSum:
@@ -207,38 +189,20 @@ class HostSum:
     left on a disk, and if a rank ends, the ranks that wait for it notice it immediately.
 
     Caveat: this works only on Linux, with all ranks in one network namespace. It is not thread-safe.
+
+    The constructor maps the memory, and is a collective.
+
+    Raises:
+      UserError: the system does not support shared memory.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        length: int,
-        dtype: type | np.dtype,
-        agree: Callable[[str], str],
-        meet: Callable[[], None],
-        first: int = 0,
-    ) -> None:
-        """Maps the memory and connects the ranks. A collective.
-
-        Args:
-          rank, size: local rank of this worker, and number of workers of this host.
-          length, dtype: length and dtype of the vectors.
-          agree: f(value) -> the value of rank 0, on every rank.
-          meet: f(), a barrier of all ranks.
-          first: rank in the job of the worker with local rank 0.
-
-        Raises:
-          UserError: the system does not support shared memory, or another rank cannot be reached.
-        """
-        self._rank = rank
+    def __init__(self, peers: HostPeers, length: int, dtype: type | np.dtype) -> None:
+        rank, size, dtype = peers.rank, peers.size, np.dtype(dtype)
+        self._peers, self._rank = peers, rank
         self._chunk = slice(rank * length // size, (rank + 1) * length // size)
-        dtype = np.dtype(dtype)
-        peers = HostPeers(rank, size, f"{agree(uuid.uuid4().hex)}.{first}", meet, first)
         shared = np.frombuffer(peers.share_memory((size + 1) * length * dtype.itemsize), dtype)
         self._vectors = shared[: size * length].reshape(size, length)
         self._sums = shared[size * length :]
-        self._peers = peers
 
     def __call__(self, vector: np.ndarray) -> np.ndarray:
         """Returns the sum of all ranks' vectors [length], on every rank. A collective.

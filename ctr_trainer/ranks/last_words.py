@@ -17,7 +17,7 @@ from ctr_trainer.ranks.notices import Notices, Placement, RollCall
 from ctr_trainer.ranks.stop_signals import StopSignals, Terminated
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import StoppedInOrder, end_of, reason
-from ctr_trainer.system.processes.waiting import call_within as within
+from ctr_trainer.system.processes.waiting import call_within
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM, _SAID = "last_words", "said"
@@ -51,21 +51,15 @@ class LastWords:
     If a training has stopped in order, the report is the same on all ranks, and the first rank on the host of
     `horovodrun` makes it. The other ranks end later, because `horovodrun` ends all ranks when one has ended.
 
-    Args:
-      notices: `Notices` of the job.
-      placement: `Placement` of this process.
-
     Attributes:
       model_dir: directory for the traceback of an unexpected error, which is printed if the directory does not exist.
       resume_text: f() -> a sentence about what the same command would do next; None if there is nothing to resume.
-      signals: `StopSignals` of this process.
     """
 
     _in_order: BaseException | None
 
     def __init__(self, notices: Notices, placement: Placement) -> None:
-        self._notices, self._rank, self._size = notices, placement.rank, placement.size
-        self._is_one_host, self._is_first_of_host = placement.is_on_one_host, placement.is_first_of_host
+        self._notices, self._placement, self._rank, self._size = notices, placement, placement.rank, placement.size
         self._roll_call = RollCall(notices, placement)
         # If there are several ranks, signals after the work is done come from horovodrun, and are ignored because the
         # reason was reported already.
@@ -118,7 +112,6 @@ class LastWords:
         """Calls a function. If it raises, or on a signal to end, reports why the process ends.
 
         Args:
-          function: f(), the work of the process.
           takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
 
         Returns:
@@ -172,7 +165,7 @@ class LastWords:
     @property
     def _speaks_in_order(self) -> bool:
         """Whether this rank reports that the training has stopped in order."""
-        return self._size == 1 or self._is_first_of_host and self._notices.is_here()
+        return self._size == 1 or self._placement.is_first_of_host and self._notices.is_here()
 
     def _wait_until_said(self) -> None:
         """Waits at most 15 s until the rank that reports an orderly stop has closed its files."""
@@ -234,7 +227,7 @@ class LastWords:
         if self.resume_text is None:
             return text
         try:
-            return f"{text}. {within(_RESUME_TEXT_SECONDS, self.resume_text)}"
+            return f"{text}. {call_within(_RESUME_TEXT_SECONDS, self.resume_text)}"
         except Exception:  # `resume_text` may fail with the same disk error that ends the job.
             return text
 
@@ -257,7 +250,7 @@ class LastWords:
         return path
 
     def _say_of_signal(self, number: int, late: str = "") -> None:
-        within(_SAY_SECONDS, lambda: self._of_signal(number, late))
+        call_within(_SAY_SECONDS, lambda: self._of_signal(number, late))
 
     def _of_signal(self, number: int, late: str) -> None:
         self._roll_call.end()
@@ -276,7 +269,7 @@ class LastWords:
         if unheard := self._roll_call.unheard():
             return unheard
         how = f"{how}: Ctrl-C at horovodrun, a scheduler, or by hand"
-        return how if self._is_one_host else f"{how}; or a worker of another host has ended"
+        return how if self._placement.is_on_one_host else f"{how}; or a worker of another host has ended"
 
     def _warn_of_launcher(self) -> None:
         """Warns before horovodrun may kill this process while it writes a checkpoint."""
@@ -292,9 +285,6 @@ def of_this_process() -> LastWords:
 
 def _place(error: BaseException) -> str:
     """Returns ` (FILE:LINE)` for the last line of the traceback outside libraries; "" if there is none."""
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    places = [frame for frame in frames if not re.search(r"^<|site-packages|lib/python", frame.filename)]
     return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
-
-
-def _is_library(path: str) -> bool:
-    return path == __file__ or re.search(r"^<|site-packages|lib/python", path) is not None

@@ -12,8 +12,7 @@ from ctr_trainer.system.measuring.clock import PHASES, Clock
 
 DIRECTORY = ".ranks"
 # int64 step, float64 start of the phase, 16 bytes phase | float64 time of the heartbeat | 64 bytes host.
-_STATE, _BEAT, _HOST = struct.Struct("<qd16s"), struct.Struct("<d"), struct.Struct("<64s")
-_SIZE = _STATE.size + _BEAT.size + _HOST.size
+_STATE, _BEAT, _ALL = struct.Struct("<qd16s"), struct.Struct("<d"), struct.Struct("<qd16sd64s")
 _CLOSE_SECONDS = 5.0
 _ALONE = {name for name, phase in PHASES.items() if "ranks" not in phase.waits_for}
 _SILENT_SECONDS = 5.0
@@ -27,12 +26,10 @@ class Beat:
     """The last heartbeat of a rank.
 
     Attributes:
-      rank: the rank.
       step: its current global step.
       phase: its current phase, one of `clock.PHASES`.
       since: start of the phase, in seconds since 1970, by its host's clock.
       alive: time of the heartbeat, in seconds since 1970, by its host's clock.
-      host: name of its host.
     """
 
     rank: int
@@ -51,9 +48,6 @@ class Heartbeat:
     process is stopped or killed, the file is up to `period` seconds old.
 
     Args:
-      model_dir: directory of the job.
-      rank: rank of this process.
-      clock: the clock whose phases are written.
       shared: whether ranks on other hosts must see the file; if so, each write is flushed to the file server.
       period: seconds between two writes.
 
@@ -68,8 +62,7 @@ class Heartbeat:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115, it stays open until `close`
-        self._said = bytearray(_SIZE)
-        _HOST.pack_into(self._said, _STATE.size + _BEAT.size, socket.gethostname().encode()[:64])
+        self._said = bytearray(_ALL.pack(0, 0.0, b"", 0.0, socket.gethostname().encode()))
         self._clock, self._shared, self._period = clock, shared, period
         self._say(clock.phase, clock.step)
         self._write()
@@ -109,14 +102,9 @@ def read_beat(model_dir: str, rank: int) -> Beat | None:
     """Returns the `Beat` of a rank; None if its host does not share the directory, or the rank has left."""
     try:
         with open(os.path.join(model_dir, DIRECTORY, str(rank)), "rb") as file:
-            data = file.read(_SIZE)
-    except OSError:
+            step, since, phase, alive, host = _ALL.unpack(file.read(_ALL.size))
+    except (OSError, struct.error):  # There is no file, or it is not written yet.
         return None
-    if len(data) < _SIZE:
-        return None
-    step, since, phase = _STATE.unpack_from(data)
-    (alive,) = _BEAT.unpack_from(data, _STATE.size)
-    (host,) = _HOST.unpack_from(data, _STATE.size + _BEAT.size)
     return Beat(rank, step, _text(phase), since, alive, _text(host))
 
 
@@ -126,10 +114,6 @@ def _text(padded: bytes) -> str:
 
 def missing(beats: list[Beat], now: float) -> list[Beat]:
     """Finds the ranks that the others wait for: ranks without a recent heartbeat, otherwise ranks with the lowest step.
-
-    Args:
-      beats: the heartbeats.
-      now: seconds since 1970.
 
     Returns:
       the heartbeats of these ranks; [] if all ranks wait in the same step.
@@ -147,10 +131,7 @@ def describe_missing(model_dir: str, size: int, own: int | None = None, now: flo
     """Returns a sentence that names the ranks that a job waits for, and the phase and its start for each.
 
     Args:
-      model_dir: directory of the ranks' heartbeats.
-      size: number of ranks.
       own: the calling rank, which is not named if it is before its first step. None if the caller is not a rank.
-      now: seconds since 1970; None for the current time.
     """
     now = time.time() if now is None else now
     beats = [beat for beat in (read_beat(model_dir, rank) for rank in range(size)) if beat is not None]
@@ -187,8 +168,6 @@ class SignsOfLife:
     harm. A working rank has heartbeats, however long its work takes.
 
     Args:
-      model_dir: directory of the heartbeats.
-      size: number of ranks.
       seconds: time without a new heartbeat after which a rank is lost.
     """
 

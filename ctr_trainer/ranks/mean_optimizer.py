@@ -88,12 +88,11 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
 
     Args:
       inner: the optimizer of one worker, with a `weight`.
-      exchange: the `Exchange` of several workers.
       fp16: whether Horovod sends float16; the sum is then in float16 as well.
     """
     if exchange.way == "horovod":
         return HorovodOptimizer(inner, fp16)
-    return {"shared_memory": HostSumOptimizer, "hosts": HostsOptimizer}[exchange.way](inner)
+    return HostsOptimizer(inner) if exchange.way == "hosts" else HostSumOptimizer(inner)
 
 
 class HorovodOptimizer(MeanOptimizer):
@@ -101,10 +100,6 @@ class HorovodOptimizer(MeanOptimizer):
 
     Each gradient is reduced separately, as soon as the backward pass has computed it. Horovod fuses gradients that are
     ready at the same time.
-
-    Args:
-      inner: the optimizer of one worker, with a `weight`.
-      fp16: whether to send float16; the sum is then in float16 as well.
     """
 
     def __init__(self, inner: Any, fp16: bool = False) -> None:
@@ -152,9 +147,6 @@ class HostsOptimizer(MeanOptimizer):
 
     Each host sends one vector, for any number of workers on it. The other ranks of a host wait for the result of their
     first rank in shared memory, so that all ranks have the same bits.
-
-    Args:
-      inner: the optimizer of one worker, with a `weight`.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -169,7 +161,6 @@ class HostsOptimizer(MeanOptimizer):
         return [(mean, variable) for mean, (_, variable) in zip(means, self._of_host.pairs, strict=True)]
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
-        """Calls `apply_gradients` of the inner optimizer."""
         return self._of_host.apply_gradients(*args, **kwargs)
 
 
@@ -178,8 +169,6 @@ class _SumOfHost(MeanOptimizer):
 
     Attributes:
       pairs: (gradient, variable) of the inner optimizer.
-      fused: `Fused` of these gradients.
-      dtypes, sums: dtypes and sums of the vectors.
     """
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
@@ -210,7 +199,6 @@ def average_of_ranks(variables: list[tf.Variable], name: str) -> tf.Operation:
     """Returns the operation that sets float variables to their mean over the ranks. A collective.
 
     Args:
-      variables: list of variables.
       name: name of the reduction, the same on every rank.
     """
     with tf.name_scope("dense_exchange"):

@@ -9,9 +9,10 @@ import os
 import socket
 import time
 import urllib.parse
-from collections.abc import Callable
 
 import psutil
+
+from ctr_trainer.system.processes import reach
 
 # Environment variable of each process that `launch` has started, of the form JOB.START.
 ATTEMPT = "CTR_TRAINER_ATTEMPT"
@@ -26,12 +27,7 @@ _WITHOUT_MESSAGE = "without an error message: it was killed, as the system does 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The rank of a process, and the ranks on its host.
-
-    Attributes:
-      rank, size: the rank, and the number of ranks.
-      host_ranks: the ranks of its host.
-    """
+    """The rank of a process, and the ranks on its host."""
 
     rank: int
     size: int
@@ -93,14 +89,8 @@ class Notices:
         self._secret = secret.encode()
 
     def is_here(self) -> bool:
-        """Whether the server runs on this host."""
-        try:
-            socket.create_server(
-                (self.address.rpartition(":")[0], 0)
-            ).close()  # Only an address of this host can be listened on.
-        except OSError:
-            return False
-        return True
+        """Whether the server runs on this host; True without a server."""
+        return not self.address or reach.is_here(self.address.rpartition(":")[0])
 
     def put(self, key: str, text: str) -> None:
         """Stores a text under `key`, replacing an earlier text."""
@@ -172,10 +162,6 @@ class RollCall:
     Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
     it ends, and names the ranks of its host whose process has ended without writing this. A stopped process cannot end
     itself, so it is killed.
-
-    Args:
-      notices: `Notices` of the job.
-      placement: `Placement` of this process.
     """
 
     def __init__(self, notices: Notices, placement: Placement) -> None:
@@ -194,7 +180,7 @@ class RollCall:
     def end(self) -> None:
         """Writes that this rank ends, and the ranks of its host that have ended without an error message."""
         self.leave()
-        self._name_those_gone(_kill_if_stopped)
+        self._name_those_gone(kills_stopped=True)
 
     def is_one_lost(self) -> bool:
         """Whether a rank has ended without an error message. Call it only while no rank may end in order."""
@@ -224,13 +210,13 @@ class RollCall:
         ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
 
-    def _name_those_gone(self, has_gone_too: Callable[[int, int], bool] = lambda process, rank: False) -> None:
-        """Writes the ranks of this host that ended without an error message, or for which `has_gone_too` is True."""
+    def _name_those_gone(self, kills_stopped: bool = False) -> None:
+        """Writes the ranks of this host that ended without an error message; stopped ones can be killed and count."""
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             if host != socket.gethostname():
                 continue
-            is_gone = not _runs(int(process)) or has_gone_too(int(process), rank)
+            is_gone = not psutil.pid_exists(int(process)) or kills_stopped and _kill_if_stopped(int(process), rank)
             if is_gone and self._notices.get(f"ends.{rank}") is None:
                 self._notices.put(f"lost.{rank}", "")
 
@@ -252,13 +238,3 @@ def _kill_if_stopped(process: int, rank: int) -> bool:
             found.kill()
             return True
     return False
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

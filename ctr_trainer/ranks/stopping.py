@@ -29,13 +29,9 @@ class Stopping:
     A lone worker does not need a thread.
 
     Args:
-      rank, size: rank of this worker, and number of workers.
       name: name of the training, different for each training of this job.
-      notices: `Notices` of the job.
       all_sum: f(int64[2, size]) -> the sum of all ranks' arrays; called once, by the thread or at the end.
-      watchdog: `Watchdog` of this process.
       is_one_lost: f() -> whether a rank was lost, so that horovodrun ends the other ranks.
-      period: seconds between two checks.
 
     Attributes:
       explain: f() -> the ranks that the others wait for, in brackets; "" if none is known.
@@ -81,11 +77,7 @@ class Stopping:
             self._thread.start()
 
     def ask(self, signal: int) -> None:
-        """Asks all ranks to stop. It may be called from any thread and repeatedly.
-
-        Args:
-          signal: number of the signal that was received.
-        """
+        """Asks all ranks to stop. It may be called from any thread and repeatedly."""
         with self._lock:
             self._own[_ASKED] = signal
             if self._size == 1:

@@ -17,7 +17,7 @@ from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.stream.figures import Figures
 from ctr_trainer.stream.messages import rows_in
 from ctr_trainer.stream.plan import Directive, Report, StreamPosition, Window
-from ctr_trainer.stream.planner import Plan, Planner
+from ctr_trainer.stream.planner import Planner
 from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavailable
 from ctr_trainer.system.messages.errors import UserError
 
@@ -30,18 +30,16 @@ _KEPT_BATCHES = 1000  # The position is known after each of the last so-many bat
 
 
 class Coordinator:
-    """Plans windows in a thread of rank 0. It is also the `Coordination` of rank 0's worker.
+    """Plans windows in a thread of rank 0.
 
     Args:
-      open_source: f() -> `StreamSource`.
-      config: `StreamConfig`.
-      position: `StreamPosition` of the checkpoint; None without one.
+      open_source: the result of `opener`.
+      position: position of the checkpoint; None without one.
       has_other_position: whether the checkpoint has a position in an input of another kind.
       workers, batch_size: number of workers, and batch size of each worker.
       dead_letters: destination of bad rows.
 
     Attributes:
-      figures: `Figures` of the stream.
       closing: functions that `close` calls.
     """
 
@@ -78,11 +76,13 @@ class Coordinator:
         self._thread.start()
 
     def share(self, window: int, rank: int = 0) -> list[Range] | None:
+        """Waits for a window's plan, and returns a worker's share; None at the end."""
         with self._changed:
             self._wait_for(lambda: window < self._planned or self._is_over)
             return self._windows[window].shares[rank] if window < self._planned and not self._is_closed else None
 
     def report(self, window: int, report: Report, rank: int = 0) -> None:
+        """Takes the report of a worker that has read its share of a window."""
         with self._changed:
             found = self._windows[window]
             found.reports[rank] = report
@@ -93,6 +93,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def directive(self, number: int, rank: int = 0) -> Directive:
+        """Waits for the directive with this number, from 0 on, and returns it."""
         with self._changed:
             if rank == 0:
                 is_there = self._wait_for(lambda: self._has(number), self._rest_seconds)
@@ -145,6 +146,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def close(self) -> None:
+        """Ends all waiting."""
         with self._changed:
             self._is_closed = self._is_over = True
             self._changed.notify_all()
@@ -190,7 +192,7 @@ class Coordinator:
                 return
             _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)
         messages, rows = self._rates.get(number - 1, (0, 0))
-        self._rates[number] = messages + self.figures.planned.pop(number, 0), rows + window.rows + len(bad)
+        self._rates[number] = messages + window.messages, rows + window.rows + len(bad)
         self._rates.pop(number - 2 * _AHEAD, None)
         self._released = number + 1
         steps = window.steps(self._batch_size)
@@ -247,9 +249,9 @@ class Coordinator:
             if not rows_per_message:
                 first = planner.first(hints)
                 rows_per_message = self._first_rows = self._rows_of(first) if first else 0.0
-            plan = planner.next(hints, rows_per_message or 1.0)
-            if plan is not None:
-                self._add(plan)
+            window = planner.next(hints, rows_per_message or 1.0)
+            if window is not None:
+                self._add(window)
             elif not planner.is_over:
                 self._sleep(_POLL_SECONDS)
         with self._changed:
@@ -257,10 +259,9 @@ class Coordinator:
             self._is_over = True
             self._give(Directive("end"))
 
-    def _add(self, plan: Plan) -> None:
+    def _add(self, window: Window) -> None:
         with self._changed:
-            self._windows[self._planned] = plan.window
-            self.figures.planned[self._planned] = plan.messages
+            self._windows[self._planned] = window
             self._planned += 1
             self._changed.notify_all()
 

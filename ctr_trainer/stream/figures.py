@@ -14,7 +14,6 @@ class Figures:
     """Counts and times of reading a stream, for the log and for Prometheus.
 
     Attributes:
-      planned: dict of window -> number of its messages, until the window is released.
       lag_records: number of available records that were not planned yet, at the latest check.
       records, bad_rows: number of examples that were read, and of rows that could not be read.
       event_seconds: the newest event time in the windows whose training has begun; 0 before the first.
@@ -22,7 +21,6 @@ class Figures:
     """
 
     def __init__(self) -> None:
-        self.planned: dict[int, int] = {}
         self.lag_records = self.records = self.bad_rows = 0
         self.event_seconds = self.waiting_seconds = 0.0
         self._since, self._records_then = time.monotonic(), 0
@@ -35,10 +33,6 @@ class Figures:
     def begin(self, window: Window) -> None:
         """Updates the event time when the training on a window begins."""
         self.event_seconds = max(self.event_seconds, *(report.seconds for report in window.reports.values()))
-
-    def waited(self, seconds: float) -> None:
-        """Adds a time in which the brokers did not answer."""
-        self.waiting_seconds += seconds
 
     @property
     def lag_seconds(self) -> float:
@@ -60,49 +54,35 @@ class Figures:
             f"waited for brokers: {self.waiting_seconds:.1f} s"
         )
 
-
-class StreamMetrics:
-    """Exports `Figures` as Prometheus metrics.
-
-    | metric | meaning |
-    |---|---|
-    | `ctr_stream_lag_records` | available records that were not read yet |
-    | `ctr_stream_lag_seconds` | age of the newest trained event while records wait, otherwise 0 |
-    | `ctr_stream_event_seconds` | newest trained event time, in seconds since 1970 |
-    | `ctr_stream_examples_total` | examples that were read |
-    | `ctr_stream_bad_rows_total` | rows that could not be trained on |
-    | `ctr_stream_waiting_seconds_total` | time in which the brokers did not answer |
-
-    Args:
-      figures: `Figures` of the `Coordinator`.
-    """
-
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
-
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics."""
-        now = self._figures
-        yield _gauge("lag_records", "Records of the stream that were not read yet", now.lag_records)
-        yield _gauge("lag_seconds", "Age of the newest trained event while records wait, else 0", now.lag_seconds)
-        yield _gauge("event_seconds", "Newest trained event time, in seconds since 1970", now.event_seconds)
-        yield _counter("examples", "Examples that were read", now.records)
-        yield _counter("bad_rows", "Rows that were left out because they could not be read", now.bad_rows)
-        yield _counter("waiting_seconds", "Time during which the brokers did not answer", now.waiting_seconds)
+        """Yields the metrics for a Prometheus registry."""
+        gauges = {
+            "lag_records": ("Records of the stream that were not read yet", self.lag_records),
+            "lag_seconds": ("Age of the newest trained event while records wait, else 0", self.lag_seconds),
+            "event_seconds": ("Newest trained event time, in seconds since 1970", self.event_seconds),
+        }
+        counters = {
+            "examples": ("Examples that were read", self.records),
+            "bad_rows": ("Rows that were left out because they could not be read", self.bad_rows),
+            "waiting_seconds": ("Time during which the brokers did not answer", self.waiting_seconds),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"ctr_stream_{name}", text, value=value)
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"ctr_stream_{name}", text, value=value)
 
 
 def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
     """Serves the metrics at http://host:port/metrics.
 
     Args:
-      figures: `Figures` of the `Coordinator`.
       port: port to listen on; 0 for a free port.
 
     Returns:
       (port, function that stops the server).
     """
     registry = CollectorRegistry()
-    registry.register(StreamMetrics(figures))
+    registry.register(figures)
     server, _ = start_http_server(port, registry=registry)
 
     def end() -> None:
@@ -110,15 +90,3 @@ def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
         server.server_close()
 
     return server.server_port, end
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    family = GaugeMetricFamily(f"ctr_stream_{name}", text)
-    family.add_metric((), value)
-    return family
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    family = CounterMetricFamily(f"ctr_stream_{name}", text)
-    family.add_metric((), value)
-    return family

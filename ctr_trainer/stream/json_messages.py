@@ -16,11 +16,7 @@ _SHOWN = 200  # Number of characters of a bad value in a message.
 
 
 class JsonReader:
-    """Reads JSON objects as columns. The values in the first objects determine the types of the columns.
-
-    Args:
-      wanted: the result of `typed.uses`.
-    """
+    """Reads JSON objects as columns. The values in the first objects determine the types of the columns."""
 
     def __init__(self, wanted: dict[str, Use]) -> None:
         self._wanted = wanted

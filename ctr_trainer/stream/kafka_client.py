@@ -32,7 +32,6 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
     """Returns librdkafka's settings for a consumer.
 
     Args:
-      address: the topic.
       path: file with a line `name=value` per setting; empty lines and lines that begin with # are ignored. "" for none.
       group: the consumer group, unless the file names one.
 
@@ -91,8 +90,6 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
 
     Args:
       kind: class of the client; only a `Consumer` receives the settings of consumers.
-      settings: the result of `configuration`.
-      trouble: `Trouble` that receives the errors of the connections.
 
     Raises:
       UserError: librdkafka refuses a setting.
@@ -105,14 +102,8 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
         raise UserError(f"kafka_config: librdkafka refuses its settings: {error.args[0].str()}") from error
 
 
-class KafkaDeadLetters:
-    """Sends records that cannot be trained on to a topic; see `DeadLetters`.
-
-    Args:
-      topic: name of the topic.
-      settings: the result of `configuration`.
-      otherwise: destination of the records that do not reach the topic.
-    """
+class KafkaDeadLetters(DeadLetters):
+    """Sends records that cannot be trained on to a topic, and those that do not reach it to `otherwise`."""
 
     def __init__(self, topic: str, settings: dict[str, Any], otherwise: DeadLetters) -> None:
         self._topic, self._otherwise, self._trouble = topic, otherwise, Trouble()

@@ -42,7 +42,6 @@ class BadMessage:
     Attributes:
       message: index among the decoded messages.
       row: index of the row in the message.
-      reason: description of the error.
     """
 
     message: int
@@ -55,9 +54,7 @@ class Decoded:
     """The rows of messages, in order.
 
     Attributes:
-      rows: the good rows.
       messages, places: int64[n], the index of each good row's message, and of the row in the message.
-      bad: the bad rows, in order.
     """
 
     rows: Rows
@@ -79,9 +76,7 @@ class MessageDecoder:
     """Decodes the messages of a stream. It is not thread-safe.
 
     Args:
-      spec: FeatureSpec of the raw values.
       statistics: statistics of the training data, with the boundaries of quantiles.
-      name: name of the stream, for messages.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: dict[str, dict], name: str) -> None:
@@ -96,11 +91,10 @@ class MessageDecoder:
         """Decodes messages.
 
         Args:
-          messages: messages in order.
           skip: dict of index of a message -> number of its first rows to leave out.
         """
         bad: list[BadMessage] = []
-        parts = [self._encoded(table, bad) for table in self._tables(messages, bad, skip or {})]
+        parts = [part for table in self._tables(messages, bad, skip or {}) for part in self._encoded(table, bad)]
         rows = [part for part, _, _ in parts] or [self.empty()]
         numbers = np.concatenate([np.empty(0, np.int64), *(of for _, of, _ in parts)])
         places = np.concatenate([np.empty(0, np.int64), *(at for _, _, at in parts)])
@@ -143,8 +137,8 @@ class MessageDecoder:
         names = set(table.column_names)
         return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
 
-    def _encoded(self, table: _Table, bad: list[BadMessage]) -> tuple[Rows, np.ndarray, np.ndarray]:
-        """Encodes a table. Returns its good rows, with the indices of their messages and of the rows in them."""
+    def _encoded(self, table: _Table, bad: list[BadMessage]) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
+        """Encodes a table. Yields its good rows, with the indices of their messages and of the rows in them."""
         found = FoundBadRows(sys.maxsize)
         try:
             encoded = self._encode(table.columns, found)
@@ -152,19 +146,18 @@ class MessageDecoder:
             rows = len(table.messages)
             if rows == 1:
                 bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), str(error)))
-                return self.empty(), table.messages[:0], table.places[:0]
-            cuts = [(0, rows // 2), (rows // 2, rows)]
-            halves = [_Table(table.columns.slice(a, b - a), table.messages[a:b], table.places[a:b]) for a, b in cuts]
-            parts = [self._encoded(half, bad) for half in halves]
-            rows_of_halves, messages, places = zip(*parts, strict=True)
-            return concatenate(rows_of_halves), np.concatenate(messages), np.concatenate(places)
+                return
+            for a, b in ((0, rows // 2), (rows // 2, rows)):
+                half = _Table(table.columns.slice(a, b - a), table.messages[a:b], table.places[a:b])
+                yield from self._encoded(half, bad)
+            return
         good = np.ones(len(table.messages), bool)
         for row in found.rows:
             at = row.line or 0
             good[at] = False
             reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
             bad.append(BadMessage(int(table.messages[at]), int(table.places[at]), reason))
-        return self._rows(encoded), table.messages[good], table.places[good]
+        yield self._rows(encoded), table.messages[good], table.places[good]
 
     def _encode(self, table: pa.Table, found: FoundBadRows) -> pa.Table:
         chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)

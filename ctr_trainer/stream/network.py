@@ -22,9 +22,7 @@ class CoordinatorServer:
     """Answers the requests of the other workers.
 
     Args:
-      coordinator: `Coordinator` of rank 0.
       host: name or address to listen on.
-      key: secret key of the job.
       others: number of the other workers.
 
     Attributes:
@@ -88,13 +86,10 @@ class CoordinatorServer:
 
 
 class RemoteCoordinator:
-    """The `Coordination` of a worker other than rank 0. Shares and directives may be requested by different threads.
+    """Asks rank 0's `Coordinator`, whose methods it has. Shares and directives may be requested by different threads.
 
     Args:
       address: (host, port) of rank 0's `CoordinatorServer`.
-      key: secret key of the job.
-      rank: rank of this worker.
-      timeout: seconds to wait for an answer.
     """
 
     def __init__(self, address: tuple[str, int], key: bytes, rank: int, timeout: float) -> None:

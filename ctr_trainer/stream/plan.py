@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ctr_trainer.stream.source import Range, StreamSource
 from ctr_trainer.system.messages.errors import UserError
@@ -16,7 +16,6 @@ class StreamPosition:
     """The position of a training in a stream: the records before `next` are trained, except those in `left`.
 
     Attributes:
-      stream: name of the stream.
       since: value of `stream_from`; a run with the same value resumes, a run with another value begins there.
       next: for each partition, the offset after the last planned record.
       left: parts of the planned records that are not trained yet.
@@ -32,15 +31,8 @@ class StreamPosition:
     records: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the position as a dict for JSON."""
-        return dict(
-            stream=self.stream,
-            since=self.since,
-            next={str(partition): offset for partition, offset in self.next.items()},
-            left=[list(each) for each in self.left],
-            bad_rows=self.bad_rows,
-            records=self.records,
-        )
+        """Returns the position as a dict for JSON, in which the partitions become texts and the ranges lists."""
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any) -> "StreamPosition | None":
@@ -69,9 +61,7 @@ class Report:
     """The report of a worker after reading its share of a window.
 
     Attributes:
-      rows: number of rows in the share.
       cuts: the place of the next row after each number of batches, from 0 on.
-      bad: descriptions of the rows that cannot be trained on.
       seconds: the newest event time; 0 without a record.
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
     """
@@ -90,11 +80,12 @@ class Window:
     Attributes:
       shares: the ranges of each worker.
       next: for each partition, the offset after the window.
-      reports: `Report` by rank, of the workers that have read their shares.
+      reports: by rank, of the workers that have read their shares.
     """
 
     shares: list[list[Range]]
     next: dict[int, int]
+    messages: int
     reports: dict[int, Report] = dataclasses.field(default_factory=dict)
 
     @property
@@ -136,32 +127,11 @@ class Directive:
 
     Attributes:
       kind: `window` to train on a window, `rest` to make one batch of padding, `end` to stop.
-      window: number of the window.
-      steps: number of batches.
     """
 
     kind: str
     window: int = 0
     steps: int = 0
-
-
-class Coordination(Protocol):
-    """The requests of a worker to rank 0, which is the same or another process."""
-
-    def share(self, window: int) -> list[Range] | None:
-        """Waits for a window's plan, and returns this worker's share; None at the end."""
-
-    def report(self, window: int, report: Report) -> None:
-        """Reports that this worker has read its share of a window."""
-
-    def directive(self, number: int) -> Directive:
-        """Waits for the directive with this number, from 0 on, and returns it."""
-
-    def fail(self, error: BaseException) -> None:
-        """Reports that this worker cannot read."""
-
-    def close(self) -> None:
-        """Ends all waiting."""
 
 
 def next_window(
@@ -178,12 +148,10 @@ def next_window(
     same partitions in all windows.
 
     Args:
-      source: the stream.
       next_: for each partition, the offset of the first record to plan.
       ends: for each partition, the offset to stop before.
       counts: for each partition, the number of records between these offsets.
       total: number of records, at most the sum of the counts.
-      workers: number of shares.
     """
     taken = _evenly(counts, total)
     after = dict(next_)
@@ -192,16 +160,13 @@ def next_window(
         if count:
             after[partition] = source.after(partition, next_[partition], ends[partition], count)
             pieces.append((Range(partition, next_[partition], after[partition]), count))
-    return Window(share_out(source, pieces, workers), after)
+    return Window(share_out(source, pieces, workers), after, total)
 
 
 def share_out(source: StreamSource, pieces: Sequence[tuple[Range, int]], workers: int) -> list[list[Range]]:
-    """Divides ranges of records, in order, into one share per worker. Shares differ by at most one record.
+    """Divides ranges, each with the number of its records, into one share per worker, in order.
 
-    Args:
-      source: the stream.
-      pieces: (range, number of its records).
-      workers: number of shares.
+    Shares differ by at most one record.
     """
     total = sum(count for _, count in pieces)
     cuts = [worker * total // workers for worker in range(workers + 1)]
@@ -246,7 +211,6 @@ def resumed(
 
     Args:
       position: position in the checkpoint; None without one.
-      source: the stream.
       since: `stream_from`.
       has_other: whether the checkpoint has a position in an input of another kind.
 

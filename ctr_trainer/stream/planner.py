@@ -20,22 +20,12 @@ _RETRY_SECONDS, _WARN_SECONDS, _CHECK_SECONDS = 0.5, 15.0, 10.0
 _MANY = 1 << 60
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """A window, and the number of its messages."""
-
-    window: Window
-    messages: int
-
-
 class Planner:
     """Plans one window after another. It is not thread-safe.
 
     Args:
-      source: `StreamSource`.
-      config: `StreamConfig`.
       workers, batch_size: number of workers, and batch size of each worker.
-      figures: `Figures`, which receives the lag and the time of waiting for brokers.
+      figures: it receives the lag and the time of waiting for brokers.
       sleep: f(seconds); raises an error after the training has ended.
 
     Attributes:
@@ -61,12 +51,11 @@ class Planner:
         self._checked = time.monotonic()
         self.is_over = False
 
-    def begin(self, position: StreamPosition | None, has_other: bool) -> tuple[StreamPosition, Plan | None]:
-        """Determines where to begin. Returns the position, and a plan of the untrained rest of the last window.
+    def begin(self, position: StreamPosition | None, has_other: bool) -> tuple[StreamPosition, Window | None]:
+        """Determines where to begin. Returns the position, and a window of the untrained rest of the last window.
 
         Args:
-          position: the position of the checkpoint; None without one.
-          has_other: whether the checkpoint has a position in an input of another kind.
+          position, has_other: see `resumed`.
 
         Raises:
           UserError: records were removed before they were trained, or a partition no longer exists.
@@ -94,12 +83,11 @@ class Planner:
         self._stops = self._stop_offsets()
         return dataclasses.replace(position, since=start), self._plan_left(position)
 
-    def next(self, hints: dict[int, int], rows_per_message: float) -> Plan | None:
+    def next(self, hints: dict[int, int], rows_per_message: float) -> Window | None:
         """Returns the next window; None if too few records are available, or if all are planned (`is_over`).
 
         Args:
           hints: for each partition, an offset up to which a worker has seen records.
-          rows_per_message: estimated number of rows per message.
 
         Raises:
           UserError: records were removed before they were read.
@@ -125,7 +113,7 @@ class Planner:
                 functools.partial(next_window, self._source, self._next, ends, counts, total, self._workers)
             )
             self._next, self._waiting_since = dict(window.next), None
-            return Plan(window, total)
+            return window
         self.is_over = is_last and not there
         return None
 
@@ -149,8 +137,8 @@ class Planner:
         found = self._patiently(lambda: source.at_time(partitions, seconds))
         return {p: max(found[p], first[p]) for p in partitions}
 
-    def _plan_left(self, position: StreamPosition) -> Plan | None:
-        """Returns the plan of the untrained records of the checkpoint's last window; None if there are none."""
+    def _plan_left(self, position: StreamPosition) -> Window | None:
+        """Returns a window of the untrained records of the checkpoint's last window; None if there are none."""
         if not position.left:
             return None
         counts = [
@@ -159,7 +147,7 @@ class Planner:
         ]
         pieces = list(zip(position.left, counts, strict=True))
         shares = self._patiently(lambda: share_out(self._source, pieces, self._workers))
-        return Plan(Window(shares, dict(self._next)), sum(counts))
+        return Window(shares, dict(self._next), sum(counts))
 
     def _ends(self, hints: dict[int, int]) -> dict[int, int]:
         """Returns, for each partition, the offset up to which records are available."""
@@ -209,7 +197,7 @@ class Planner:
                 if now - warned > _WARN_SECONDS:
                     warned = now
                     _log.warning("waiting: %s; retrying, %.0f s so far", error, now - since)
-                self._figures.waited(now - asked + _RETRY_SECONDS)
+                self._figures.waiting_seconds += now - asked + _RETRY_SECONDS
             self._sleep(_RETRY_SECONDS)
 
 

@@ -2,11 +2,9 @@
 
 import contextlib
 import itertools
-import json
 import os
-import pathlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ctr_trainer.data.batch import Batch, Rows, batches
@@ -16,14 +14,22 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.messages import MessageDecoder
-from ctr_trainer.stream.network import CoordinatorServer
-from ctr_trainer.stream.plan import Coordination, Cut, Report, StreamPosition
-from ctr_trainer.stream.source import DeadLetters, Message, Range, StreamAddress, StreamSource, uncollected
+from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.stream.plan import Cut, Report, StreamPosition
+from ctr_trainer.stream.source import (
+    DeadLetters,
+    FileDeadLetters,
+    Message,
+    Range,
+    StreamAddress,
+    StreamSource,
+    uncollected,
+)
 from ctr_trainer.system.messages.errors import UserError
 
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
 _READY = 2  # Number of windows that are decoded ahead of the training.
-FILE = "dead_letters.jsonl"
+_FILE = "dead_letters.jsonl"
 
 
 class StreamReader:
@@ -33,15 +39,10 @@ class StreamReader:
     0. While there are no records, there is a batch of padding every two seconds.
 
     Args:
-      open_source: f() -> `StreamSource`.
-      spec: FeatureSpec of the raw values.
+      open_source: the result of `opener`.
       statistics: statistics of the model's training data; {} if it was trained on streams only.
-      batch_size: rows per batch.
-      coordination: `Coordinator` on rank 0, `RemoteCoordinator` on other ranks.
-      server: `CoordinatorServer` on rank 0 if there are other ranks; otherwise None.
 
     Attributes:
-      spec, statistics, batch_size: see Args.
       steps, epochs: None, because the end is not known in advance.
       is_live: True, because a record should not wait for many later records.
     """
@@ -56,7 +57,7 @@ class StreamReader:
         spec: FeatureSpec,
         statistics: dict[str, dict],
         batch_size: int,
-        coordination: Coordination,
+        coordination: Coordinator | RemoteCoordinator,
         server: CoordinatorServer | None = None,
     ) -> None:
         _refuse_unfitted(spec, statistics)
@@ -191,58 +192,15 @@ def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
         )
 
 
-class NoDeadLetters:
-    """Drops the records, which are also in the log."""
-
-    def __str__(self) -> str:
-        return "the log"
-
-    def write(self, letters: Iterable[dict[str, object]]) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class FileDeadLetters:
-    """Appends a JSON object per record to a file.
-
-    Args:
-      path: path of the file.
-    """
-
-    def __init__(self, path: str | os.PathLike) -> None:
-        self._path = pathlib.Path(path)
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    def write(self, letters: Iterable[dict[str, object]]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(letter) + "\n" for letter in letters)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def dead_letters(
     address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
 ) -> DeadLetters:
     """Returns the destination of bad records: the stream in the URL, or a file if there is none or if it fails.
 
     Args:
-      address: the stream.
-      kafka_config, redis, group: see `opener`.
       directory: local directory of the file `dead_letters.jsonl`; None for none.
     """
-    file = FileDeadLetters(pathlib.Path(directory) / FILE) if directory else NoDeadLetters()
+    file = FileDeadLetters(os.path.join(directory, _FILE)) if directory else DeadLetters()
     if not address.dead_letters:
         return file
     if address.scheme == "kafka":
@@ -258,9 +216,7 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
     """Returns a function that opens a stream. Each call opens separate connections, for one thread.
 
     Args:
-      address: the stream.
       kafka_config: file of librdkafka's settings, or "".
-      redis: files of the password and the certificates of Redis.
       group: name of the consumer group to which positions are committed, unless `kafka_config` names one.
 
     Raises:

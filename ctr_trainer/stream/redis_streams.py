@@ -32,8 +32,6 @@ class RedisSource:
     """Streams of a server; see `StreamSource`. An offset is an ID as one integer: milliseconds << 64 | sequence.
 
     Args:
-      address: the server, and the key.
-      files: files of the password and the certificates.
       group: the consumer group to which positions are committed.
     """
 
@@ -176,14 +174,10 @@ class RedisSource:
         return self._client
 
 
-class RedisDeadLetters:
-    """Appends records that cannot be trained on to a stream, as JSON in the field `value`; see `DeadLetters`.
+class RedisDeadLetters(DeadLetters):
+    """Appends records that cannot be trained on to a stream, as JSON in the field `value`.
 
-    Args:
-      address: the server.
-      key: key of the stream.
-      files: files of the password and the certificates.
-      otherwise: destination of the records that do not reach the stream.
+    Those that do not reach the stream go to `otherwise`.
     """
 
     def __init__(self, address: StreamAddress, key: str, files: RedisFiles, otherwise: DeadLetters) -> None:
@@ -201,9 +195,6 @@ class RedisDeadLetters:
                 "%d bad records did not reach the stream %s and are kept in %s: %s",
                 *(len(left), self._key, self._otherwise, error),
             )
-
-    def flush(self) -> None:
-        pass
 
     def close(self) -> None:
         self._client.close()

@@ -3,6 +3,9 @@
 import contextlib
 import dataclasses
 import gc
+import json
+import os
+import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -34,7 +37,6 @@ class Message(NamedTuple):
     """One record of a stream.
 
     Attributes:
-      partition, offset: place of the record.
       seconds: event time in the stream, in seconds since 1970.
       value: content; None for a record without content.
     """
@@ -49,8 +51,6 @@ class Range(NamedTuple):
     """The records of a partition with offsets in [start, stop).
 
     Attributes:
-      partition: number of the partition.
-      start, stop: offsets.
       row: number of rows of the first record to leave out because they were trained already.
     """
 
@@ -87,7 +87,6 @@ class StreamSource(Protocol):
         """Returns, for each partition, the offset after the last record.
 
         Args:
-          partitions: numbers of the partitions.
           exact: whether to check the end of each partition if the brokers' answer may be too low.
         """
 
@@ -147,8 +146,11 @@ def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> st
     )
 
 
-class DeadLetters(Protocol):
-    """Stores the records that cannot be trained on."""
+class DeadLetters:
+    """Takes the records that cannot be trained on. This class drops them; they are also in the log."""
+
+    def __str__(self) -> str:
+        return "the log"
 
     def write(self, letters: Iterable[dict[str, object]]) -> None:
         """Stores descriptions of records (stream, partition, offset, row, reason, value), without waiting."""
@@ -160,12 +162,26 @@ class DeadLetters(Protocol):
         """Waits until all descriptions are stored, and closes the connection."""
 
 
+class FileDeadLetters(DeadLetters):
+    """Appends a JSON object per record to a file."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self._path = pathlib.Path(path)
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def write(self, letters: Iterable[dict[str, object]]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(letter) + "\n" for letter in letters)
+
+
 @dataclasses.dataclass(frozen=True)
 class StreamAddress:
     """The parts of a stream's URL, `kafka://host:port,host:port/topic?dead_letters=other`.
 
     Attributes:
-      scheme: one of `SCHEMES`.
       hosts: `host:port,...`.
       name: the topic, or the key of a Redis stream.
       dead_letters: the topic or key for records that cannot be trained on; "" for a file.

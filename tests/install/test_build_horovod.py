@@ -14,39 +14,38 @@ list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc"
 """
 
 
-@pytest.fixture
-def cmake_lists(tmp_path):
-    path = tmp_path / "CMakeLists.txt"
-    path.write_text(CMAKE_LISTS)
-    return path
+def _patch(name, text, path):
+    """Patches the text of a file of Horovod's sources; returns its new text."""
+    file = path / "horovod" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    horovod_patches.patch(path, {name: horovod_patches.PATCHES[name]})
+    return file.read_text()
 
 
-def test_the_patch_takes_out_the_one_line_and_no_other(cmake_lists):
-    horovod_patches.drop_unused_source(cmake_lists)
+def test_the_patch_takes_out_the_one_line_and_no_other(tmp_path):
     lines = CMAKE_LISTS.splitlines(keepends=True)
-    assert cmake_lists.read_text() == lines[0] + lines[1] + lines[3]
+    assert _patch("tensorflow/CMakeLists.txt", CMAKE_LISTS, tmp_path) == lines[0] + lines[1] + lines[3]
 
 
 def test_a_process_set_takes_the_interface_of_the_whole_job(tmp_path):
-    path = tmp_path / "gloo_context.cc"
-    path.write_text("{\n  assert(global_context.IsEnabled());\n\n  device_attr.iface = gloo_iface_;\n}\n")
-    horovod_patches.set_interface(path)
-    assert path.read_text().splitlines()[1:3] == [
+    name = "common/gloo/gloo_context.cc"
+    text = "{\n  assert(global_context.IsEnabled());\n\n  device_attr.iface = gloo_iface_;\n}\n"
+    assert _patch(name, text, tmp_path).splitlines()[1:3] == [
         "  assert(global_context.IsEnabled());",
         "  gloo_iface_ = global_context.gloo_iface_;",
     ]
     with pytest.raises(UserError, match="gloo_context.cc: expected assert.* on 0;"):
-        path.write_text("")
-        horovod_patches.set_interface(path)
+        _patch(name, "", tmp_path)
 
 
 def test_the_broadcast_hook_is_defined_with_the_tensorflow_of_today(tmp_path):
-    path = tmp_path / "__init__.py"
-    path.write_text("    try:\n        _SessionRunHook = tf.train.SessionRunHook\n    except AttributeError:\n")
-    horovod_patches.find_session_run_hook(path)
-    assert path.read_text().splitlines()[1] == "        _SessionRunHook = tf.compat.v1.train.SessionRunHook"
+    name = "tensorflow/__init__.py"
+    text = "    try:\n        _SessionRunHook = tf.train.SessionRunHook\n    except AttributeError:\n"
+    patched = _patch(name, text, tmp_path)
+    assert patched.splitlines()[1] == "        _SessionRunHook = tf.compat.v1.train.SessionRunHook"
     with pytest.raises(UserError, match="__init__.py: expected _SessionRunHook.* on 0;"):
-        horovod_patches.find_session_run_hook(path)
+        _patch(name, patched, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -54,41 +53,33 @@ def test_the_broadcast_hook_is_defined_with_the_tensorflow_of_today(tmp_path):
     [("Horovod detected that one or more processes exited with non-zero status", 1), ("no such host", None)],
 )
 def test_horovodrun_ends_without_a_traceback_where_a_worker_failed(tmp_path, error, status):
-    path = tmp_path / "launch.py"
-    path.write_text(
-        "import sys\ndef _run(args):\n    raise RuntimeError(args)\ndef run_commandline(args):\n    _run(args)\n"
-    )
-    horovod_patches.end_without_traceback(path)
+    name = "runner/launch.py"
+    text = "import sys\ndef _run(args):\n    raise RuntimeError(args)\ndef run_commandline(args):\n    _run(args)\n"
     names = {}
-    exec(path.read_text(), names)
+    exec(_patch(name, text, tmp_path), names)
     with pytest.raises(SystemExit if status else RuntimeError) as caught:
         names["run_commandline"](error)
     assert getattr(caught.value, "code", None) == status
     with pytest.raises(UserError, match="launch.py: expected .*_run.* on 0;"):
-        path.write_text("")
-        horovod_patches.end_without_traceback(path)
+        _patch(name, "", tmp_path)
 
 
 def test_what_is_built_is_known_without_importing_tensorflow(tmp_path):
-    path = tmp_path / "util.py"
     asks = "def {}_built(verbose=False):\n    raise ImportError\n"
-    path.write_text("".join(map(asks.format, ("mpi", "gloo", "nccl"))))
-    horovod_patches.answer_what_is_built(path)
     names = {}
-    exec(path.read_text(), names)
+    exec(_patch("common/util.py", "".join(map(asks.format, ("mpi", "gloo", "nccl"))), tmp_path), names)
     assert (names["mpi_built"](), names["gloo_built"](verbose=True)) == (False, True)
     with pytest.raises(ImportError):
         names["nccl_built"]()
 
 
 @pytest.mark.parametrize("times", [0, 2])
-def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
+def test_the_patch_refuses_other_sources_and_leaves_them(tmp_path, times):
     lines = CMAKE_LISTS.splitlines(keepends=True)
-    text = "".join(lines[:2] + lines[2:3] * times + lines[3:])
-    cmake_lists.write_text(text)
+    name, text = "tensorflow/CMakeLists.txt", "".join(lines[:2] + lines[2:3] * times + lines[3:])
     with pytest.raises(UserError, match=rf"CMakeLists.txt: expected xla_mpi_ops.cc on exactly one line.* on {times};"):
-        horovod_patches.drop_unused_source(cmake_lists)
-    assert cmake_lists.read_text() == text
+        _patch(name, text, tmp_path)
+    assert (tmp_path / "horovod" / name).read_text() == text
 
 
 def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, monkeypatch):

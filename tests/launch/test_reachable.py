@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from ctr_trainer.launch import hosts as hosts_module
-from ctr_trainer.launch.hosts import FixedHosts, Host, ReachableHosts
+from ctr_trainer.launch.hosts import Host, Hosts, ReachableHosts
 from ctr_trainer.system.processes import reach
 from tests.parallel import launch
 
@@ -21,7 +21,7 @@ def silent(monkeypatch):
 
 def test_a_host_that_stops_answering_is_left_out_until_it_answers_again(silent):
     a, b, c = (Host(name, 1) for name in "abc")
-    hosts = ReachableHosts(FixedHosts([a, b, c]), 0, period=0.1)
+    hosts = ReachableHosts(Hosts([a, b, c]), 0, period=0.1)
     try:
         launch.wait_until(lambda: {"a", "b"} <= hosts._answered, "the first answers", 20)
         assert hosts.now() == (a, b, c)  # One that has never answered may be reached another way.
@@ -36,7 +36,7 @@ def test_a_host_that_stops_answering_is_left_out_until_it_answers_again(silent):
         hosts.close()
 
 
-class _Counted(FixedHosts):
+class _Counted(Hosts):
     asked = 0
 
     def now(self):

@@ -64,7 +64,7 @@ def nvml(monkeypatch):
 def test_a_worker_asks_the_gpu_of_its_place_among_those_that_are_visible(nvml, monkeypatch, visible, local_rank, known):
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert resources.open_gpu(local_rank).read() == ((0.5, 1e9) if known else None)
+    assert resources.open_gpu(local_rank)() == ((0.5, 1e9) if known else None)
 
 
 def test_without_the_binding_or_the_library_nothing_is_known_of_a_gpu(nvml, monkeypatch):
@@ -72,9 +72,9 @@ def test_without_the_binding_or_the_library_nothing_is_known_of_a_gpu(nvml, monk
         raise NVMLError
 
     monkeypatch.setattr(nvml, "nvmlInit", absent)
-    assert resources.open_gpu(0).read() is None
+    assert resources.open_gpu(0)() is None
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert resources.open_gpu(0).read() is None
+    assert resources.open_gpu(0)() is None
 
 
 def test_a_run_keeps_the_mean_of_how_busy_its_gpu_was_and_the_most_memory(nvml):
@@ -84,7 +84,7 @@ def test_a_run_keeps_the_mean_of_how_busy_its_gpu_was_and_the_most_memory(nvml):
 
 
 def test_the_memory_of_this_process_is_what_it_holds_and_there_need_be_no_gpu():
-    hook, block = ResourcesHook(resources.NoGpu(), every_n_steps=1), []
+    hook, block = ResourcesHook(resources.no_gpu, every_n_steps=1), []
     before = resources.resident_bytes()
 
     def grow():

@@ -5,25 +5,20 @@ import os
 import subprocess
 import sys
 import threading
+import uuid
 
 import numpy as np
 import pytest
 
-from ctr_trainer.ranks.host_sum import HostSum
+from ctr_trainer.ranks.host_sum import HostPeers, HostSum
 
 
 def on_each(size, call, length=7, dtype=np.float32):
     """Returns [call(rank, HostSum of the rank)], called on all ranks concurrently."""
-    barrier, name = threading.Barrier(size), []
-
-    def agree(value):
-        if not name:
-            name.append(value)  # Whichever comes first: all ranks are in this process.
-        barrier.wait(10)
-        return name[0]
+    barrier, name = threading.Barrier(size), uuid.uuid4().hex
 
     def rank(number):
-        return call(number, HostSum(number, size, length, dtype, agree, lambda: barrier.wait(10)))
+        return call(number, HostSum(HostPeers(number, size, name, lambda: barrier.wait(10)), length, dtype))
 
     with concurrent.futures.ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(rank, number) for number in range(size)]
@@ -103,22 +98,16 @@ with socket.socket(socket.AF_UNIX) as stranger:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_users_connection_is_not_taken_for_a_rank():
-    barrier, name = threading.Barrier(2), []
-
-    def agree(rank, value):
-        if rank == 0:
-            name.append(value)
-        barrier.wait(10)
-        return name[0]
+    barrier, name = threading.Barrier(2), uuid.uuid4().hex
 
     def meet(rank):
         barrier.wait(10)
         if rank == 1:  # Both listen now, and rank 1 has not connected yet: the stranger comes first.
-            command = [sys.executable, "-c", STRANGER, f"ctr_trainer.{name[0]}.0.0"]
+            command = [sys.executable, "-c", STRANGER, f"ctr_trainer.{name}.0"]
             subprocess.run(command, check=True, timeout=20)
 
     def rank(number):
-        made = HostSum(number, 2, 3, np.float32, lambda value: agree(number, value), lambda: meet(number))
+        made = HostSum(HostPeers(number, 2, name, lambda: meet(number)), 3, np.float32)
         return made(np.full(3, number + 1, np.float32))
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -10,8 +10,7 @@ from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.stream import coordinator, planner
 from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.plan import Report, StreamPosition, Window, next_window, share_out
-from ctr_trainer.stream.reader import NoDeadLetters
-from ctr_trainer.stream.source import Message, Range, Unavailable, lost_text
+from ctr_trainer.stream.source import DeadLetters, Message, Range, Unavailable, lost_text
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -83,7 +82,7 @@ class Reading:
     """A worker that takes what a `Coordinator` plans, without decoding it."""
 
     def __init__(self, source, config, position=None):
-        self.coordinator = Coordinator(lambda: source, config, position, False, 1, 4, NoDeadLetters())
+        self.coordinator = Coordinator(lambda: source, config, position, False, 1, 4, DeadLetters())
         self.ranges = []
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -168,7 +167,7 @@ def test_what_is_left_of_a_window_is_what_its_cuts_say():
     cuts = [[(0, 0, 0, 0), (0, 6, 0, 1), (1, 2, 3, 1)], [(0, 4, 0, 0)]]
     bad = [{"offset": 5}], [{"offset": 8}]
     reports = {rank: Report(rows, cuts[rank], bad[rank], 0.0, {}) for rank, rows in ((0, 12), (1, 4))}
-    window = Window(shares, {0: 10, 1: 9}, reports)
+    window = Window(shares, {0: 10, 1: 9}, 19, reports)
     assert window.steps(5) == 3
     assert window.left_after(1) == [Range(0, 6, 10), Range(1, 0, 4)] and window.bad_before(1) == 2
     assert window.left_after(2) == [Range(1, 2, 4, row=3)]

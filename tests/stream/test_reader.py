@@ -16,8 +16,8 @@ from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.figures import Figures, serve
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.stream.plan import Report, StreamPosition, Window
-from ctr_trainer.stream.reader import FileDeadLetters, NoDeadLetters, StreamReader, opener
-from ctr_trainer.stream.source import Range, StreamAddress
+from ctr_trainer.stream.reader import StreamReader, opener
+from ctr_trainer.stream.source import DeadLetters, FileDeadLetters, Range, StreamAddress
 from ctr_trainer.system.messages.errors import UserError
 from tests.stream import brokers
 from tests.stream.test_messages import arrow
@@ -73,9 +73,7 @@ class Workers:
         redis=RedisFiles(),  # noqa: B008, frozen
     ):
         self._open = opener(StreamAddress.parse(url), kafka_config, redis, "group")
-        self._coordinator = Coordinator(
-            self._open, config, position, False, size, batch_size, letters or NoDeadLetters()
-        )
+        self._coordinator = Coordinator(self._open, config, position, False, size, batch_size, letters or DeadLetters())
         server = CoordinatorServer(self._coordinator, "127.0.0.1", b"key", size - 1) if size > 1 else None
         self.numbers, self.errors = [[] for _ in range(size)], []
         self._most, self._taken = batches, threading.Barrier(size)
@@ -262,7 +260,7 @@ def wait_until(condition):
 
 def test_prometheus_reads_the_figures_of_a_stream():
     figures = Figures()
-    window = Window([[Range(0, 0, 3)]], {0: 3}, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
+    window = Window([[Range(0, 0, 3)]], {0: 3}, 3, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
     figures.add(window)
     figures.begin(window)
     figures.lag_records = 7

@@ -14,7 +14,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import UNIT, Latency
-from ctr_trainer.system.measuring.resources import NoGpu, resident_bytes
+from ctr_trainer.system.measuring.resources import resident_bytes
 from ctr_trainer.system.messages.errors import ServiceLost
 
 _log = logging.getLogger(__name__)
@@ -134,6 +134,7 @@ class ResourcesHook(StepHook):
     """Keeps the maximum of resident memory, the mean load of the GPU and the maximum of its memory in use.
 
     Args:
+      read_gpu: the result of `open_gpu` for this worker, or `no_gpu`.
       every_n_steps, every_n_secs: exactly one; the period of the samples. The last sample is taken at the end.
 
     Attributes:
@@ -144,10 +145,15 @@ class ResourcesHook(StepHook):
 
     order = Order.WATCH
 
-    def __init__(self, gpu: NoGpu, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
+    def __init__(
+        self,
+        read_gpu: Callable[[], tuple[float, int] | None],
+        every_n_steps: int | None = None,
+        every_n_secs: float | None = None,
+    ) -> None:
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
-        self._gpu = gpu
+        self._read_gpu = read_gpu
         self._busy: list[float] = []
         self.resident_bytes, self.gpu_bytes = 0, np.nan
 
@@ -165,7 +171,7 @@ class ResourcesHook(StepHook):
 
     def _look(self) -> None:
         self.resident_bytes = max(self.resident_bytes, resident_bytes())
-        if (seen := self._gpu.read()) is not None:
+        if (seen := self._read_gpu()) is not None:
             self._busy.append(seen[0])
             self.gpu_bytes = float(np.fmax(self.gpu_bytes, seen[1]))
 

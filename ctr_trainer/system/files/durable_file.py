@@ -157,11 +157,7 @@ def read_json(path: str | os.PathLike[str], cure: str) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
     Args:
-      path: path of the file.
       cure: what the user can do if the file is not usable, such as `convert the data again`; the end of the message.
-
-    Returns:
-      dict.
 
     Raises:
       UserError: the file cannot be read, is empty, was cut off or altered, or holds no object; names the file and the

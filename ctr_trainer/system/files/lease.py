@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import hardware
 
 _log = logging.getLogger(__name__)
 _ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
@@ -35,16 +35,10 @@ _RENEWALS = 4  # In LEASE_SECONDS.
 def lock(path: str | os.PathLike[str]) -> TextIO:
     """Locks a file until the file is closed or this process ends, even by a kill. Makes the file if there is none.
 
-    The process that has the lock may remove the file. The next process then locks a new file.
+    Returns the open file. The process that has the lock may remove the file. The next process then locks a new file.
 
     Caveat: other hosts see the lock if the file system supports `flock` across hosts. NFS since Linux 2.6.12, CephFS
     and Lustre do, unless they are mounted with local locks.
-
-    Args:
-      path: path of the file; its directory exists.
-
-    Returns:
-      the open file.
 
     Raises:
       BlockingIOError: another process has the lock.
@@ -151,7 +145,7 @@ def new_owner() -> dict[str, Any]:
         "token": secrets.token_hex(8),
         "process": os.getpid(),
         "host": socket.gethostname(),
-        "machine": _machine(),
+        "machine": hardware.machine_id("pid"),
         "since": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
     }
 
@@ -165,15 +159,9 @@ def owner_name(owner: dict[str, Any] | None) -> str:
 
 def has_ended(owner: dict[str, Any]) -> bool:
     """Returns whether an owner was a process of this machine that no longer exists."""
-    if owner.get("machine") != _machine() or not isinstance(owner.get("process"), int):
+    if owner.get("machine") != hardware.machine_id("pid") or not isinstance(owner.get("process"), int):
         return False
     return not pathlib.Path(f"/proc/{owner['process']}").exists()
-
-
-def _machine() -> str | None:
-    """Returns what names this boot of this machine and the container whose process numbers this process sees."""
-    boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
-    return f"{boot.read_text().strip()}/{os.stat('/proc/self/ns/pid').st_ino}" if boot.exists() else None
 
 
 class LeaseRenewal:
@@ -182,7 +170,6 @@ class LeaseRenewal:
     Args:
       seconds: how long the lease lives without a renewal.
       renew: f() -> whether this process still has the lease; a UserError is logged, and the next renewal may succeed.
-      name: name of the thread.
     """
 
     def __init__(self, seconds: float, renew: Callable[[], bool], name: str) -> None:
@@ -217,7 +204,7 @@ class StoreLease:
     owner finds out at its next renewal; then `check` raises.
 
     Args:
-      path: `StorePath` of the object.
+      path: the `StorePath` of the object.
       seconds: how long a lease lives without a renewal.
 
     Raises:
@@ -225,7 +212,7 @@ class StoreLease:
       UserError: the store does not answer.
     """
 
-    def __init__(self, path: Path, seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, path: Any, seconds: float = LEASE_SECONDS) -> None:
         self._path, self._seconds, self._owner = path, seconds, new_owner()
         self._count, self._lost_to = 0, ""
         self._wait_for_the_end_of(self._read())

@@ -6,10 +6,11 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.path import Closeable, Path
+from ctr_trainer.system.files.lease import StoreLease
+from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -28,10 +29,6 @@ class FileList:
     Args:
       directory: directory of the files, or its URL; made with the first entry.
       marker: name of the list, relative to the directory.
-
-    Attributes:
-      names: set of the listed names.
-      notes: list of the noted objects.
     """
 
     def __init__(self, directory: Any, marker: str) -> None:
@@ -106,22 +103,6 @@ class FileList:
         self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
 
 
-def refuse_others(files: FileList, what: str) -> None:
-    """Raises UserError if a directory holds files that are not on its list; names some of them.
-
-    Args:
-      files: FileList.
-      what: what wrote the listed files, such as `an unfinished conversion`.
-    """
-    others = files.others()
-    if others:
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-        raise UserError(
-            f"{files.directory} holds files that are not of {what}: {', '.join(others[:_NAMED])}{more}; "
-            "name another directory, or move them away"
-        )
-
-
 class InUse(UserError):
     """The error that another process is filling the directory now."""
 
@@ -155,7 +136,12 @@ class Unfinished:
         except OSError as error:
             raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
         try:
-            refuse_others(self.files, f"an unfinished {what}")
+            if others := self.files.others():
+                more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+                raise UserError(
+                    f"{self.path} holds files that are not of an unfinished {what}: {', '.join(others[:_NAMED])}{more};"
+                    " name another directory, or move them away"
+                )
             self.files.remove_drafts()
             self.files.note({"process": os.getpid(), "host": socket.gethostname()})
         except BaseException:
@@ -180,7 +166,7 @@ class Unfinished:
         """Removes the list. The files stay."""
         self.files.marker.unlink()
 
-    def _locked(self) -> Closeable:
+    def _locked(self) -> TextIO | StoreLease:
         """Returns the hidden file, open and locked."""
         try:
             return (self.path / UNFINISHED).lock()
@@ -204,7 +190,6 @@ def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) ->
     """Refuses an output that holds an input, is an input, or would match the inputs the next time. Follows links.
 
     Args:
-      output: path or URL of the file or directory to write.
       sources: paths, URLs and patterns of the inputs, as the user gave them.
       files: paths or URLs of the files that the sources stand for.
 
@@ -228,7 +213,6 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
     """Refuses to replace a file that the command did not write.
 
     Args:
-      path: path or URL of the file to write.
       is_ours: f(path) -> whether the command wrote the file that exists there.
       command: name of the command, such as `predict`.
 

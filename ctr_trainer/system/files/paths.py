@@ -1,4 +1,4 @@
-"""Makes a `Path` of what a user names; and the paths in a store that `pyarrow.fs` reaches: S3, Google Cloud, HDFS."""
+"""Makes a path of what a user names; and the paths in a store that `pyarrow.fs` reaches: S3, Google Cloud, HDFS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import StoreLease
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -33,7 +32,7 @@ _MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies by on
 
 
 class StorePath(PureStorePath):
-    """A `Path` in a store: the name of an object, and of all objects whose names begin with it and a `/`.
+    """A path in a store: the name of an object, and of all objects whose names begin with it and a `/`.
 
     What a store cannot do is left out: nothing is renamed, locked or appended to in place. An object is there, whole,
     once it was written, and is never seen half-written.
@@ -68,7 +67,7 @@ class StorePath(PureStorePath):
     def glob(self, pattern: str) -> list[StorePath]:
         return (self / pattern).matches()
 
-    def matches(self) -> list[StorePath]:
+    def matches(self) -> list[Any]:
         found = [StorePath(self._root, "")]
         for part in self._key.split("/"):
             if not _PATTERN.search(part):
@@ -271,19 +270,16 @@ class StorePath(PureStorePath):
             raise UserError(f"{self}: cannot be {what}: {reason(error)}; {advice(self._root)}") from None
 
 
-def bytes_and_crc32(path: Path) -> tuple[int, int]:
-    """Returns (number of bytes, CRC-32) of the file at a `Path`, which is read once."""
+def bytes_and_crc32(path: LocalPath | StorePath) -> tuple[int, int]:
+    """Returns (number of bytes, CRC-32) of a file, which is read once."""
     size = crc32 = 0
     for block in path.blocks(_STREAM_BYTES):
         crc32, size = zlib.crc32(block, crc32), size + len(block)
     return size, crc32
 
 
-def path_of(named: Any) -> Path:
-    """Returns the `Path` of a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`.
-
-    Args:
-      named: str, `os.PathLike` or a `Path`.
+def path_of(named: Any) -> LocalPath | StorePath:
+    """Returns the path of a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`.
 
     Raises:
       UserError: the URL cannot be used; names it and says why.

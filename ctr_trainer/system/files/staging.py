@@ -24,9 +24,6 @@ def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[Pa
 
     Makes the directory if there is none, and removes it at the end if it was made here and is empty.
 
-    Args:
-      directory: path or URL of the directory.
-
     Yields:
       the lock; its `check` raises UserError if this process has lost it.
     """
@@ -72,11 +69,7 @@ def make_local_directory(directory: Any) -> str:
 
 
 class InPlace:
-    """The staging of a local directory: there is nothing to do.
-
-    Attributes:
-      path: path of the directory.
-    """
+    """The staging of a local directory: there is nothing to do."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -89,9 +82,6 @@ class Staging:
     """A local directory whose files are copied to one in a store.
 
     Hidden files stay here: they are for the processes of this host.
-
-    Attributes:
-      path: path of the local directory.
     """
 
     def __init__(self, directory: Any) -> None:

@@ -111,12 +111,7 @@ def is_url(text: str) -> bool:
 
 
 class PureStorePath:
-    """What can be said of a path in a store without asking the store, such as `pathlib.PurePath`.
-
-    Args:
-      root: `Root` of the store.
-      key: path below the root, without a `/` at its ends.
-    """
+    """What can be said of a path in a store without asking the store, such as `pathlib.PurePath`."""
 
     def __init__(self, root: Root, key: str) -> None:
         self._root, self._key = root, key

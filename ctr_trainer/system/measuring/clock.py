@@ -71,11 +71,6 @@ TITLES = {phase.name: phase.title for phase in TABLE}
 STEP_TITLES = {phase.step_name: phase.title for phase in TABLE if phase.step_name}
 
 
-def operation(phase: str) -> str:
-    """Returns the name in the log of a phase's operations, such as `OpsPushGrad` for `update`."""
-    return PHASES[phase].operation
-
-
 _NOT_TRAINING = tuple(name for name, phase in PHASES.items() if not phase.is_training)
 
 

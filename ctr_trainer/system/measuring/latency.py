@@ -21,7 +21,6 @@ class Latency:
     Several threads may record. `reset` starts a new interval; `total_seconds` and `total_count` are kept.
 
     Args:
-      name: name of the operation in the log.
       of: whose operations are counted, such as `the host`; "" for this process alone.
 
     Attributes:
@@ -73,10 +72,6 @@ class Latency:
         """Returns the durations that the `encoded` texts `later` have in addition to the texts `earlier`.
 
         Each text comes from one process; the durations of all processes are added up.
-
-        Args:
-          name, of: see `Latency`.
-          earlier, later: texts of `encoded`.
         """
         latency = cls(name, of)
         before, now = HdrHistogram(1, _LONGEST_US, 3), HdrHistogram(1, _LONGEST_US, 3)

@@ -1,8 +1,7 @@
 """The resident memory of a process, and the load and memory of its GPU."""
 
 import os
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable
 
 import psutil
 
@@ -14,35 +13,12 @@ def resident_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
-class NoGpu:
-    """A process without a GPU, or with a GPU that NVML cannot ask."""
-
-    def read(self) -> tuple[float, int] | None:
-        """Returns the share of the last second in which the GPU worked, and the bytes of its memory in use, or None."""
-        return None
+def no_gpu() -> None:
+    """Reads nothing, as there is no GPU, or NVML cannot ask it."""
 
 
-class Gpu(NoGpu):
-    """The GPU of a worker, measured by NVIDIA's NVML. It includes what other processes do on the GPU.
-
-    Args:
-      nvml: the module `pynvml` of the package `nvidia-ml-py`, initialized.
-      handle: NVML's handle of the device.
-    """
-
-    def __init__(self, nvml: ModuleType, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
-
-    def read(self) -> tuple[float, int] | None:
-        try:
-            busy = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
-            return busy, self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used
-        except self._nvml.NVMLError:
-            return None
-
-
-def open_gpu(local_rank: int) -> NoGpu:
-    """Finds the GPU of a worker of this host.
+def open_gpu(local_rank: int) -> Callable[[], tuple[float, int] | None]:
+    """Finds the GPU of a worker of this host, which is measured by NVIDIA's NVML.
 
     Args:
       local_rank: number of the worker within its host, from 0. It is the place of the worker's GPU in
@@ -50,20 +26,29 @@ def open_gpu(local_rank: int) -> NoGpu:
         CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
     Returns:
-      `Gpu`; `NoGpu` if there is no NVML, no `pynvml`, or no such device.
+      f() -> the share of the last second in which the GPU worked, for any process, and the bytes of its memory in use;
+      None if they are not known. It is `no_gpu` if there is no NVML, no `pynvml`, or no such device.
     """
     try:
         import pynvml
     except ImportError:
-        return NoGpu()
+        return no_gpu
     visible = [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]
     if visible and local_rank >= len(visible):
-        return NoGpu()
+        return no_gpu
     name = visible[local_rank] if visible else str(local_rank)
     try:
         pynvml.nvmlInit()
         by_index = name.isdecimal()
         handle = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else pynvml.nvmlDeviceGetHandleByUUID(name)
     except pynvml.NVMLError:
-        return NoGpu()
-    return Gpu(pynvml, handle)
+        return no_gpu
+
+    def read() -> tuple[float, int] | None:
+        try:
+            busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            return busy, pynvml.nvmlDeviceGetMemoryInfo(handle).used
+        except pynvml.NVMLError:
+            return None
+
+    return read

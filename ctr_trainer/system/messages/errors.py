@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import errno
-import functools
 import re
 from collections.abc import Iterable
 
@@ -61,10 +60,6 @@ class ServiceLost(Lost):
 class StoppedInOrder(UserError):
     """A training has ended because of a signal: after a step, and with its checkpoint saved.
 
-    Args:
-      text: the last line of the process.
-      number: number of the signal.
-
     Attributes:
       status: the exit status of a process that ends so.
     """
@@ -106,25 +101,13 @@ def is_loss(error: BaseException | None) -> bool:
     return False
 
 
-@functools.singledispatch
 def end_of(error: BaseException | None) -> ErrorEnd:
     """Returns the `ErrorEnd` of an exception."""
-    return ErrorEnd()
-
-
-@end_of.register
-def _(error: OSError) -> ErrorEnd:
-    return ErrorEnd(status=LOST if is_loss(error) else FAILED)
-
-
-@end_of.register
-def _(error: UserError) -> ErrorEnd:
-    return ErrorEnd(str(error), LOST if is_loss(error) else REFUSED)
-
-
-@end_of.register
-def _(error: StoppedInOrder) -> ErrorEnd:
-    return ErrorEnd(str(error), error.status, is_in_order=True)
+    if isinstance(error, StoppedInOrder):
+        return ErrorEnd(str(error), error.status, is_in_order=True)
+    if isinstance(error, UserError):
+        return ErrorEnd(str(error), LOST if is_loss(error) else REFUSED)
+    return ErrorEnd(status=LOST if isinstance(error, OSError) and is_loss(error) else FAILED)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

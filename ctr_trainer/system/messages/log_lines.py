@@ -21,11 +21,7 @@ _EVERY_SECONDS = 10.0
 
 
 def event_text(seconds: float) -> str:
-    """Returns a time as text, such as 2026-11-23T10:00:04Z; "none" for 0.
-
-    Args:
-      seconds: seconds since 1970.
-    """
+    """Returns a time, in seconds since 1970, as text, such as 2026-11-23T10:00:04Z; "none" for 0."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else "none"
 
 
@@ -86,7 +82,6 @@ def last_line(text: str, level: int = logging.ERROR) -> str:
     The caller writes the line directly and not by the log, because a thread that hangs may hold the log's lock.
 
     Args:
-      text: text of the line.
       level: ERROR for a command that has failed: then the line begins with `error: `.
     """
     handler = _installed()
@@ -130,11 +125,7 @@ def _installed() -> logging.StreamHandler | None:
 
 
 class Seldom:
-    """Warns at most once in ten seconds, and counts the lines that it leaves out.
-
-    Args:
-      log: the logger.
-    """
+    """Warns at most once in ten seconds, and counts the lines that it leaves out."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._next, self._left_out = log, 0.0, 0

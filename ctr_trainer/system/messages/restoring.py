@@ -27,10 +27,6 @@ def refusing_other_variables(checkpoint: _Checkpoint | None, variables: Iterable
 
     TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable of another shape.
 
-    Args:
-      checkpoint: the `Checkpoint` that the block restores; None for no checkpoint.
-      variables: variables of the graph.
-
     Raises:
       UserError: the checkpoint lacks some of the variables, or has them in other shapes; names them.
     """

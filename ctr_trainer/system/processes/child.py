@@ -34,18 +34,15 @@ def run_command(
     timeout_s: float,
     *,
     env: Mapping[str, str] | None = None,
-    cwd: str | os.PathLike[str] | None = None,
     show: Callable[[str], object] | None = None,
     merge_stderr: bool = False,
 ) -> list[str]:
     """Runs a command and waits for its end, at most `timeout_s` seconds.
 
     Args:
-      command: list of the program and its arguments: strings, numbers, paths.
       what: what the command does, for the messages, such as `building Horovod`.
       timeout_s: seconds after which the command, and all processes that it started, are stopped.
       env: dict, the whole environment of the command; None for this process's environment.
-      cwd: directory in which the command runs; None for the current one.
       show: f(line), called with each line of stdout as it comes, without the newline; None shows nothing.
       merge_stderr: whether the command's stderr joins its stdout; if not, it joins this process's stderr.
 
@@ -61,7 +58,6 @@ def run_command(
         process = subprocess.Popen(
             words,
             env=env,
-            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if merge_stderr else None,
@@ -141,7 +137,6 @@ def handling_signals(
 
     Args:
       handler: handler for `signal.signal`: f(number, frame), or `signal.SIG_IGN`.
-      numbers: numbers of the signals.
     """
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -160,15 +155,10 @@ class Child:
     process, which may still need the child for its end.
 
     Args:
-      command: list of its program and arguments.
       log_file: where its output goes, appended; one of more than 64 MiB is first renamed to `NAME.1`.
       cores: that it may use; None for all that this process may use.
       environment: dict of variables that it has unless this process has them.
       told: what it learns from `told_by_parent`; anything that JSON holds, and no secret.
-
-    Attributes:
-      log_file: path of the log.
-      pid: its process id.
     """
 
     def __init__(

@@ -15,10 +15,6 @@ def pin_cores(local_rank: int, local_size: int) -> set[int] | None:
 
     A worker that moves between cores loses its caches, and loses time to the idle threads of other workers.
 
-    Args:
-      local_rank: number of this worker within its host, from 0.
-      local_size: number of workers on the host.
-
     Returns:
       the cores of this process before, for child processes that are no workers. None if nothing was done: there is one
       worker, there are fewer cores than workers, the system has no affinity, or mpirun, SLURM or taskset has already
@@ -89,10 +85,15 @@ def has_bfloat16(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> bool:
     return any(flag in flags for flag in _BFLOAT16_FLAGS)
 
 
-def machine_id() -> str:
-    """Returns a text that is equal for processes with the same loopback addresses; "" if it is not known."""
+def machine_id(namespace: str = "net") -> str:
+    """Returns what names this boot of this machine and a namespace of this process; "" if it is not known.
+
+    Args:
+      namespace: `net`, equal for processes with the same loopback addresses; or `pid`, equal for processes that see the
+        same process numbers, such as those of one container.
+    """
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+        return f"{boot}/{os.stat(f'/proc/self/ns/{namespace}').st_ino}"
     except OSError:
         return ""

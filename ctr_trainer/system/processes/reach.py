@@ -54,15 +54,12 @@ def is_here(name: str) -> bool:
     """Returns whether a host's name leads to an address of this host."""
     for address in _resolved(f"{name}:0"):
         try:
-            socket.create_server((address, 0), family=_family(address)).close()  # No other address can be listened on.
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            socket.create_server((address, 0), family=family).close()  # No other address can be listened on.
             return True
         except OSError:
             pass
     return False
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
 
 
 def _resolved(address: str) -> list[str]:

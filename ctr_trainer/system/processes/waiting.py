@@ -1,5 +1,6 @@
 """Waits with a limit: functions in other threads, and a watchdog that says what a process waits for."""
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -29,14 +30,12 @@ class Watchdog:
 
     Args:
       who: name of the process for messages, such as `rank 0`.
-      timeout: longest wait, in seconds.
-      period: seconds between two checks.
+      timeout: longest wait, in seconds. It is also an attribute.
       warning: seconds after which the log names a wait, and names it again each time that the wait has doubled; 0 for
         never.
       speak: f(sentence), called before the process is ended; None logs the sentence.
 
     Attributes:
-      timeout: likewise.
       explain: f() -> str, what is known about the ranks that the process waits for; None if nothing can be known.
       hopeless: f() -> the error for which the wait will never end, such as `Lost`, whose exit status the process
         then has; None if the wait may end. None in its place if nothing can be known.
@@ -103,7 +102,12 @@ class Watchdog:
         # The outer wait has taken longer, and the wait inside it says more, so the message names both.
         seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
         if seconds > self.timeout:
-            self._end(lambda: self._too_long(seconds, what))
+            self._end(
+                lambda: (
+                    f"{self._who} has waited {seconds:.0f} s for {what}, longer than stall_timeout={self.timeout:g}: "
+                    f"another rank hangs or is too slow{self.explanation()}"
+                )
+            )
         if seconds < self._asked_at:
             self._asked_at = 0.0  # This is another wait than at the last check.
         # All ranks that wait ask one server, so they ask less often the longer the wait takes.
@@ -124,12 +128,6 @@ class Watchdog:
     def _warn(self, seconds: float, what: str) -> None:
         _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self.explanation())
 
-    def _too_long(self, seconds: float, what: str) -> str:
-        return (
-            f"{self._who} has waited {seconds:.0f} s for {what}, longer than stall_timeout={self.timeout:g}: "
-            f"another rank hangs or is too slow{self.explanation()}"
-        )
-
     def _end(self, sentence: Callable[[], str], status: int = errors.LOST) -> None:
         def speak() -> None:
             self._speak(sentence())
@@ -142,36 +140,24 @@ class Watchdog:
 
 
 def call_within(seconds: float, function: Callable[[], T]) -> T:
-    """Calls the function in a thread, and leaves the thread behind if the function takes longer than `seconds`.
+    """Calls a function that may hang, because it reads a file or writes to a pipe, in a thread.
 
-    Args:
-      seconds: longest time to wait.
-      function: f(), which may hang because it reads a file or writes to a pipe.
-
-    Returns:
-      what the function returns.
-
-    Raises:
-      TimeoutError: the function takes longer than `seconds`.
-      Exception: what the function raises.
+    Returns what the function returns, and raises what it raises. If it takes longer than `seconds`, leaves the thread
+    behind and raises TimeoutError.
     """
-    results: list[T] = []
-    errors: list[Exception] = []
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def call() -> None:
         try:
-            results.append(function())
-        except Exception as error:
-            errors.append(error)
+            answer.set_result(function())
+        except BaseException as error:
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    threading.Thread(target=call, daemon=True).start()
+    concurrent.futures.wait([answer], seconds)
+    if not answer.done():
         raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
-    return results[0]
+    return answer.result()
 
 
 class Background:
