@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from ctr_trainer.embedding.index import index_kernels, index_maintenance, key_kernels
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
@@ -40,10 +40,10 @@ class Index:
     def __init__(self, memory: TableMemory | None = None, resting: Resting | None = None) -> None:
         """
         Args:
-          memory: where the index lies: `PrivateMemory` or `SharedMemory`; None for memory of its own.
+          memory: where the index lies; None for memory of this process.
           resting: `RestingSlots`, where the slots of removed keys stay for a while; None if they are free at once.
         """
-        self._memory, self._resting = memory or PrivateMemory(), resting
+        self._memory, self._resting = memory or TableMemory(), resting
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
         # The current buckets and the buckets that they grew from take turns.

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -155,20 +154,19 @@ class GrowableArray:
         self,
         dtype: npt.DTypeLike,
         shape: tuple[int, ...] = (),
-        reserve_bytes: int | None = None,
+        most_rows: int | None = None,
         pages: Callable[[int], mmap.mmap] | None = None,
     ) -> None:
         """
         Args:
           dtype, shape: dtype and shape of a row.
-          reserve_bytes: bounds the array; by default `memory_limits.memory_total`.
+          most_rows: None for as many as fit into `memory_limits.memory_total`.
           pages: f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
         """
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
         self._row_bytes = row_bytes(dtype, shape)
-        limit = reserve_bytes or memory_total()
-        self._most_rows = max(limit // self._row_bytes, 1)
+        self._most_rows = most_rows or max(memory_total() // self._row_bytes, 1)
         self._pages: mmap.mmap | None = None
         try:
             reserved = self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
@@ -185,7 +183,7 @@ class GrowableArray:
 
         Args:
           start, stop: the first row, and the row behind the last.
-          free: the `mmap.MADV_*` that frees such pages, see `PrivateMemory`.
+          free: the `mmap.MADV_*` that frees such pages, see `TableMemory`.
         """
         first, last = -(-start * self._row_bytes // _HUGE_PAGE), stop * self._row_bytes // _HUGE_PAGE
         if self._pages is not None and first < last:
@@ -214,35 +212,11 @@ def row_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> int:
     return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
 
 
-class TableMemory(Protocol):
-    """Where a table's arrays lie: `PrivateMemory` of one process, or `shared_memory.SharedMemory` of several.
+class TableMemory:
+    """Where a table's arrays lie: in memory of this process; or of several processes, see `shared_memory.SharedMemory`.
 
     Attributes:
       free: the `madvise` option with which `GrowableArray.release` frees pages of arrays that lie here.
-    """
-
-    free: int
-
-    def array(
-        self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
-    ) -> GrowableArray:
-        """Returns an empty array of up to `most_rows` rows, or all that fit; `name` is unique among the arrays here."""
-
-    def counts(self, name: str, size: int) -> np.ndarray:
-        """Returns int64[size], zeros: the few numbers that go with the arrays."""
-
-    def under(self, prefix: str) -> "TableMemory":
-        """Returns the same memory, for arrays whose names begin with `prefix`."""
-
-    def lock(self, name: str) -> RowLock:
-        """Returns the lock of this name, shared by all users of this memory."""
-
-
-class PrivateMemory:
-    """The memory of a table that only this process uses; `shared_memory.SharedMemory` is for several processes.
-
-    Attributes:
-      free: see `TableMemory`.
     """
 
     free: int = getattr(mmap, "MADV_DONTNEED", 4)
@@ -250,17 +224,17 @@ class PrivateMemory:
     def array(
         self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
     ) -> GrowableArray:
-        """Returns an empty array; see `TableMemory.array`."""
-        return GrowableArray(dtype, shape, most_rows and most_rows * row_bytes(dtype, shape))
+        """Returns an empty array of up to `most_rows` rows, or all that fit; `name` is unique among the arrays here."""
+        return GrowableArray(dtype, shape, most_rows)
 
     def counts(self, name: str, size: int) -> np.ndarray:
         """Returns int64[size], zeros: the few numbers that go with the arrays."""
         return np.zeros(size, np.int64)
 
-    def under(self, prefix: str) -> "PrivateMemory":
-        """Returns the same memory, since the names of its arrays are of one table."""
+    def under(self, prefix: str) -> "TableMemory":
+        """Returns the same memory, for arrays whose names begin with `prefix`."""
         return self
 
     def lock(self, name: str) -> RowLock:
-        """Returns a lock of the threads of this process."""
+        """Returns the lock of this name, which all processes that use this memory share; each process asks once."""
         return RowLock()

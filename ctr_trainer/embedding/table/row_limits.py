@@ -6,7 +6,7 @@ from numba import types
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import KEYS, mix
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.row_usage import RowUsage
 from ctr_trainer.embedding.table.table_config import TableConfig
 
@@ -36,7 +36,7 @@ class Admission:
           memory: where the counters lie, see `Table`; None for memory of its own.
           width: counters per line, a power of two.
         """
-        self._min_frequency, memory = min_frequency, memory or PrivateMemory()
+        self._min_frequency, memory = min_frequency, memory or TableMemory()
         counters = memory.array("admission", np.uint8, (width,), most_rows=_LINES)
         counters.reserve(_LINES)
         self._counters = counters.array[:_LINES]

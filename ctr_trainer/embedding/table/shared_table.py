@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.table.row_space import RowSpace, SharedRowSpace
 from ctr_trainer.embedding.table.table import Table
@@ -84,7 +84,7 @@ class LockedTable(Table):
         space: RowSpace | None = None,
         resting: RestingSlots | None = None,
     ) -> None:
-        memory = memory or PrivateMemory()
+        memory = memory or TableMemory()
         super().__init__(config, tracked, most_rows, memory, space, resting)
         self._lock = memory.lock("table")
 

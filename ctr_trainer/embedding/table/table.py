@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index, Resting
-from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory, as_float32, as_int64
+from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
 from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace
@@ -50,12 +50,12 @@ class Table:
           config: a TableConfig.
           tracked: whether to keep `changes`, for snapshots.
           most_rows: see `RowLimits`.
-          memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
+          memory: where the rows and their index lie; None for memory of this process.
           space: `RowSpace` of the rows; None to make one.
           resting: see `Index`.
         """
         self.config, self._initial = config, InitialRows(config)
-        memory = memory or PrivateMemory()
+        memory = memory or TableMemory()
         self._index = Index(memory, resting)
         self._space = space or RowSpace(memory, config.width)
         self._optimizer = OPTIMIZERS[config.optimizer.name]

@@ -30,7 +30,7 @@ class RowFrequency:
     A slot is the index of a row. Not safe to use from several threads at a time.
 
     Args:
-      memory: `PrivateMemory`; or `SharedMemory`, and then the steps of all workers that share it are counted together.
+      memory: if it is `SharedMemory`, the steps of all workers that share it are counted together.
       most_rows: the most rows that there may be.
     """
 

@@ -104,7 +104,7 @@ class HostRows(RowCache):
 
     Args:
       store, config, worker, lookup_latency, push_latency, codec, shares: see `RowCache`.
-      memory: `SharedMemory` of this table, whose owner makes its HostRows first; `PrivateMemory` of a worker alone.
+      memory: `SharedMemory` of this table, whose owner makes its HostRows first; or a lone worker's own memory.
       is_syncer: whether this worker syncs; one worker on each host does.
       has_others: whether there are other hosts.
       is_alone: whether this worker is the only one of the host; if so, slots are valid until a `begin_window`.

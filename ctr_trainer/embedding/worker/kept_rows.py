@@ -57,7 +57,7 @@ class KeptRows(abc.ABC):
 
     Args:
       config: the TableConfig.
-      memory: where the arrays lie: `PrivateMemory`, or `SharedMemory`.
+      memory: where the arrays lie.
 
     Attributes:
       table: the Table of the rows.

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
@@ -66,7 +66,7 @@ class RowCache(WorkerRows):
         push_latency: Latency | None = None,
         codec: RowCodec = PLAIN,
         shares: Shares | None = None,
-        memory: TableMemory = PrivateMemory(),  # noqa: B008, it holds nothing
+        memory: TableMemory = TableMemory(),  # noqa: B008, it holds nothing
     ) -> None:
         """Creates the table in the store, if the store does not have it.
 
@@ -77,7 +77,7 @@ class RowCache(WorkerRows):
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
           codec: `RowCodec`, encodes changes and rows.
           shares: `merging.Shares`; None to send the whole of each change.
-          memory: where the copies lie: `PrivateMemory`, or `SharedMemory` of this table alone.
+          memory: where the copies lie; `SharedMemory` is of this table alone.
         """
         self.config = config
         self._lock = memory.lock("cache")
