@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.index.hash_index import Index, Resting
+from ctr_trainer.embedding.index.hash_index import Index, RestingSlots
 from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
@@ -43,7 +43,7 @@ class Table:
         most_rows: int | None = None,
         memory: TableMemory | None = None,
         space: RowSpace | None = None,
-        resting: Resting | None = None,
+        resting: RestingSlots | None = None,
     ) -> None:
         """
         Args:
