@@ -20,8 +20,7 @@ from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.table.shared_table import PublishedTables, SharedTables
-from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.shared_table import SharedTables, published_table
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
@@ -200,7 +199,7 @@ def _open_store(
             yield client
         return
     if distributed.size() == 1:
-        yield LocalStore(PublishedTables() if is_published else Table)
+        yield LocalStore(published_table) if is_published else LocalStore()
         return
     if distributed.local_size() != distributed.size():
         raise config.refused(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable
+from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable, tracked_table
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import MakeCopies, Store
 from ctr_trainer.embedding.store.store_snapshots import StoreSnapshots
@@ -116,7 +116,7 @@ class TableRows(WorkerRows):
 class LocalStore(Store):
     """The Store in this process. Safe to use from several threads: each table has a lock."""
 
-    def __init__(self, make_table: MakeTable = Table) -> None:
+    def __init__(self, make_table: MakeTable = tracked_table) -> None:
         """`make_table`: see `LockedTables`."""
         self._tables = LockedTables(make_table)
         self._snapshots = StoreSnapshots(self._tables)

@@ -3,8 +3,7 @@
 import os
 import re
 import threading
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -17,10 +16,13 @@ from ctr_trainer.system.messages.errors import UserError
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-class MakeTable(Protocol):
-    """Makes the tables of a store: `Table`, `PublishedTables` or `SharedTables`."""
+# Makes a table of a store, with `most_rows` in place of the limit of its configuration: `SharedTables`, for instance.
+MakeTable = Callable[[TableConfig, int | None], Table]
 
-    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> Table: ...
+
+def tracked_table(config: TableConfig, most_rows: int | None) -> Table:
+    """Makes a table that only this process uses."""
+    return Table(config, True, most_rows)
 
 
 class _Locked:
@@ -138,8 +140,8 @@ class LockedTables:
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                table = self._make_table(config, tracked=True, most_rows=config.most_rows(shard, shards))
+                table = self._make_table(config, config.most_rows(shard, shards))
                 self._versions[config.name] = Versions()
-                table.watchers.follow(self._versions[config.name])
+                table.watchers.follow(self._versions[config.name].created)
                 self.tables[config.name] = table
             return self.tables[config.name]

@@ -1,6 +1,6 @@
 """Who has to know which rows of a table come, change and go."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -148,22 +148,6 @@ class Taking:
                 return table.keys[slots], table.take(slots, self.config.weights)
 
 
-class Follower(Protocol):
-    """Something that is told whenever slots get new rows."""
-
-    def created(self, slots: np.ndarray, size: int) -> None: ...
-
-
-class Watcher(Follower, Protocol):
-    """A follower that is also told before rows change or go: `Changes`, `PublishedRows`."""
-
-    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None: ...
-
-    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None: ...
-
-    def before_clear(self, table: TrackedTable) -> None: ...
-
-
 class RowWatchers:
     """Who is told of changes of a table's rows: its next snapshot, its publication, its limits, its followers.
 
@@ -183,26 +167,26 @@ class RowWatchers:
         self._memory, self._usage = memory, usage
         self.changes = Changes(memory) if tracked else None
         self.published: PublishedRows | None = None
-        self._told: list[Watcher] = [] if self.changes is None else [self.changes]
-        self._followers: list[Follower] = [each for each in (self.changes, usage) if each is not None]
+        self._told: list[Changes | PublishedRows] = [] if self.changes is None else [self.changes]
+        self._followers = [each.created for each in (self.changes, usage) if each is not None]
 
-    def follow(self, follower: Follower) -> None:
-        """Has `follower.created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
-        self._followers.append(follower)
+    def follow(self, created: Callable[[np.ndarray, int], None]) -> None:
+        """Has `created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
+        self._followers.append(created)
 
     def keep_published(self) -> None:
         """Has `published` kept from now on. If it is kept already, this does nothing."""
         if self.published is None:
             self.published = PublishedRows(self._memory)
             self._told.append(self.published)
-            self.follow(self.published)
+            self.follow(self.published.created)
 
     def created(self, first: int, size: int, reused: np.ndarray) -> None:
         """Tells that the slots from `first` on, and those in `reused`, int64[n], got new rows; there are `size` now."""
         if self._followers:
             slots = np.concatenate([np.arange(first, size), reused])
-            for follower in self._followers:
-                follower.created(slots, size)
+            for created in self._followers:
+                created(slots, size)
 
     def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
         """Tells that the rows at `slots`, int64[U], distinct, are about to be trained or set; -1 is skipped."""

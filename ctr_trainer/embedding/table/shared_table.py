@@ -6,9 +6,8 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import RestingSlots
-from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
-from ctr_trainer.embedding.table.row_space import RowSpace, SharedRowSpace
+from ctr_trainer.embedding.table.row_space import SharedRowSpace
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 
@@ -17,27 +16,7 @@ class LockedTable(Table):
     """A `Table` whose lookups and steps hold the lock of its rows.
 
     So another thread may copy whole rows, and take what is to be published, within `locked`.
-
-    Args:
-      config, tracked, most_rows, memory, space, resting: see `Table`.
     """
-
-    def __init__(
-        self,
-        config: TableConfig,
-        tracked: bool = False,
-        most_rows: int | None = None,
-        memory: TableMemory | None = None,
-        space: RowSpace | None = None,
-        resting: RestingSlots | None = None,
-    ) -> None:
-        memory = memory or TableMemory()
-        super().__init__(config, tracked, most_rows, memory, space, resting)
-        self._lock = memory.lock("table")
-
-    @property
-    def lock_times(self) -> LockTimes:
-        return self._lock.times
 
     def locked(self) -> AbstractContextManager[None]:
         return self._lock.alone()
@@ -67,13 +46,11 @@ class LockedTable(Table):
         return slots
 
 
-class PublishedTables:
-    """Makes the tables of one process that publishes them; a `LocalStore` calls it for each table."""
-
-    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> LockedTable:
-        table = LockedTable(config, tracked, most_rows)
-        table.watchers.keep_published()
-        return table
+def published_table(config: TableConfig, most_rows: int | None) -> LockedTable:
+    """Makes a table of a `LocalStore` whose process publishes it."""
+    table = LockedTable(config, True, most_rows)
+    table.watchers.keep_published()
+    return table
 
 
 class SharedTable(LockedTable):
@@ -133,8 +110,8 @@ class SharedTables:
         self._memory, self._member, self._members = memory, member, members
         self._is_published = is_published
 
-    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> SharedTable:
-        table = SharedTable(config, tracked, self._memory.under(config.name), self._member, self._members)
+    def __call__(self, config: TableConfig, most_rows: int | None) -> SharedTable:
+        table = SharedTable(config, True, self._memory.under(config.name), self._member, self._members)
         if self._is_published:
             table.watchers.keep_published()
         return table

@@ -63,6 +63,7 @@ class Table:
         self.limits = RowLimits(config, most_rows, memory)
         self.watchers = RowWatchers(memory, tracked, self.limits.usage)
         self.counters = RowCounters(memory)
+        self._lock = memory.lock("table")  # Only a `LockedTable` takes it.
 
     def __len__(self) -> int:
         return len(self._index)
@@ -181,7 +182,7 @@ class Table:
 
     @property
     def lock_times(self) -> LockTimes:
-        return LockTimes()
+        return self._lock.times
 
     def locked(self) -> AbstractContextManager[None]:
         """Returns a context manager for threads other than the one that trains the rows; see `LockedTable`."""
