@@ -143,9 +143,6 @@ class ServiceClient(Store):
     def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
 
-    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
-        return self.begin_save(path, step, since)()
-
     def begin_save(
         self,
         path: str | os.PathLike | Path,

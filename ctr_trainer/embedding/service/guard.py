@@ -165,16 +165,13 @@ class Guard(Store):
     def advance(self, step: int) -> None:
         self._guarded(self._store.advance, step)
 
-    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
-        """Writes every table, as `Store.save`. Returns [] if the service is lost."""
-        return self.begin_save(path, step, since)()
-
     def begin_save(
         self,
         path: str | os.PathLike | Path,
         step: int,
         since: str | None = None,
     ) -> Callable[[], list[dict[str, Any]]]:
+        """Saves as `Store.begin_save` does; the files are [] if the service is lost."""
         finish = self._guarded(self._store.begin_save, path, step, since)
         return lambda: (self._guarded(finish) if finish else None) or []
 

@@ -23,7 +23,7 @@ def write(store: LocalStore, data_dir: str | os.PathLike | Path, shard: int, sha
     path.mkdir(parents=True, exist_ok=True)
     manifest = path / _MANIFEST
     manifest.unlink(missing_ok=True)  # It lists the files that are about to be replaced.
-    files = store.save(path, 0, None, shard, shards)
+    files = store.save(path, 0)
     manifest.write_json({"shard": shard, "shards": shards, "files": files})
     return path
 
@@ -42,7 +42,8 @@ def read(store: LocalStore, path: str | os.PathLike | Path) -> tuple[int, int]:
         raise UserError(f"{manifest}: {error.strerror}: expected the directory of a snapshot at exit") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{manifest}: not the manifest of a snapshot at exit: {error}") from None
-    store.restore(path, files, shard, shards)
+    store.take_place(shard, shards)
+    store.restore(path, files)
     return shard, shards
 
 

@@ -164,22 +164,17 @@ class Service(flight.FlightServerBase):
                 )
             if lease is not None:
                 self._place = place
+                self._store.take_place(*place)
                 if self._directory_lock is None:
-                    self._directory_lock = self._lock_directory()
+                    self._directory_lock = self._lock_directory(*place)
                 if self._leases.take(lease):
                     self._columns.forget()
                     with self.incarnation.replaced(f"{lease} has taken this service over"):
                         pass
         return {"incarnation": str(self.incarnation)}
 
-    def _own_place(self) -> tuple[int, int]:
-        """Returns the number of this shard and the number of shards, once a client has told them."""
-        assert self._place is not None
-        return self._place
-
-    def _lock_directory(self) -> Any:
+    def _lock_directory(self, shard: int, shards: int) -> Any:
         """Locks this shard's place below the data_dir, so that no other service saves there. Returns the lock."""
-        shard, shards = self._own_place()
         path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
         return path.hold(
             lambda holder: (
@@ -214,7 +209,7 @@ class Service(flight.FlightServerBase):
         return incarnation.write(self._store, self._data_dir, *(self._place or (0, 1)))
 
     def _create_table(self, body: dict[str, Any]) -> None:
-        self._store.create_table(snapshot.config_from_json(body["config"]), *(self._place or (0, 1)))
+        self._store.create_table(snapshot.config_from_json(body["config"]))
 
     def _advance(self, body: dict[str, Any]) -> None:
         with self.incarnation.within(body.get("incarnation")):
@@ -224,7 +219,7 @@ class Service(flight.FlightServerBase):
         """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-            saving = self._store.saving(path, int(body["step"]), since, *self._own_place(), identity)
+            saving = self._store.snapshots.saving(path, int(body["step"]), since, identity)
             with contextlib.closing(saving):
                 yield flight.Result(wire.to_json(next(saving)))
                 yield flight.Result(wire.to_json(self._file_threads.submit(next, saving).result()))
@@ -233,25 +228,24 @@ class Service(flight.FlightServerBase):
         path, after = self._inside(body["path"]), body.get("after")
         after = None if after is None else int(after)
         epoch, dtype = int(body["epoch"]), str(body["dtype"])
-        return self._file_threads.submit(self._store.publish, path, epoch, dtype, after, *self._own_place()).result()
+        return self._file_threads.submit(self._store.publish, path, epoch, dtype, after).result()
 
     def _copy(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         """Saves all rows into a directory without files of this shard; any client may ask for it."""
-        path, place = self._inside(body["path"]), (int(body["shard"]), int(body["shards"]))
-        own = "-{:05d}-of-{:05d}.".format(*place)
+        path, own = self._inside(body["path"]), f"-{int(body['shard']):05d}-of-{int(body['shards']):05d}."
         there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
         if there is not None:
             raise UserError(f"{there} exists already, and a copy replaces no file: name a new directory")
-        return self._store.save(path, 0, None, *place)
+        return self._store.save(path, 0)
 
     def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
         path, files = self._inside(body["path"]), body["files"]
         replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
-        self._store.restore(path, files, *self._own_place(), replacing=replacing)
+        self._store.snapshots.restore(path, files, replacing)
         return {"incarnation": str(self.incarnation)}
 
     def _clear(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._store.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
+        self._store.snapshots.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
         return {"incarnation": str(self.incarnation)}
 
     def _inside(self, path: str) -> Any:

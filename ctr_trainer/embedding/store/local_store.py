@@ -1,9 +1,8 @@
 """The store in this process."""
 
-import contextlib
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,7 +24,6 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
 _BETWEEN_SECONDS = 1e-4
-_NOTHING = contextlib.nullcontext()
 _CATCH_UP_BLOCK = 8192  # Rows that are caught up under one hold of their lock.
 
 
@@ -114,22 +112,29 @@ class TableRows(WorkerRows):
 
 
 class LocalStore(Store):
-    """The Store in this process. Safe to use from several threads: each table has a lock."""
+    """The Store in this process. Safe to use from several threads: each table has a lock.
+
+    Attributes:
+      snapshots: `StoreSnapshots`, for a service, whose files are a part of all shards' files.
+    """
 
     def __init__(self, make_table: MakeTable = tracked_table) -> None:
         """`make_table`: see `LockedTables`."""
         self._tables = LockedTables(make_table)
-        self._snapshots = StoreSnapshots(self._tables)
+        self.snapshots = StoreSnapshots(self._tables)
         self._sequences: dict[tuple[str, str], int] = {}
 
     @property
     def tables(self) -> dict[str, Table]:
-        """dict[str, Table], by name."""
+        """The tables by name."""
         return self._tables.tables
 
-    def create_table(self, config: TableConfig, shard: int = 0, shards: int = 1) -> None:
-        """Makes an empty table, as `Store.create_table`; for the arguments see `LockedTables.create`."""
-        self._tables.create(config, shard, shards)
+    def take_place(self, shard: int, shards: int) -> None:
+        """Says that this store has the rows of `shard` among `shards` stores; without it, it has all rows."""
+        self._tables.place = shard, shards
+
+    def create_table(self, config: TableConfig) -> None:
+        self._tables.create(config)
 
     def config(self, name: str) -> TableConfig:
         """Returns the TableConfig of a table."""
@@ -197,40 +202,14 @@ class LocalStore(Store):
                 with self._locked(name) as table:
                     stop = table.expire(stop)
 
-    def save(
+    def begin_save(
         self,
         path: str | os.PathLike | Path,
         step: int,
         since: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        identity: str | None = None,
-    ) -> list[dict[str, Any]]:
-        """Writes every table, as `Store.save`.
-
-        Args:
-          path, step, since: see `Store.save`.
-          shard, shards: the number of this store among `shards` stores; both go into the names of the files.
-          identity: str, the name of this snapshot; None to draw one.
-        """
-        *_, files = self.saving(path, step, since, shard, shards, identity)
-        return files
-
-    def saving(
-        self,
-        path: str | os.PathLike | Path,
-        step: int,
-        since: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        identity: str | None = None,
-    ) -> Generator[Any, None, None]:
-        """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
-
-        Args:
-          path, step, since, shard, shards, identity: see `save`.
-        """
-        return self._snapshots.saving(path, step, since, shard, shards, identity)
+    ) -> Callable[[], list[dict[str, Any]]]:
+        *_, files = self.snapshots.saving(path, step, since)
+        return lambda: files
 
     def publish(
         self,
@@ -238,45 +217,17 @@ class LocalStore(Store):
         epoch: int,
         dtype: str,
         after: int | None = None,
-        shard: int = 0,
-        shards: int = 1,
     ) -> list[dict[str, Any]]:
-        """Writes an epoch of a publication, as `Store.publish`; `shard` and `shards` are as for `save`."""
-        return self._snapshots.publish(path, epoch, dtype, after, shard, shards)
+        return self.snapshots.publish(path, epoch, dtype, after)
 
-    def restore(
-        self,
-        path: str | os.PathLike | Path,
-        files: Sequence[dict[str, Any]],
-        shard: int = 0,
-        shards: int = 1,
-        replacing: AbstractContextManager[None] = _NOTHING,
-    ) -> None:
-        """Replaces all rows, as `Store.restore`; keeps only the rows that belong to `shard` of `shards`.
+    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+        self.snapshots.restore(path, files)
 
-        Args:
-          path, files: see `Store.restore`.
-          shard, shards: the number of this store among `shards` stores.
-          replacing: a context manager. It is entered when all files are known to be sound, and the rows are replaced
-            within it.
-        """
-        self._snapshots.restore(path, files, shard, shards, replacing)
-
-    def reopen(self) -> None:
-        """Does nothing: the rows lie in this process."""
-
-    def look(self) -> None:
-        """Does nothing: the rows go with this process."""
-
-    def clear(self, replacing: AbstractContextManager[None] = _NOTHING) -> None:
-        """Forgets every row, as `Store.clear`; `replacing` is as for `restore`."""
-        self._snapshots.clear(replacing)
+    def clear(self) -> None:
+        self.snapshots.clear()
 
     def stats(self) -> dict[str, Any]:
         return self._tables.stats()
-
-    def close(self) -> None:
-        """Does nothing."""
 
     def read_blocks(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields copies (keys, rows) of a table's blocks. A row that comes or goes meanwhile may be missing."""

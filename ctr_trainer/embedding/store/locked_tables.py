@@ -48,11 +48,13 @@ class LockedTables:
 
     Attributes:
       tables: dict[str, Table].
+      place: (shard, shards): the rows here are those of `shard` among `shards` stores, which share `max_rows` out.
     """
 
     def __init__(self, make_table: MakeTable) -> None:
         self._make_table = make_table
         self.tables: dict[str, Table] = {}
+        self.place = 0, 1
         self._versions: dict[str, Versions] = {}
         self._locks: dict[str, threading.RLock] = {}
         self._lock = threading.RLock()
@@ -61,30 +63,22 @@ class LockedTables:
         """Yields the names of the current tables, ascending."""
         return iter(sorted(self.tables))
 
-    def create(self, config: TableConfig, shard: int, shards: int) -> None:
-        """Makes a table if there is none of that name.
-
-        Args:
-          config: the TableConfig.
-          shard, shards: the number of this store among `shards` stores, which divide `max_rows` among them.
-
-        Raises:
-          UserError: a table of that name exists with another configuration.
-        """
-        different = self._created(config, shard, shards).config.differs(config)
+    def create(self, config: TableConfig) -> None:
+        """Makes a table if there is none of that name; raises UserError if there is one of another configuration."""
+        different = self._created(config).config.differs(config)
         if different:
             raise UserError(
                 "table {} exists with {} = {}, not {}: use the same configuration, or another table name, or restart "
                 "the service".format(config.name, *different)
             )
 
-    def create_restored(self, config: TableConfig, path: str | os.PathLike | Path, shard: int, shards: int) -> None:
+    def create_restored(self, config: TableConfig, path: str | os.PathLike | Path) -> None:
         """Makes a table as `create` does, for a table whose rows are in a snapshot in `path`.
 
         It may have other limits and other optimizer settings than it was saved with, but not another layout of its
         rows.
         """
-        different = self._created(config, shard, shards).config.differs(config, but=(*LIMITS, "settings"))
+        different = self._created(config).config.differs(config, but=(*LIMITS, "settings"))
         if different:
             field, asked, saved = different
             raise UserError(
@@ -131,7 +125,7 @@ class LockedTables:
             raise UserError(f"no table {name!r}; there are: {', '.join(self) or 'none'}")
         return self.tables[name]
 
-    def _created(self, config: TableConfig, shard: int, shards: int) -> Table:
+    def _created(self, config: TableConfig) -> Table:
         """Returns the Table of that name; makes it if there is none."""
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(
@@ -140,7 +134,7 @@ class LockedTables:
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                table = self._make_table(config, config.most_rows(shard, shards))
+                table = self._make_table(config, config.most_rows(*self.place))
                 self._versions[config.name] = Versions()
                 table.watchers.follow(self._versions[config.name].created)
                 self.tables[config.name] = table

@@ -135,7 +135,6 @@ class Store(abc.ABC):
     def advance(self, step: int) -> None:
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the rows that have expired."""
 
-    @abc.abstractmethod
     def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
         """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes continue.
 
@@ -149,7 +148,9 @@ class Store(abc.ABC):
           a list of dicts that `restore` takes, see `snapshot_writer.write`. Each `since` is None if all rows were
           written.
         """
+        return self.begin_save(path, step, since)()
 
+    @abc.abstractmethod
     def begin_save(
         self,
         path: str | os.PathLike | Path,
@@ -163,8 +164,6 @@ class Store(abc.ABC):
         Returns:
           a function that returns what `save` does, once all files are written; it may be called in another thread.
         """
-        files = self.save(path, step, since)
-        return lambda: files
 
     @abc.abstractmethod
     def publish(
@@ -207,17 +206,17 @@ class Store(abc.ABC):
     def clear(self) -> None:
         """Forgets every row; the tables stay."""
 
-    @abc.abstractmethod
     def reopen(self) -> None:
         """Continues with the rows as they are now.
 
         When one of several users of a store calls `restore` or `clear`, each other user forgets the rows that it knows
-        and calls `reopen`. Until then its requests are refused with ServiceLost.
+        and calls `reopen`. Until then the requests of that user to a service are refused with ServiceLost.
         """
+        return
 
-    @abc.abstractmethod
     def look(self) -> None:
         """Raises ServiceLost if the rows are known to be gone, without a request; takes microseconds."""
+        return
 
     @abc.abstractmethod
     def stats(self) -> dict[str, Any]:
@@ -227,9 +226,9 @@ class Store(abc.ABC):
           {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}}, ...}
         """
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Ends the use of the store."""
+        return
 
 
 class StoreReader(WorkerRows):

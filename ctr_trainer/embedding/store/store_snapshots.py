@@ -21,6 +21,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 # Seconds to wait for another save of the same store. If that save takes longer, its disk hangs.
 _SNAPSHOT_SECONDS = 3600
+_NOTHING = contextlib.nullcontext()
 
 
 class StoreSnapshots:
@@ -41,12 +42,15 @@ class StoreSnapshots:
         self,
         path: str | os.PathLike | Path,
         step: int,
-        since: str | None,
-        shard: int,
-        shards: int,
-        identity: str | None,
+        since: str | None = None,
+        identity: str | None = None,
     ) -> Generator[Any, None, None]:
-        """Yields twice, see `LocalStore.saving`."""
+        """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
+
+        Args:
+          path, step, since: see `Store.save`.
+          identity: the name of this snapshot, the same for all shards; None to draw one.
+        """
         directory = path_of(path)
         with self._alone("save"):
             if since is not None and since != self._last:
@@ -62,7 +66,7 @@ class StoreSnapshots:
                 yield since
                 files = []
                 for lock, capture in captures:
-                    files += snapshot_writer.write(directory, capture, lock, identity, since, step, shard, shards)
+                    files += snapshot_writer.write(directory, capture, lock, identity, since, step, *self._tables.place)
             except OSError as error:
                 raise UserError(
                     f"snapshot of step {step} in {directory}: {error.strerror} ({error.filename})"
@@ -75,15 +79,9 @@ class StoreSnapshots:
             yield files
 
     def publish(
-        self,
-        path: str | os.PathLike | Path,
-        epoch: int,
-        dtype: str,
-        after: int | None,
-        shard: int,
-        shards: int,
+        self, path: str | os.PathLike | Path, epoch: int, dtype: str, after: int | None
     ) -> list[dict[str, Any]]:
-        """Writes an epoch of a publication, see `LocalStore.publish`."""
+        """Writes an epoch of a publication, see `Store.publish`."""
         directory = path_of(path)
         with self._one_epoch:
             try:
@@ -97,7 +95,7 @@ class StoreSnapshots:
                         takings.append((self._tables.locked(name), published.begin(table, epoch, after)))
                 files = []
                 for lock, taking in takings:
-                    files += packed_rows.write(directory, taking, lock, dtype, epoch, shard, shards)
+                    files += packed_rows.write(directory, taking, lock, dtype, epoch, *self._tables.place)
                 return files
             except OSError as error:
                 raise UserError(f"epoch {epoch} in {directory}: {error.strerror} ({error.filename})") from None
@@ -106,23 +104,27 @@ class StoreSnapshots:
         self,
         path: str | os.PathLike | Path,
         files: Sequence[dict[str, Any]],
-        shard: int,
-        shards: int,
-        replacing: AbstractContextManager[None],
+        replacing: AbstractContextManager[None] = _NOTHING,
     ) -> None:
-        """Replaces all rows, see `LocalStore.restore`."""
+        """Replaces all rows, as `Store.restore`; keeps only the rows that belong to this shard.
+
+        Args:
+          path, files: see `Store.restore`.
+          replacing: a context manager. It is entered when all files are known to be sound, and the rows are replaced
+            within it.
+        """
         with self._alone("restore"):
             snapshot.check_chain(files)
             for entry in files:
                 snapshot.check(path, entry)
-                self._tables.create_restored(snapshot.read_config(path, entry), path, shard, shards)
+                self._tables.create_restored(snapshot.read_config(path, entry), path)
             with replacing:
                 self._clear()
-                self._fill(path, files, shard, shards)
+                self._fill(path, files)
             self._last = files[-1].get("snapshot") if files else None
 
-    def clear(self, replacing: AbstractContextManager[None]) -> None:
-        """Forgets every row, see `LocalStore.clear`."""
+    def clear(self, replacing: AbstractContextManager[None] = _NOTHING) -> None:
+        """Forgets every row, within `replacing`."""
         with self._alone("clear"), replacing:
             self._clear()
 
@@ -130,9 +132,9 @@ class StoreSnapshots:
         self._last = None
         self._tables.clear()
 
-    def _fill(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]], shard: int, shards: int) -> None:
+    def _fill(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
         for config, keys, rows in snapshot.merged(path, files):
-            own = _owned(keys, shard, shards)
+            own = _owned(keys, *self._tables.place)
             with self._tables.locked(config.name) as table:
                 self._tables.mark(table, table.restore(keys[own], rows[own]))
         for entry in files:
