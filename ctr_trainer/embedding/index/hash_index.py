@@ -107,6 +107,10 @@ class Index:
     def _old(self) -> np.ndarray:
         return self._regions[1 - self._numbers[_ACTIVE]].array[: self._numbers[_OLD]]
 
+    @property
+    def _moved(self) -> int:
+        return int(self._numbers[_MOVED])
+
     def _probed(self) -> tuple[np.ndarray, np.ndarray, np.int64, np.int64, np.ndarray]:
         """Returns the arguments of the kernels that look keys up: (buckets, old, first, moved, keys)."""
         first, moved = self._numbers[_FIRST:]
@@ -124,7 +128,7 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        buckets, old, moved = len(self._buckets), len(self._old), int(self._numbers[_MOVED])
+        buckets, old, moved = len(self._buckets), len(self._old), self._moved
         if old:  # Both are in the order of the hashes: what has moved fills the new ones from the first on.
             buckets = old - moved + buckets * moved // old
         return buckets * 4 + (self.slots + self._free_count) * 8
