@@ -57,7 +57,7 @@ class ServiceClient(Store):
           ended: for each service f() that returns None, or how its process has ended; then requests fail at once. () if
             this is not known.
           by_socket: whether large requests go through the socket, even if the service could read them in shared memory,
-            see `SharedColumns`.
+            see `SentColumns`.
 
         Raises:
           UserError: a service does not answer, refuses the token, is known to another worker as another shard, or is
@@ -76,7 +76,7 @@ class ServiceClient(Store):
         try:
             self._shards[0].hello()  # Alone: of two trainings that start at the same time one gets all shards.
             if lease is not None:
-                self._renewal = Renewal(self._shards)
+                self._renewal = Renewal([shard.renew for shard in self._shards])
             self._on_all(lambda shard: shard.hello())
         except BaseException:
             self.release()

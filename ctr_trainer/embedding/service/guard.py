@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.lease import LeaseHeld
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
@@ -25,14 +26,6 @@ from ctr_trainer.system.processes.waiting import Watchdog
 # An answer takes milliseconds; after this many seconds the service counts as silent.
 LIMIT_SECONDS = 5.0
 _log = logging.getLogger(__name__)
-
-
-class Held(Exception):
-    """Another training holds the lease; see `lease.LeaseHeld`."""
-
-    def __init__(self, holder: str, heard: float, left: float) -> None:
-        super().__init__(holder)
-        self.holder, self.heard, self.left = holder, heard, left
 
 
 @contextlib.contextmanager
@@ -59,7 +52,7 @@ def _meant(address: str, error: flight.FlightServerError) -> Exception:
     elif text.startswith(wire.REPLACED):
         what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Updates since the last checkpoint are lost"
     elif text.startswith(wire.HELD):
-        return Held(**wire.json.loads(text.removeprefix(wire.HELD)))
+        return LeaseHeld(**wire.json.loads(text.removeprefix(wire.HELD)))
     elif text.startswith(wire.LOST):
         return Lost(f"embedding service {address}: {text.removeprefix(wire.LOST)}")
     else:

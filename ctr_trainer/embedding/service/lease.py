@@ -8,8 +8,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ctr_trainer.system.messages.errors import UserError
 
@@ -18,21 +18,15 @@ from ctr_trainer.system.messages.errors import UserError
 LEASE_SECONDS = 20.0
 
 
-class Renewable(Protocol):
-    """A holder of a lease that can be renewed: a `Shard`."""
-
-    def renew(self) -> None: ...
-
-
 class Renewal:
     """Renews a lease from a thread, whatever the training does, until `close`.
 
     Args:
-      shards: sequence of `Shard`, connected.
+      renewals: `Shard.renew` of each shard, connected.
     """
 
-    def __init__(self, shards: Sequence[Renewable]) -> None:
-        self._shards = shards
+    def __init__(self, renewals: Sequence[Callable[[], None]]) -> None:
+        self._renewals = renewals
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lease of the embedding service", daemon=True)
         self._thread.start()
@@ -44,8 +38,8 @@ class Renewal:
 
     def _work(self) -> None:
         while not self._end.wait(LEASE_SECONDS / 10):
-            for shard in self._shards:
-                shard.renew()
+            for renew in self._renewals:
+                renew()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,18 +92,14 @@ class LeaseHeld(Exception):
     """Another training holds the lease.
 
     Attributes:
-      holder: its `Lease`.
+      holder: its `Lease`, as text.
       heard: when it was heard of last, by the shard's clock; another number each time.
       left: seconds until another may take the lease, if nothing more is heard of it.
     """
 
-    def __init__(self, holder: Lease, heard: float, left: float) -> None:
-        super().__init__(str(holder))
+    def __init__(self, holder: str, heard: float, left: float) -> None:
+        super().__init__(holder)
         self.holder, self.heard, self.left = holder, heard, left
-
-    def told(self) -> dict[str, Any]:
-        """Returns a dict of it, the holder as text, for a client."""
-        return {"holder": str(self.holder), "heard": self.heard, "left": self.left}
 
 
 class LeaseBook:
@@ -144,7 +134,7 @@ class LeaseBook:
             is_new = before is None or before.token != lease.token
             is_succeeded = before is not None and lease.job != "" and before.job == lease.job
             if is_new and not is_succeeded and before is not None and now - self._heard < self._seconds:
-                raise LeaseHeld(before, self._heard, self._heard + self._seconds - now)
+                raise LeaseHeld(str(before), self._heard, self._heard + self._seconds - now)
             self._lease, self._heard = lease, now
             return is_new
 

@@ -99,7 +99,9 @@ class Service(flight.FlightServerBase):
             if action.type not in (*self._actions, "save"):
                 known = ", ".join(["save", *self._actions, *self._row_requests.names])
                 raise UserError(f"no action {action.type!r}; there are: {known}")
-            body = self._request(wire.from_json(action.body), action.type in _OF_ANY_ROWS)
+            body = wire.from_json(action.body)
+            check = self.incarnation.check_process if action.type in _OF_ANY_ROWS else self.incarnation.check
+            check(body.get("incarnation"))  # Whether the request was made for the rows that are here now.
             if action.type in _WRITES:
                 self._leases.renew(body.get("lease"), action.type)
             if self._place is None and action.type in ("save", "publish", "restore"):
@@ -144,12 +146,6 @@ class Service(flight.FlightServerBase):
     def _layout(self, name: str) -> dict[str, Any]:
         config, rows = self._store.config(name), self._store.stats()["tables"][name]["rows"]
         return {**config.to_dict(), "width": config.width, "rows": rows}
-
-    def _request(self, request: dict[str, Any], of_any_rows: bool = False) -> dict[str, Any]:
-        """Returns the request, a dict; first checks that it was made for the rows that are here now."""
-        check = self.incarnation.check_process if of_any_rows else self.incarnation.check
-        check(request.get("incarnation"))
-        return request
 
     def _hello(self, body: dict[str, Any]) -> dict[str, Any]:
         place = (int(body["shard"]), int(body["shards"]))
@@ -270,7 +266,7 @@ def _typed_errors() -> Iterator[None]:
     except Replaced as error:
         raise flight.FlightServerError(f"{wire.REPLACED}{error}") from None
     except LeaseHeld as error:
-        raise flight.FlightServerError(wire.HELD + wire.to_json(error.told()).decode()) from None
+        raise flight.FlightServerError(wire.HELD + wire.to_json(vars(error)).decode()) from None
     except KeyError as error:
         raise pa.ArrowInvalid(f"the request lacks {error}") from None
     except pa.ArrowException:

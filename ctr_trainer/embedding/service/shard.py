@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.guard import Held, Silence, first_line, meanings
-from ctr_trainer.embedding.service.lease import Lease
-from ctr_trainer.embedding.service.row_requests import INLINE, InlineColumns, SharedColumns, shared_or_inline
+from ctr_trainer.embedding.service.guard import Silence, first_line, meanings
+from ctr_trainer.embedding.service.lease import Lease, LeaseHeld
+from ctr_trainer.embedding.service.row_requests import SentColumns
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
@@ -82,7 +82,7 @@ class Shard:
         self._lease = lease
         self._security, self._headers = security, security.headers
         self._ended = ended
-        self._columns: InlineColumns | SharedColumns = INLINE
+        self._columns = SentColumns()
         self._may_share = lease is not None and not by_socket and is_loopback(address.rpartition(":")[0])
         self._silence = Silence(address, timeout)
         try:
@@ -110,10 +110,10 @@ class Shard:
                 self._incarnation = None
                 self._incarnation = self.action("hello", body)["incarnation"]
                 self._waits = True
-                if self._may_share and self._columns is INLINE:
-                    self._columns = shared_or_inline(lambda offer: self.action("read_memory", offer)["is_read"])
+                if self._may_share:
+                    self._columns.share(lambda offer: self.action("read_memory", offer)["is_read"])
                 return
-            except Held as held:
+            except LeaseHeld as held:
                 if first_heard not in (None, held.heard):
                     raise UserError(
                         f"embedding service {self.address} is used by {held.holder}. A service has the rows of one "

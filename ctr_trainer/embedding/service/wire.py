@@ -47,6 +47,7 @@ _BYTES_WITH_ROW = 12
 
 # For each column of a request its dtype and its width; None for one dimension.
 Layout = Sequence[tuple[str, int | None]]
+KEYS, VERSIONS = ("<i8", None), ("<u4", None)
 Body: TypeAlias = bytes | memoryview | np.ndarray | pa.Buffer
 
 
@@ -151,34 +152,6 @@ def refuse_long_answer(table: str, count: int, width: int, codec: RowCodec = PLA
         )
 
 
-def pull_layout() -> Layout:
-    """Returns the layout of a pull, for `unpack_columns`."""
-    return [("<i8", None)]
-
-
-def pull_newer_layout() -> Layout:
-    return [("<i8", None), ("<u4", None)]
-
-
-def push_layout(width: int) -> Layout:
-    """Returns the layout of a push and of a put."""
-    return [("<i8", None), PLAIN.schema(width)]
-
-
-def sync_layout(width: int, codec: RowCodec) -> Layout:
-    return [("<i8", None), ("<u4", None), codec.schema(width)]
-
-
-def rows_answer(rows: np.ndarray) -> list[flight.Result]:
-    """Returns the results of a pull for rows, float32[U, width]."""
-    return _answer({"count": len(rows)}, [rows])
-
-
-def receipt(count: int) -> list[flight.Result]:
-    """Returns the result of a push of `count` rows."""
-    return _answer({"count": count}, [])
-
-
 def newer_answer(newer: ChangedRows) -> list[flight.Result]:
     """Returns the results for `ChangedRows`. The keys of a sync that are not in it share one version, sent once."""
     count, number = len(newer.positions), 0
@@ -186,11 +159,11 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
         left_out = np.flatnonzero(newer.positions != np.arange(count))
         number = newer.versions[left_out[0] if len(left_out) else count]
     columns = [newer.positions.astype(np.uint32), newer.versions[newer.positions], newer.rows]
-    return _answer({"count": count, "version": int(number)}, columns)
+    return answer({"count": count, "version": int(number)}, columns)
 
 
 def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.ndarray:
-    """Returns what `rows_answer` made as float32[count, width].
+    """Returns the rows that a pull is answered with, float32[count, width].
 
     Raises:
       FlightUnavailableError: less came.
@@ -203,7 +176,7 @@ def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.nd
 
 
 def read_receipt(results: Iterator[flight.Result], count: int) -> None:
-    """Reads what `receipt` made; raises as `read_rows`."""
+    """Reads the answer to a push or a put; raises as `read_rows`."""
     header, _ = _read_answer(results, [])
     if header["count"] != count:
         raise UserError(f"the service took {header['count']} rows, {count} were sent")
@@ -220,7 +193,7 @@ def read_newer(
 
     Raises as `read_rows`.
     """
-    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), ("<u4", None), codec.schema(width)])
+    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), VERSIONS, codec.schema(width)])
     if len(positions) and positions.max() >= len(known):
         raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
     versions = np.full(len(known), header["version"], np.uint32) if is_sync else known.copy()
@@ -251,7 +224,8 @@ def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
     return value
 
 
-def _answer(header: dict[str, Any], columns: Sequence[np.ndarray]) -> list[flight.Result]:
+def answer(header: dict[str, Any], columns: Sequence[np.ndarray] = ()) -> list[flight.Result]:
+    """Returns the results of a row request; `count` of the header is the length of the columns."""
     results = [flight.Result(to_json(header))]
     for column in columns:
         column = _bytes(np.ascontiguousarray(column))
