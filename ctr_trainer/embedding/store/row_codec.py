@@ -1,6 +1,7 @@
 """How rows and their changes are encoded between a worker's cache and its store."""
 
-import abc
+import dataclasses
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -123,66 +124,43 @@ def _unpack(packed: np.ndarray, out: np.ndarray) -> None:
             out[i, d] = _from_half(packed[i, d + np.uint64(1)]) * scale
 
 
-class RowCodec(abc.ABC):
-    """The interface of the codecs: each turns rows of float32 into the array that travels, and back.
+@dataclasses.dataclass(frozen=True)
+class RowCodec:
+    """Turns rows of float32 into the array that travels, and back.
 
     Attributes:
       name: the codec's name in `--sync_compression` and in requests to the service.
       is_exact: whether decoded rows equal the rows before encoding, bit by bit. If a codec is not exact, the worker
         keeps what it rounds away from a change, see `CachedRows.take`.
+      encode: f(finite float32[n, width]) -> the array [n, columns] of the dtype and columns of `schema`.
+      decode: f(array of `encode`, contiguous or not, aligned or not) -> C-contiguous float32[n, width].
+      dtype: of the array.
+      more: how many columns the array has in addition to those of the rows.
     """
 
     name: str
     is_exact: bool
+    encode: Callable[[np.ndarray], np.ndarray]
+    decode: Callable[[np.ndarray], np.ndarray]
+    dtype: str
+    more: int
 
-    @abc.abstractmethod
-    def encode(self, rows: np.ndarray) -> np.ndarray:
-        """Encodes finite float32[n, width] as an array of the dtype and columns that `schema` gives."""
-
-    @abc.abstractmethod
-    def decode(self, encoded: np.ndarray) -> np.ndarray:
-        """Returns C-contiguous float32[n, width] of an array from `encode`, contiguous or not, aligned or not."""
-
-    @abc.abstractmethod
     def schema(self, width: int) -> tuple[str, int]:
         """Returns (dtype, columns) of the array [n, columns] that rows of `width` floats are encoded as."""
+        return self.dtype, width + self.more
 
 
-class PlainCodec(RowCodec):
-    """Rows as they are; neither way makes a copy."""
-
-    name = "none"
-    is_exact = True
-
-    def encode(self, rows: np.ndarray) -> np.ndarray:
-        return rows
-
-    def decode(self, encoded: np.ndarray) -> np.ndarray:
-        """Returns the rows without a copy, even if they are not aligned: the kernels of a merge take them as well."""
-        return np.require(encoded, requirements=("C",))
-
-    def schema(self, width: int) -> tuple[str, int]:
-        return "<f4", width
+def _as_they_are(rows: np.ndarray) -> np.ndarray:
+    return rows
 
 
-class Float16Codec(RowCodec):
-    """Rows as float16, 11 bits a value in half the bytes; each row goes with its power of two, see `half`."""
-
-    name = "fp16"
-    is_exact = False
-
-    def encode(self, rows: np.ndarray) -> np.ndarray:
-        return pack(rows)
-
-    def decode(self, encoded: np.ndarray) -> np.ndarray:
-        return unpack(encoded)
-
-    def schema(self, width: int) -> tuple[str, int]:
-        return "<f2", width + 1
+def _contiguous(rows: np.ndarray) -> np.ndarray:
+    # Without a copy, even if they are not aligned: the kernels of a merge take them as well.
+    return np.require(rows, requirements=("C",))
 
 
-PLAIN = PlainCodec()
-CODECS = {codec.name: codec for codec in (PLAIN, Float16Codec())}
+PLAIN = RowCodec("none", True, _as_they_are, _contiguous, "<f4", 0)
+CODECS = {codec.name: codec for codec in (PLAIN, RowCodec("fp16", False, pack, unpack, "<f2", 1))}
 
 
 def find_codec(name: str) -> RowCodec:
