@@ -111,8 +111,11 @@ def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray 
       `ChangedRows`.
     """
     slots = table.find(keys)
-    versions.reserve(len(table.keys))
-    new_versions, positions = versions.differ(slots, known)
+    if known is None:
+        known = np.full(len(slots), NONE_KNOWN, np.uint32)
+    new_versions, positions = np.empty(len(slots), np.uint32), np.empty(len(slots), np.int64)
+    count = differing_versions(versions.reserve(len(table.keys)), slots, known, new_versions, positions)
+    positions = positions[:count]
     rows = table.take(slots[positions])
     absent = np.flatnonzero(slots[positions] < 0)
     if len(absent):
@@ -218,23 +221,6 @@ class Versions:
         self._array.reserve(count)
         self._count = max(self._count, count)
         return self._array.array
-
-    def differ(self, slots: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Compares the rows at `slots` with the versions that a client knows.
-
-        Args:
-          slots: int64[U]; -1 for a key without a row.
-          known: uint32[U], the versions that the asker knows; None if it knows none.
-
-        Returns:
-          (versions uint32[U], positions int64[n] of the rows whose version is not the asker's)
-        """
-        versions = np.empty(len(slots), np.uint32)
-        positions = np.empty(len(slots), np.int64)
-        if known is None:
-            known = np.full(len(slots), NONE_KNOWN, np.uint32)
-        count = differing_versions(self._array.array, slots, known, versions, positions)
-        return versions, positions[:count]
 
     def clear(self) -> None:
         """Forgets all versions; the table has forgotten its rows."""

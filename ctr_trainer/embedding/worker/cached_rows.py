@@ -97,7 +97,6 @@ class CachedRows(KeptRows):
         return 2 * self.table.nbytes
 
     def mark_stepped(self, slots: np.ndarray) -> None:
-        """Does what `KeptRows.mark_stepped` does."""
         super().mark_stepped(slots)
         if self._shares is not None:
             self._frequency.step(np.require(slots, np.int64, ("C",)))
@@ -108,7 +107,6 @@ class CachedRows(KeptRows):
         return self.table.keys[slots], self._versions.array[slots]
 
     def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
-        """Does what `KeptRows.end_window` does."""
         with lock.alone():
             self._frequency.begin_window()
             return self._stepped(message)
@@ -176,7 +174,7 @@ class CachedRows(KeptRows):
         window: int,
         create: bool,
     ) -> None:
-        """Does what `KeptRows.accept` does; steps since the request stay on top of the rows that came."""
+        # Steps since the request stay on top of the rows that came.
         slots = self.table.find(keys)
         if (slots < 0).any():
             self._add(keys, slots < 0, newer.positions, create)
@@ -196,7 +194,6 @@ class CachedRows(KeptRows):
         )
 
     def mark_unsent(self) -> None:
-        """Does what `KeptRows.mark_unsent` does."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
         self._state.array[: len(self)][unsent] |= kept_row_kernels.STEPPED
 
