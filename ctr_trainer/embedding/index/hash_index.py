@@ -23,12 +23,9 @@ class RestingSlots:
     rested when each worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
     step skips it; if it had a new key at once, the step would train that key's row.
 
-    Caveat: use it under the table's lock, except `begin_lookup`.
+    This worker is number `member`, from 0, of the `members` that share the memory.
 
-    Args:
-      memory: `SharedMemory` of the table.
-      member: this worker's number among those that share the memory, from 0.
-      members: how many share it.
+    Caveat: use it under the table's lock, except `begin_lookup`.
     """
 
     def __init__(self, memory: TableMemory, member: int, members: int) -> None:
@@ -77,11 +74,7 @@ class Index:
     """
 
     def __init__(self, memory: TableMemory | None = None, resting: RestingSlots | None = None) -> None:
-        """
-        Args:
-          memory: where the index lies; None for memory of this process.
-          resting: `RestingSlots`, where the slots of removed keys stay for a while; None if they are free at once.
-        """
+        """`resting` keeps the slots of removed keys for a while; None if they are free at once."""
         self._memory, self._resting = memory or TableMemory(), resting
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
@@ -145,9 +138,7 @@ class Index:
     def find_or_add(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; unknown keys get free slots or new ones, in their order.
 
-        Raises:
-          OverflowError: the index is full.
-          UserError: the memory is used up.
+        Raises OverflowError if the index is full, and UserError if the memory is used up.
         """
         if len(self._buckets) > index_kernels.CACHED_BUCKETS:
             return self._add_all(keys)
@@ -166,11 +157,9 @@ class Index:
         return self._free.array[max(free_count - count, 0) : free_count].copy()
 
     def sample(self, origin: int, share: float) -> np.ndarray:
-        """Returns int64[n], the slots of a random sample of the keys.
+        """Returns int64[n], the slots of a random sample of about the fraction `share` of the keys.
 
-        Args:
-          origin: int, draws the sample. Which keys are drawn depends on the keys and `origin`, not on their slots.
-          share: about this fraction of the keys is drawn.
+        Which keys are drawn depends on the keys and `origin`, not on their slots.
         """
         width = min(int(share * _HASHES), _HASHES)
         start = int(key_kernels.mix(np.uint64(origin % 2**64))) % _HASHES

@@ -148,16 +148,11 @@ def find(
     wanted: np.ndarray,
     slots: np.ndarray,
 ) -> int:
-    """Sets slots[i] = the slot of wanted[i], or -1 for an unknown key.
+    """Sets slots[i] = the slot of wanted[i], or -1 for an unknown key; returns how many are unknown.
 
-    Args:
-      buckets: the buckets that hold the entries, or that the entries move to.
-      old: the buckets that the entries move from; empty if none move.
-      first, moved: `moved` old buckets have moved, from the bucket `first` on around the ring.
-      keys: the keys of the index, in slot order.
-
-    Returns:
-      how many keys are unknown.
+    `buckets` hold the entries, or the entries move to them from the `old` buckets, which are empty if none move:
+    `moved` old buckets have moved, from the bucket `first` on around the ring. `keys` are those of the index, in slot
+    order.
     """
     mask, old_mask, unknown = mask_of(buckets), mask_of(old), 0
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)

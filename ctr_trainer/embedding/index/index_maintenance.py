@@ -36,15 +36,13 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 @numba.njit(types.int64(BUCKETS), nogil=True, cache=True)
 def end_of_gap(buckets: np.ndarray) -> Int:
-    """Finds where a move of the entries begins.
+    """Returns where a move of the entries begins: the last bucket of the first run of 16 empty buckets.
 
-    Keys that come while the entries move enter the cluster that moves last. Where it grows beyond the bucket that
-    moved first, all entries have to move at once. The empty buckets between the two keep the cluster from that: the
-    keys of one growth fill 16 of them less than once in 10**9 growths. With three quarters of the buckets taken, one
-    bucket in 4 * 2.1**(n - 1) begins a run of n empty ones, so 300,000 buckets have a run of 16.
-
-    Returns:
-      the last bucket of the first run of 16 empty buckets, or of the longest run among the first million buckets.
+    Keys that come while the entries move enter the cluster that moves last. Where it grows beyond the bucket that moved
+    first, all entries have to move at once. The empty buckets between the two keep the cluster from that: the keys of
+    one growth fill 16 of them less than once in 10**9 growths. With three quarters of the buckets taken, one bucket in
+    4 * 2.1**(n - 1) begins a run of n empty ones, so 300,000 buckets have a run of 16. If the first million buckets
+    have none, it is their longest run.
     """
     longest, length, end = 0, 0, 0
     for bucket in range(min(buckets.size, _SEARCHED)):
@@ -67,11 +65,7 @@ def _enter(buckets: np.ndarray, mask: Int, hashed: Int, slot: Int) -> None:
 
 @numba.njit(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE), nogil=True, cache=True)
 def move(buckets: np.ndarray, old: np.ndarray, first: Int, moved: Int, keys: np.ndarray, most: Int) -> int:
-    """Moves the entries of `most` old buckets, and the rest of the last bucket's cluster.
-
-    Returns:
-      how many old buckets have moved so far.
-    """
+    """Moves the entries of `most` old buckets, to the end of a cluster; returns how many have moved so far."""
     mask, old_mask, size = mask_of(buckets), mask_of(old), np.uint64(old.size)
     bucket, most = np.uint64((first + moved) % old.size), moved + most
     while moved < old.size and (moved < most or old[bucket] != 0):
@@ -112,8 +106,7 @@ def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots
 def sample(buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray) -> int:
     """Fills `slots` with the slots of the keys for which (high half of the hash - start) modulo 2**32 is below `width`.
 
-    Returns:
-      the number of these keys, even if `slots` has room for fewer.
+    Returns the number of these keys, even if `slots` has room for fewer.
     """
     count = _sample(buckets, keys, start, width, slots, 0)
     return _sample(old, keys, start, width, slots, count) if old.size else count

@@ -25,13 +25,7 @@ _LARGEST_ON_HEAP = 32 << 20
 
 @dataclasses.dataclass(frozen=True)
 class LockTimes:
-    """What row locks have cost the threads of this process.
-
-    Attributes:
-      waited: seconds from asking for a lock to having it.
-      held: seconds from having a lock to giving it back.
-      taken: how often a lock was taken.
-    """
+    """What row locks have cost this process: seconds waited, seconds held, and how often a lock was taken."""
 
     waited: float = 0.0
     held: float = 0.0
@@ -44,10 +38,8 @@ class LockTimes:
 class RowLock:
     """A lock between the threads of a process and, with a file, between the processes that have it open.
 
-    It ends with the process that holds it, so a worker that dies holds up no other.
-
-    Args:
-      file: an open file, the same of all processes; None for a lock of this process alone.
+    It ends with the process that holds it, so a worker that dies holds up no other. `file` is an open file, the same of
+    all processes; None for a lock of this process alone.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -118,10 +110,8 @@ def keep_freed_memory(kept_bytes: int) -> None:
     """Has this process reuse the memory of large arrays in place of giving it back each time.
 
     A request's arrays otherwise come as fresh pages, whose faults take a tenth of the service's time, and half of a
-    worker's in a sync. Does nothing where the C library is not glibc.
-
-    Args:
-      kept_bytes: the free memory at the end of the heap that is kept at most.
+    worker's in a sync. At most `kept_bytes` free bytes at the end of the heap are kept. Does nothing where the C
+    library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -157,11 +147,9 @@ class GrowableArray:
         most_rows: int | None = None,
         pages: Callable[[int], mmap.mmap] | None = None,
     ) -> None:
-        """
-        Args:
-          dtype, shape: dtype and shape of a row.
-          most_rows: None for as many as fit into `memory_limits.memory_total`.
-          pages: f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
+        """Makes an array for at most `most_rows` rows, None for as many as fit into `memory_limits.memory_total`.
+
+        `pages` is f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
         """
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
@@ -179,12 +167,7 @@ class GrowableArray:
             self.array = np.zeros((0, *self._shape), self._dtype)
 
     def release(self, start: int, stop: int, free: int) -> None:
-        """Gives the memory of the rows [start, stop) back, in whole pages; the rows must be zero, and stay so.
-
-        Args:
-          start, stop: the first row, and the row behind the last.
-          free: the `mmap.MADV_*` that frees such pages, see `TableMemory`.
-        """
+        """Gives the memory of the rows [start, stop) back, in whole pages; the rows must be zero, and stay so."""
         first, last = -(-start * self._row_bytes // _HUGE_PAGE), stop * self._row_bytes // _HUGE_PAGE
         if self._pages is not None and first < last:
             self._pages.madvise(free, first * _HUGE_PAGE, (last - first) * _HUGE_PAGE)

@@ -44,9 +44,7 @@ class MemoryLimit:
 class MemoryWatch:
     """Warns when most of the memory that this process may have is used; warns again only after it was less.
 
-    Args:
-      what: name of the process that needs the memory, for the warning.
-      limits: f() -> list of `MemoryLimit`.
+    `what` names the process that needs the memory, for the warning.
     """
 
     _WARNING, _AGAIN = 0.9, 0.8
@@ -75,9 +73,7 @@ class MemoryWatch:
 def memory_limits(own: pathlib.Path = _OWN, root: pathlib.Path = _ROOT) -> list[MemoryLimit]:
     """Returns the limits that hold: of the machine, and of each cgroup with a limit that this process is in.
 
-    Args:
-      own: the file that says which cgroups this process is in.
-      root: where cgroups are mounted.
+    The file `own` says which cgroups this process is in; `root` is where they are mounted.
     """
     machine = psutil.virtual_memory()
     limits = [MemoryLimit("this machine", machine.total, machine.total - machine.available)]

@@ -40,10 +40,7 @@ class SharedMemory(TableMemory):
         return hasattr(os, "memfd_create")
 
     def __init__(self, address: str | None = None, prefix: str = "") -> None:
-        """
-        Args:
-          address: the owner's `address`; None makes this process the owner.
-          prefix: prefix of the names of the arrays.
+        """Opens the memory of the owner with this `address`; None makes this process the owner.
 
         Raises:
           UserError: this system has no such memory.

@@ -62,10 +62,7 @@ def read_rows(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], values uint8[n, value_bytes]) of a file of rows, views of its blocks.
 
-    Args:
-      path: path or URL of the file, which was checked: see `records.check_files`.
-      config: the table's `TableConfig`.
-      dtype: type of the weights in the record.
+    The file was checked: see `records.check_files`.
     """
     for batch in _batches(path, schema(config, dtype, ROWS)):
         rows = batch.column("row")
@@ -105,11 +102,8 @@ def write(
 
     Args:
       path: the directory, which exists.
-      taking: a `row_watchers.Taking`.
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
-      dtype: type of the packed rows, see `packed_rows`.
-      epoch: its number.
-      shard, shards: which part of the table this is.
+      dtype: type of the packed rows, see above.
 
     Returns:
       a dict for each file: `file` (relative to `path`), `table`, `kind`, `rows`, `bytes` and `crc32`.
@@ -156,26 +150,16 @@ def _refuse_not_finite(table: str, epoch: int, keys: np.ndarray, rows: np.ndarra
 
 
 def value_bytes(config: TableConfig, dtype: str) -> int:
-    """Returns the number of bytes of a packed row of a table.
-
-    Args:
-      config: the table's `TableConfig`.
-      dtype: one of `training_configs.DTYPES`.
-
-    Raises:
-      UserError: there is no such dtype.
-    """
+    """Returns the bytes of a packed row; raises UserError if `dtype` is not one of `training_configs.DTYPES`."""
     return _layout(config, dtype).itemsize
 
 
 def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.ndarray:
-    """Packs rows.
+    """Packs rows for an epoch of the publication.
 
     Args:
       rows: float32[n, at least weights], finite; their first `config.weights` columns are the weights.
-      config: the table's `TableConfig`.
       dtype: one of `training_configs.DTYPES`.
-      epoch: epoch of the publication, a uint32.
 
     Returns:
       uint8[n, value_bytes].
@@ -199,15 +183,7 @@ def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.nd
 
 
 def unpack(values: np.ndarray, config: TableConfig, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Unpacks what `pack` made.
-
-    Args:
-      values: uint8[n, value_bytes].
-      config, dtype: see `pack`.
-
-    Returns:
-      (weights float32[n, weights], epochs uint32[n])
-    """
+    """Returns (weights float32[n, weights], epochs uint32[n]) of what `pack` made."""
     layout = _layout(config, dtype)
     packed = np.ascontiguousarray(values).reshape(-1).view(layout)
     weights = packed["weights"].astype(np.float32)

@@ -41,16 +41,11 @@ _USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_us
 
 
 def config_to_json(config: TableConfig) -> str:
-    """Returns the JSON of a TableConfig."""
     return json.dumps(config.to_dict())
 
 
 def config_from_json(text: str | bytes) -> TableConfig:
-    """Returns the TableConfig of its JSON.
-
-    Raises:
-      UserError: it is not the JSON of a TableConfig.
-    """
+    """Returns the TableConfig of its JSON; raises UserError if it is none."""
     try:
         config = TableConfig.from_dict(json.loads(text))
         if not isinstance(config.name, str) or not all(isinstance(dim, int) for dim in config.dims):
@@ -100,8 +95,7 @@ def row_blocks(
 def check(path: str | os.PathLike | Path, entry: dict[str, Any]) -> None:
     """Checks that a file is as `write` left it, by its size, its checksum and its number of rows.
 
-    Raises:
-      UserError: the file is missing, truncated or altered; the message names it.
+    Raises UserError, which names it, if the file is missing, truncated or altered.
     """
     file = _file(path, entry)
     try:
@@ -177,11 +171,7 @@ def read_counts(path: str | os.PathLike | Path, entry: dict[str, Any]) -> tuple[
 
 
 def check_chain(files: Sequence[dict[str, Any]]) -> None:
-    """Checks that files are one full snapshot and the deltas after it, in order.
-
-    Raises:
-      UserError: they are not; the message names the snapshot at fault.
-    """
+    """Raises UserError unless files are one full snapshot and the deltas after it, in order."""
     before = None
     for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
         if since != before:
@@ -210,11 +200,8 @@ def merged(
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
 
     Each key comes once, with its last row; removed keys do not come. For that, an index of the keys in the deltas is
-    kept in memory. Each table comes at least once.
-
-    Args:
-      path: the snapshot's directory.
-      files: what the `save` of a store returned: the files of a full snapshot, then the files of its deltas.
+    kept in memory. Each table comes at least once. `files` are what the `save` of a store returned for a full snapshot,
+    then for each of its deltas.
     """
     newer: dict[str, Index] = {}
     base = files[0].get("snapshot") if files else None

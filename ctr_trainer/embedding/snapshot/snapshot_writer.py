@@ -93,13 +93,8 @@ def arrow_file(
 
     Args:
       path: its directory, which exists.
-      name: its name there.
-      of_schema: its pyarrow schema.
-      cure: what the user can do if it cannot be written; the end of the message.
+      cure: what the user can do if it cannot be written; the end of the UserError's message.
       direct: see `Path.writing`.
-
-    Raises:
-      UserError: it cannot be written; names it.
     """
     target = path_of(path) / name
     with _told(target, cure), target.writing(direct) as file:
@@ -120,12 +115,9 @@ def write(
 
     Args:
       path: the directory, which exists.
-      capture: a `changes.Capture`.
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
-      identity: str, of this snapshot.
+      identity: of this snapshot.
       since: the identity of the snapshot that this is a delta of; None for a full one.
-      step: step of the snapshot.
-      shard, shards: which part of the table this is.
 
     Returns:
       a dict for each file: `file` (relative to `path`), `table`, `kind`, `snapshot`, `since`, `rows`, `bytes` and
@@ -172,19 +164,10 @@ def write_blocks(
     blocks: Iterable[tuple[np.ndarray, np.ndarray]],
     identity: str,
 ) -> dict[str, Any]:
-    """Writes rows that are in no store, as a full snapshot of a table.
+    """Writes rows that are in no store, as a full snapshot of a table. Returns a dict as `write` does for each file.
 
-    Args:
-      path: the directory, which exists.
-      config: TableConfig.
-      blocks: iterable of (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once.
-      identity: str, of the snapshot.
-
-    Returns:
-      a dict as `write` returns for each file.
-
-    Raises:
-      UserError: the file cannot be written; names it.
+    `blocks` are (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once. `path` exists. Raises
+    UserError if the file cannot be written.
     """
     file = f"{config.name}-00000-of-00001.arrow"
     with arrow_file(path, file, schema(config)) as rows_file:
@@ -206,8 +189,7 @@ def _blocks(capture: Capture, lock: AbstractContextManager[Table]) -> Iterator[B
 def _finite(blocks: Iterable[Block], table: str, step: int) -> Iterator[Block]:
     """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then counts those rows to the end.
 
-    Raises:
-      UserError: there are such rows; after the last block.
+    If there are such rows, this raises UserError after the last block.
     """
     count, key = 0, None
     for keys, rows, use in blocks:

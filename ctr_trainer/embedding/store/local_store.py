@@ -55,9 +55,6 @@ class TableRows(WorkerRows):
     """A `Table`'s own rows: a step changes what every other user of the table reads, so there is nothing to sync.
 
     For one thread at a time; a `SharedTable` locks its rows itself.
-
-    Args:
-      table: a `Table`.
     """
 
     def __init__(self, table: Table) -> None:
@@ -119,7 +116,6 @@ class LocalStore(Store):
     """
 
     def __init__(self, make_table: MakeTable = tracked_table) -> None:
-        """`make_table`: see `LockedTables`."""
         self._tables = LockedTables(make_table)
         self.snapshots = StoreSnapshots(self._tables)
         self._sequences: dict[tuple[str, str], int] = {}
@@ -137,7 +133,6 @@ class LocalStore(Store):
         self._tables.create(config)
 
     def config(self, name: str) -> TableConfig:
-        """Returns the TableConfig of a table."""
         return self._tables.config(name)
 
     def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:

@@ -43,11 +43,7 @@ class _Locked:
 class LockedTables:
     """Tables by name. Safe to use from several threads: a table is used while its lock is held.
 
-    Args:
-      make_table: makes a table.
-
     Attributes:
-      tables: dict[str, Table].
       place: (shard, shards): the rows here are those of `shard` among `shards` stores, which share `max_rows` out.
     """
 
@@ -87,7 +83,6 @@ class LockedTables:
             )
 
     def config(self, name: str) -> TableConfig:
-        """Returns the TableConfig of a table."""
         return self._there(name).config
 
     def versions(self, name: str) -> Versions:
@@ -112,7 +107,6 @@ class LockedTables:
                 self._versions[name].clear()
 
     def stats(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Returns what `Store.stats` does."""
         return {
             "tables": {
                 name: {**table.stats(), "bytes": table.nbytes + self._versions[name].nbytes}

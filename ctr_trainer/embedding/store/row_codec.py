@@ -30,16 +30,10 @@ _BIG_TO_SMALL, _HALF_END = np.float32(2.0**112), np.float32(2.0**16)
 
 
 def pack(rows: np.ndarray) -> np.ndarray:
-    """Packs float32[n, width] into float16[n, width + 1].
+    """Packs finite float32[n, width] into float16[n, width + 1].
 
     Each row is scaled by its own power of two, so that a large accumulator does not overflow and a small change does
     not vanish. Column 0 is that power, an integer from -126 to 114.
-
-    Args:
-      rows: float32[n, width], finite.
-
-    Returns:
-      float16[n, width + 1].
     """
     out = np.empty((len(rows), rows.shape[1] + 1), np.float16)
     _pack(float32(rows), out.view(np.uint16))
@@ -49,11 +43,7 @@ def pack(rows: np.ndarray) -> np.ndarray:
 def unpack(packed: np.ndarray) -> np.ndarray:
     """Undoes `pack`, with an error of at most 2**-11 of the value or 2**-38 of the row's largest value.
 
-    Args:
-      packed: float16[n, width + 1], as `pack` returns it.
-
-    Returns:
-      float32[n, width]. If column 0 of a row is not an integer from -126 to 114, that row is not finite.
+    If column 0 of a row is not an integer from -126 to 114, that row is not finite.
     """
     out = np.empty((len(packed), packed.shape[1] - 1), np.float32)
     _unpack(np.require(packed, np.float16, ("C",)).view(np.uint16), out)
@@ -164,11 +154,7 @@ CODECS = {codec.name: codec for codec in (PLAIN, RowCodec("fp16", False, pack, u
 
 
 def find_codec(name: str) -> RowCodec:
-    """Returns the RowCodec of that name.
-
-    Raises:
-      UserError: there is no codec of that name; the message names the codecs.
-    """
+    """Returns the RowCodec of that name; raises UserError, which names the codecs, if there is none."""
     if name not in CODECS:
         raise UserError(
             f"sync_compression {name!r} is not one of {', '.join(CODECS)}: give one of these, and run workers and "

@@ -232,12 +232,7 @@ class Store(abc.ABC):
 
 
 class StoreReader(WorkerRows):
-    """Reads the rows of each lookup from the store; creates and trains no row. For one thread.
-
-    Args:
-      store: a `Store` that has the table.
-      config: the TableConfig.
-    """
+    """Reads the rows of each lookup from the store; creates and trains no row. For one thread."""
 
     def __init__(self, store: Store, config: TableConfig) -> None:
         self.config = config

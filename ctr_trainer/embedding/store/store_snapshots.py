@@ -28,9 +28,6 @@ class StoreSnapshots:
     """Writes the tables of a store into files, and reads them. Rows may change while files are written.
 
     Safe to use from several threads.
-
-    Args:
-      tables: `LockedTables`.
     """
 
     def __init__(self, tables: LockedTables) -> None:
@@ -47,9 +44,7 @@ class StoreSnapshots:
     ) -> Generator[Any, None, None]:
         """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
 
-        Args:
-          path, step, since: see `Store.save`.
-          identity: the name of this snapshot, the same for all shards; None to draw one.
+        `identity` names this snapshot, alike for all shards; None draws a name. For the others see `Store.save`.
         """
         directory = path_of(path)
         with self._alone("save"):
@@ -81,7 +76,6 @@ class StoreSnapshots:
     def publish(
         self, path: str | os.PathLike | Path, epoch: int, dtype: str, after: int | None
     ) -> list[dict[str, Any]]:
-        """Writes an epoch of a publication, see `Store.publish`."""
         directory = path_of(path)
         with self._one_epoch:
             try:
@@ -108,10 +102,7 @@ class StoreSnapshots:
     ) -> None:
         """Replaces all rows, as `Store.restore`; keeps only the rows that belong to this shard.
 
-        Args:
-          path, files: see `Store.restore`.
-          replacing: a context manager. It is entered when all files are known to be sound, and the rows are replaced
-            within it.
+        `replacing` is entered when all files are known to be sound, and the rows are replaced within it.
         """
         with self._alone("restore"):
             snapshot.check_chain(files)
@@ -175,6 +166,5 @@ def _owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
 
 
 def _changes(table: Table) -> Changes:
-    """Returns the changes of a table, which a store always tracks."""
     assert table.watchers.changes is not None
     return table.watchers.changes

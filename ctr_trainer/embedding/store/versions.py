@@ -35,8 +35,7 @@ def differing_versions(
 ) -> int:
     """versions[i] = the version at slots[i], 0 for the slot -1; `positions` gets each i whose version is not known[i].
 
-    Returns:
-      how many positions there are.
+    Returns how many positions there are.
     """
     count = 0
     for i in range(slots.size):
@@ -68,10 +67,9 @@ def merge_rows(
     positions: np.ndarray,
     newer: np.ndarray,
 ) -> int:
-    """Adds `deltas` to the rows at `slots`, and collects the rows whose version was not known[i].
+    """Adds `deltas` to the rows at `slots`, int64[U] without -1, and collects the rows whose version was not known[i].
 
     Args:
-      slots: int64[U]; no slot may be -1.
       number: the new version of the rows.
       positions, newer: out: each i whose version was not known[i], and that row with its delta added.
 
@@ -102,13 +100,8 @@ def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray 
     """Finds the rows whose version is not the one that the asker knows.
 
     Args:
-      table: `Table`.
-      versions: the table's `Versions`.
       keys: int64[U], distinct.
       known: uint32[U], the versions that the asker has; None if it has none.
-
-    Returns:
-      `ChangedRows`.
     """
     slots = table.find(keys)
     if known is None:
@@ -130,14 +123,9 @@ def merge_changes(
     deltas: np.ndarray,
     known: np.ndarray | None,
 ) -> ChangedRows:
-    """Adds deltas to rows, as one push.
+    """Adds float32[U, width] deltas to rows, as one push; see `newer` for the arguments.
 
-    Args:
-      table, versions, keys, known: see `newer`.
-      deltas: float32[U, width].
-
-    Returns:
-      `ChangedRows`: the rows whose version was not the one that the asker knew, with their deltas added.
+    Returns the rows whose version was not the one that the asker knew, with their deltas added.
     """
     count = len(keys)
     number = versions.next()
@@ -200,11 +188,7 @@ class Versions:
         return self._count * 4
 
     def next(self) -> int:
-        """Returns the number of the push that begins now.
-
-        Raises:
-          UserError: all 4 billion numbers are used up.
-        """
+        """Returns the number of the push that begins now; raises UserError if all 4 billion numbers are used up."""
         if self._last + 1 == NONE_KNOWN:
             raise UserError(
                 "a table has taken 4,294,967,294 pushes, and row versions count no further: restart the service"

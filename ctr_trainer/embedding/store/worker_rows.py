@@ -20,12 +20,7 @@ _NO_FACTOR = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class RowStep:
-    """One optimizer step of the rows that a worker's micro-batches looked up.
-
-    Attributes:
-      learning_rate: a float, the rate of one worker.
-      share: see `weighed`.
-    """
+    """One optimizer step of the rows that a worker's micro-batches looked up; for `share` see `weighed`."""
 
     learning_rate: float
     share: float = 1.0
@@ -35,11 +30,8 @@ class StepHistory:
     """The optimizer steps of a training: their number so far, their learning rates, and the L2 of each.
 
     A process knows the rates of its own steps. A row that is first met after a resume makes up for the steps before the
-    resume at the first rate that is known.
-
-    Args:
-      first: the global step that the process starts from.
-      l2: the factor of l2 / 2 * sum w^2 over the whole table.
+    resume at the first rate that is known. `first` is the global step that the process starts from, and `l2` the factor
+    of l2 / 2 * sum w^2 over the whole table.
     """
 
     def __init__(self, first: int, l2: float) -> None:
@@ -65,7 +57,7 @@ class StepHistory:
         """Makes the steps that rows missed.
 
         Args:
-          config: `TableConfig` of a table with a dense optimizer.
+          config: of a table with a dense optimizer.
           rows: float32[n, width], changed in place.
           slots: int64[U], distinct; -1 is skipped.
           taken: how many steps the rows count as having taken then; one more than `steps` if the caller steps them.
@@ -218,5 +210,4 @@ class WorkerRows(abc.ABC):
         return
 
     def totals(self) -> RowTotals:
-        """Returns RowTotals."""
         return RowTotals()

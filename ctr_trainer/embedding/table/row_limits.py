@@ -30,12 +30,7 @@ class Admission:
     """
 
     def __init__(self, min_frequency: int, memory: TableMemory | None = None, width: int = _WIDTH) -> None:
-        """
-        Args:
-          min_frequency: how often a key has to come before it gets a row.
-          memory: where the counters lie, see `Table`; None for memory of its own.
-          width: counters per line, a power of two.
-        """
+        """Lets a key in when it comes for the `min_frequency`-th time; `width` counters per line, a power of two."""
         self._min_frequency, memory = min_frequency, memory or TableMemory()
         counters = memory.array("admission", np.uint8, (width,), most_rows=_LINES)
         counters.reserve(_LINES)
@@ -63,7 +58,6 @@ class Admission:
         self._numbers[0] = max(self._numbers[0], counted)
 
     def clear(self) -> None:
-        """Forgets all counts."""
         self._counters.fill(0)
         self._numbers[0] = 0
 
@@ -99,9 +93,6 @@ def _counter(name: str) -> property:
 class RowCounters:
     """Counts since the start, of all processes that share the table.
 
-    Args:
-      memory: where the counts lie, see `Table`.
-
     Attributes:
       created: rows created, without the rows of a snapshot.
       restored: rows taken from a snapshot.
@@ -116,17 +107,13 @@ class RowCounters:
         self._numbers = memory.counts("row_counters", len(_COUNTED))
 
     def to_dict(self) -> dict[str, int]:
-        """Returns the counts by name."""
         return dict(zip(_COUNTED, self._numbers.tolist(), strict=True))
 
 
 class RowLimits:
     """Decides by `min_frequency`, `max_rows` and `ttl_steps` of a TableConfig; the table carries it out.
 
-    Args:
-      config: the TableConfig.
-      most_rows: a shard's share of `config.max_rows`, the limit in its place; None for `config.max_rows` itself.
-      memory: where the counts lie, see `Table`.
+    `most_rows` is a shard's share of `config.max_rows`, the limit in its place; None for `config.max_rows` itself.
 
     Attributes:
       admission: `Admission`; None if every key is let in.
@@ -142,11 +129,7 @@ class RowLimits:
         self.may_refuse = bool(self.admission or self._most_rows)
 
     def admit(self, keys: np.ndarray, counters: RowCounters) -> np.ndarray:
-        """Returns the keys that have come often enough to get a row; `keys`, int64[U], are distinct and without rows.
-
-        Args:
-          counters: `RowCounters`, in which they count as admitted.
-        """
+        """Returns those of `keys`, int64[U], without rows, that have come often enough to get one; counts them."""
         if self.admission is None:
             return keys
         admitted = keys[self.admission.admit(keys)]
@@ -156,9 +139,7 @@ class RowLimits:
     def surplus(self, index: Index, wanted: np.ndarray = _NONE, protected: np.ndarray = _NONE) -> np.ndarray:
         """Returns int64[n], the slots of the rows to evict, so that `wanted`, int64[U] keys, fit in as far as possible.
 
-        Args:
-          index: the table's `Index`.
-          protected: int64[P], slots that must stay; -1 is skipped.
+        The slots `protected`, int64[P], stay; -1 is skipped.
         """
         excess = len(index) + len(wanted) - self._most_rows
         if not self._most_rows or excess <= 0:
@@ -172,11 +153,7 @@ class RowLimits:
         return min(count, max(self._most_rows - len(index), 0)) if self._most_rows else count
 
     def expired(self, keys: np.ndarray, start: int) -> tuple[np.ndarray, int]:
-        """Returns (the slots of rows that were not trained for over `ttl_steps` steps, the slot to start from next).
-
-        Args:
-          keys, start: see `RowUsage.expired`.
-        """
+        """Returns (slots not trained for over `ttl_steps` steps, the next slot to start from)."""
         if not self._config.ttl_steps or self.usage is None:
             return _NONE, len(keys)
         return self.usage.expired(keys, start, self._config.ttl_steps)

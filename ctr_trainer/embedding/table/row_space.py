@@ -21,10 +21,7 @@ class Bits:
     """A set of slots, one bit per slot of the table. A new slot is not in the set."""
 
     def __init__(self, array: GrowableArray | None = None) -> None:
-        """
-        Args:
-          array: an empty GrowableArray of uint8 for the bits; None to make one.
-        """
+        """`array` is an empty GrowableArray of uint8 for the bits; None to make one."""
         self._bits = array or GrowableArray(np.uint8)
         self._size = 0
 
@@ -81,15 +78,9 @@ class Bits:
         return self.pop(0, self._size)[0] if self._size else np.empty(0, np.int64)
 
     def pop(self, start: int, most: int, remove: bool = False) -> tuple[np.ndarray, int]:
-        """Reads slots of the set, ascending.
+        """Returns (int64[n], up to `most` slots of the set from `start` on, ascending; the slot to start from next).
 
-        Args:
-          start: the slot to start from.
-          most: the most slots to read.
-          remove: whether the slots are taken out of the set.
-
-        Returns:
-          (int64[n] slots, the slot to start from next)
+        With `remove`, they are taken out of the set.
         """
         out = np.empty(min(most, self._size), np.int64)
         count, after = _next(self._bits.array, start, self._size, out)
@@ -132,11 +123,7 @@ def _next(bits: np.ndarray, start: int, size: int, out: np.ndarray) -> tuple[int
 
 
 class InitialRows:
-    """The rows that a table's new keys start with, a pure function of (config.seed, key).
-
-    Args:
-      config: a TableConfig.
-    """
+    """The rows that a table's new keys start with, a pure function of (config.seed, key)."""
 
     def __init__(self, config: TableConfig) -> None:
         self._width, self._seed = config.width, np.uint64(config.seed % 2**64)
@@ -156,12 +143,7 @@ class InitialRows:
 
 
 class RowSpace:
-    """The rows of a table, and behind them the rows that its last lookup lent.
-
-    Args:
-      memory: see `Table`.
-      width: floats of a row.
-    """
+    """The rows of a table, and behind them the rows that its last lookup lent."""
 
     def __init__(self, memory: TableMemory, width: int) -> None:
         self._rows, self._lent_stop = memory.array("rows", np.float32, (width,)), 0
@@ -176,27 +158,18 @@ class RowSpace:
         return self._rows.array[: max(slots, self._lent_stop)]
 
     def reserve(self, slots: int) -> None:
-        """Makes room for the rows of this many slots.
-
-        Raises:
-          UserError: the memory is used up.
-        """
+        """Makes room for the rows of this many slots; raises UserError if the memory is used up."""
         self._rows.reserve(slots)
 
     def lend(self, slots: int, count: int) -> np.ndarray:
         """Makes room for `count` rows that are the asker's until the next `lend` or `end_lending`.
 
-        Args:
-          slots: how many slots the table has.
-
-        Returns:
-          int64[count], their slots, one after the other.
+        The table has `slots` slots. Returns int64[count], the slots of the new rows, one after the other.
         """
         self._rows.reserve(slots + count)
         return self._lent(slots, count)
 
     def end_lending(self) -> None:
-        """Takes back what was lent."""
         self._lent_stop = 0
 
     def _lent(self, first: int, count: int) -> np.ndarray:
@@ -205,13 +178,9 @@ class RowSpace:
 
 
 class SharedRowSpace(RowSpace):
-    """A `RowSpace` in shared memory, where each worker lends rows in a region of its own.
+    """A `RowSpace` in shared memory, where each worker, see `RestingSlots`, lends rows in a region of its own.
 
     The regions lie behind the address space of all rows that the memory could hold, and take memory as they are used.
-
-    Args:
-      memory, width: see `RowSpace`.
-      member, members: see `RestingSlots`.
     """
 
     def __init__(self, memory: TableMemory, width: int, member: int, members: int) -> None:

@@ -20,11 +20,7 @@ _SCANNED, _EXPIRED = 1 << 22, 1 << 15
 
 
 class RowUsage:
-    """For each slot, in 8 bytes, the step at which its row was last trained, and how often it was trained.
-
-    Args:
-      memory: where this lies, see `Table`.
-    """
+    """For each slot, in 8 bytes, the step at which its row was last trained, and how often it was trained."""
 
     def __init__(self, memory: TableMemory) -> None:
         self._last, self._frequency = memory.array("last_used", np.uint32), memory.array("frequency", np.uint32)
@@ -64,15 +60,10 @@ class RowUsage:
         self._frequency.array[slots[own]] = frequency[own]
 
     def expired(self, keys: np.ndarray, start: int, ttl_steps: int) -> tuple[np.ndarray, int]:
-        """Finds rows that were last trained more than `ttl_steps` steps ago, in a few milliseconds.
+        """Finds rows that were last trained more than `ttl_steps` global steps ago, in a few milliseconds.
 
-        Args:
-          keys: int64[n], in slot order; 0 for a free slot.
-          start: the slot to begin at. At most `_SCANNED` slots are searched, and at most `_EXPIRED` rows are found.
-          ttl_steps: int, in global steps.
-
-        Returns:
-          (int64[E] slots, the slot to begin at next)
+        At most `_SCANNED` of the `keys`, int64[n] in slot order with 0 for a free slot, are searched, from `start` on,
+        and at most `_EXPIRED` rows are found. Returns (int64[E] slots, the slot to begin at next).
         """
         before = self.step - ttl_steps
         if before <= 0:
@@ -82,22 +73,15 @@ class RowUsage:
         return slots[:count], stop
 
     def lowest(self, index: Index, count: int, eviction: str, protected: np.ndarray, origin: int) -> np.ndarray:
-        """Chooses the rows to evict, from a random sample of `_SAMPLED` times their number.
+        """Chooses `count` rows to evict by `lru` or `lfu`, from a random sample of `_SAMPLED` times their number.
 
         Comparing all rows would take time in proportion to the size of the table. An evicted row is in the lowest
         eighth of its sample, and so about in the lowest eighth of all rows. (Redis evicts by samples of 5.) Both the
         sample and the choice among equal rows depend on the keys and `origin`, not on slots: a table that was restored
         from a snapshot evicts the same rows as the table that was saved.
 
-        Args:
-          index: the `Index` of the table.
-          count: how many rows to evict.
-          eviction: `lru` or `lfu`.
-          protected: int64[P], slots that must stay; -1 is skipped.
-          origin: int, draws the sample.
-
-        Returns:
-          int64[<= count], the slots of the rows; fewer than `count` only if all other rows are protected.
+        Returns int64[<= count], their slots; fewer than `count` only if all other rows are `protected`, int64[P] slots,
+        of which -1 is skipped.
         """
         of = self._last if eviction == "lru" else self._frequency
         self._protected.reserve(index.slots)
@@ -136,8 +120,7 @@ def _expired(
 ) -> tuple[int, int]:
     """Fills `slots` with the slots of [start, stop) whose row was last trained before `before`.
 
-    Returns:
-      (how many slots are filled, the slot to start from next)
+    Returns (how many slots are filled, the slot to start from next).
     """
     count = 0
     for slot in range(start, stop):

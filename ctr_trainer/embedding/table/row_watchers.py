@@ -26,9 +26,6 @@ class PublishedRows:
     be written, or if only some shards have written theirs.
 
     Caveat: use it under the table's lock only. Several processes may announce changes, and one takes epochs.
-
-    Args:
-      memory: see `Table`.
     """
 
     def __init__(self, memory: TableMemory) -> None:
@@ -63,15 +60,7 @@ class PublishedRows:
         self._epoch = self._after = None
 
     def begin(self, table: TrackedTable, epoch: int, after: int | None) -> "Taking":
-        """Begins to take an epoch.
-
-        Args:
-          table: the `Table`.
-          epoch: its number.
-          after: the epoch that was published last; None to take all rows.
-
-        Returns:
-          `Taking`.
+        """Begins to take an epoch, after the epoch that was published last; None to take all rows.
 
         Raises:
           UserError: another epoch was taken here last.
@@ -114,31 +103,23 @@ class PublishedRows:
 
 
 class Taking:
-    """An epoch that is being taken, block by block, while the table changes.
+    """An epoch that is being taken, block by block under the table's lock, while the table changes.
 
     A key is in a block or among `removed`, and never in both.
 
     Attributes:
-      config: the TableConfig.
       removed: int64[n], ascending: the published keys that went since the last epoch, and that the table did not have
         when this one began.
     """
 
     def __init__(self, config: TableConfig, slots: Bits, removed: np.ndarray) -> None:
-        """
-        Args:
-          slots: `Bits`, the slots to read; the table takes out each slot whose row is removed.
-        """
+        """Reads `slots`; the table takes out each slot whose row is removed."""
         self.config, self.removed = config, removed
         self._slots, self._cursor = slots, 0
         self._most = max(_BLOCK_BYTES // (config.weights * 4), 1)
 
     def read(self, table: TrackedTable) -> tuple[np.ndarray, np.ndarray] | None:
-        """Copies the next block. Call it under the table's lock.
-
-        Returns:
-          (keys int64[n], weights float32[n, weights]); None at the end.
-        """
+        """Copies the next block, (keys int64[n], weights float32[n, weights]); None at the end."""
         while True:
             slots, self._cursor = self._slots.pop(self._cursor, self._most)
             if not len(slots):
@@ -153,13 +134,8 @@ class RowWatchers:
 
     Caveat: use it under the table's lock only.
 
-    Args:
-      memory: where what they keep lies, see `Table`.
-      tracked: whether to keep `changes`.
-      usage: `RowUsage`; None if no row is ever evicted.
-
     Attributes:
-      changes: `Changes` since the last snapshot; None if they are not kept.
+      changes: `Changes` since the last snapshot; None unless `tracked`.
       published: `PublishedRows`; None until `keep_published`.
     """
 

@@ -70,11 +70,7 @@ class SharedTable(LockedTable):
     def __init__(
         self, config: TableConfig, tracked: bool, memory: SharedMemory, member: int = 0, members: int = 1
     ) -> None:
-        """
-        Args:
-          config, tracked: see `Table`.
-          memory: `SharedMemory`, in which the owner makes its SharedTable first.
-          member, members: see `RestingSlots`.
+        """The owner of the memory makes its SharedTable first; for `member` and `members` see `RestingSlots`.
 
         Raises:
           UserError: the memory cannot be had, see `SharedMemory`.
@@ -100,10 +96,7 @@ class SharedTable(LockedTable):
 class SharedTables:
     """Makes the SharedTables of one process; a `LocalStore` calls it for each table.
 
-    Args:
-      memory: `SharedMemory`.
-      member, members: see `RestingSlots`.
-      is_published: whether the workers announce changes of the rows to `PublishedRows`.
+    If `is_published`, the workers announce changes of the rows to `PublishedRows`; for the others see `RestingSlots`.
     """
 
     def __init__(self, memory: SharedMemory, member: int = 0, members: int = 1, is_published: bool = False) -> None:
