@@ -51,11 +51,10 @@ class ServiceClient(Store):
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
           timeout: seconds a request may take, retries included.
-          security: `ClientSecurity`, what the services ask for.
           lease: `Lease`; None to only read.
-          host_memory: see `Store`.
           ended: for each service f() that returns None, or how its process has ended; then requests fail at once. () if
             this is not known.
+          host_memory: see `Store`.
           by_socket: whether large requests go through the socket, even if the service could read them in shared memory,
             see `SentColumns`.
 

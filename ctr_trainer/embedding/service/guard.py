@@ -64,11 +64,7 @@ class Silence:
     """Names a service in the log while it does not answer, and adds up how long it did not.
 
     A service that stands still (stopped, swapped out, on a host that hangs) looks like slow input or slow syncs to the
-    worker whose requests wait.
-
-    Args:
-      address: address of the service, for the message.
-      timeout: seconds that a request waits at most.
+    worker whose requests wait, at most `timeout` seconds each.
 
     Attributes:
       seconds: the total time in which at least one request had waited for longer than the limit.
@@ -99,7 +95,6 @@ class Silence:
                     self._counted_until = ended
 
     def close(self) -> None:
-        """Ends the watch."""
         self._watchdog.close()
 
 

@@ -29,10 +29,9 @@ def write(store: LocalStore, data_dir: str | os.PathLike | Path, shard: int, sha
 
 
 def read(store: LocalStore, path: str | os.PathLike | Path) -> tuple[int, int]:
-    """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards)
+    """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards).
 
-    Raises:
-      UserError: the snapshot is missing, not whole, or of another kind; the message names the file.
+    Raises UserError, which names the file, if the snapshot is missing, not whole, or of another kind.
     """
     manifest = path_of(path) / _MANIFEST
     try:
@@ -98,11 +97,8 @@ class Incarnation:
     def replaced(self, why: str) -> Iterator[None]:
         """Lets the block replace the rows, once no request runs and no other block replaces them.
 
-        Args:
-          why: text on what became of the former rows, for clients that ask for them.
-
-        Raises:
-          Lost: a request runs for too long.
+        `why` says what became of the former rows, to clients that ask for them. Raises Lost if a request runs for too
+        long.
         """
         with self._changed:
             self._replacing, self._why = self._replacing + 1, why

@@ -19,11 +19,7 @@ LEASE_SECONDS = 20.0
 
 
 class Renewal:
-    """Renews a lease from a thread, whatever the training does, until `close`.
-
-    Args:
-      renewals: `Shard.renew` of each shard, connected.
-    """
+    """Renews a lease from a thread, by `Shard.renew` of each shard, whatever the training does, until `close`."""
 
     def __init__(self, renewals: Sequence[Callable[[], None]]) -> None:
         self._renewals = renewals
@@ -64,17 +60,12 @@ class Lease:
 
     @staticmethod
     def new(model_dir: str | os.PathLike, job: str = "") -> Lease:
-        """Returns a lease for a training that this process begins."""
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         return Lease(secrets.token_hex(16), socket.gethostname(), os.getpid(), str(model_dir), now, job)
 
     @staticmethod
     def parse(values: Any) -> Lease:
-        """Returns the lease of a dict, as `dataclasses.asdict` makes it.
-
-        Raises:
-          UserError: `values` is not the dict of a lease.
-        """
+        """Returns the lease of a dict, as `dataclasses.asdict` makes it; raises UserError if it is none."""
         try:
             lease = Lease(**values)
         except TypeError:
@@ -105,11 +96,8 @@ class LeaseHeld(Exception):
 class LeaseBook:
     """The one lease of a shard; safe to use from several threads.
 
-    Each request of its holder renews it. A holder that was silent for too long keeps the lease if no other
-    training has taken it meanwhile.
-
-    Args:
-      seconds: seconds of silence after which another training may take the lease.
+    Each request of its holder renews it. A holder that was silent for too long keeps the lease if no other training has
+    taken it meanwhile.
     """
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
@@ -120,14 +108,12 @@ class LeaseBook:
 
     @property
     def holder(self) -> Lease | None:
-        """The `Lease` that is held, or None."""
         return self._lease
 
     def take(self, lease: Lease) -> bool:
-        """Makes `lease` the lease of this shard, or renews it. Returns whether the shard had another lease before
+        """Makes `lease` the lease of this shard, or renews it. Returns whether the shard had another lease before.
 
-        Raises:
-          LeaseHeld: another training holds the shard's lease.
+        Raises LeaseHeld if another training holds the shard's lease.
         """
         with self._lock:
             now, before = time.monotonic(), self._lease
@@ -139,14 +125,9 @@ class LeaseBook:
             return is_new
 
     def renew(self, token: str | None, what: str) -> None:
-        """Notes that the holder lives.
+        """Notes that the holder lives; `what` is the operation, for the error.
 
-        Args:
-          token: that a request came with; None of a client that only reads.
-          what: the operation, for the error.
-
-        Raises:
-          UserError: it is not the token of the lease.
+        Raises UserError if `token`, None of a client that only reads, is not the token of the lease.
         """
         with self._lock:
             if token is None or self._lease is None or token != self._lease.token:

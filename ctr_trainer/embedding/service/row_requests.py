@@ -48,8 +48,7 @@ class SentColumns:
     def share(self, ask: Callable[[dict[str, Any]], bool]) -> None:
         """Uses memory from now on, if the service is of the same host and user.
 
-        Args:
-          ask: tells whether the service can read the memory at the address `memory` of a dict.
+        `ask` tells whether the service can read the memory at the address `memory` of a dict.
         """
         if self._memory is not None or not SharedMemory.is_possible():
             return
@@ -64,8 +63,7 @@ class SentColumns:
     def sending(self, request: dict[str, Any], columns: Sequence[np.ndarray]) -> Iterator[bytes]:
         """Gives the bytes to send, valid within the block, which ends when the answer is there.
 
-        Args:
-          columns: C-contiguous arrays of one length.
+        `columns` are C-contiguous arrays of one length.
         """
         size = wire.columns_bytes(columns)
         if not _LEAST_BYTES <= size <= len(self._bytes) or not self._lock.acquire(blocking=False):
@@ -84,24 +82,16 @@ class SentColumns:
 
 
 class ReceivedColumns:
-    """Opens, at a service, the memory that clients of its host leave columns in.
-
-    Threads: any.
-    """
+    """Opens, at a service, the memory that clients of its host leave columns in. Safe from several threads."""
 
     def __init__(self) -> None:
         self._opened: dict[str, tuple[SharedMemory, np.ndarray]] = {}
         self._lock = threading.Lock()
 
     def read(self, address: str, size: int) -> np.ndarray:
-        """Returns uint8[size], what the client has left.
+        """Returns uint8[size], what the client has left in the `SharedMemory` of that address.
 
-        Args:
-          address: str, the `SharedMemory`'s.
-          size: bytes.
-
-        Raises:
-          UserError: there is no such memory, or it has fewer bytes.
+        Raises UserError if there is no such memory, or it has fewer bytes.
         """
         with self._lock:
             if address not in self._opened:
@@ -131,15 +121,8 @@ class ReceivedColumns:
 class RowRequests:
     """Answers row requests from a store.
 
-    Args:
-      store: `LocalStore`.
-      columns: `ReceivedColumns`, what clients of this host leave in memory.
-      metrics: `ServiceMetrics`, which counts the requests.
-      leases: `LeaseBook`; a request that changes rows needs the lease.
-      incarnation: `Incarnation`; no request meets rows that are being replaced, or other rows than it expects.
-
-    Attributes:
-      names: the names of these requests.
+    A request that changes rows needs the lease. No request meets rows that are being replaced, or other rows than it
+    expects.
     """
 
     def __init__(
@@ -162,12 +145,7 @@ class RowRequests:
         self.names = tuple(self._answers)
 
     def answer(self, op: str, body: pa.Buffer) -> list[flight.Result]:
-        """Returns the results of a request.
-
-        Args:
-          op: one of `names`.
-          body: buffer with the request.
-        """
+        """Returns the results of a request, one of `names`."""
         header, start = wire.unpack_header(body)
         if "memory" in header:
             body, start = self._columns.read(str(header["memory"]), int(header["bytes"])), 0

@@ -52,12 +52,10 @@ class Service(flight.FlightServerBase):
         leases: LeaseBook | None = None,
         file_cores: set[int] | None = None,
     ) -> None:
-        """
+        """Listens on host:port; port 0 picks a free one.
+
         Args:
-          host, port: the address to listen on; port 0 picks a free port.
           data_dir: the only directory that snapshots are written to and read from.
-          security: `ServerSecurity`, what the clients have to show.
-          leases: `LeaseBook`; None to make one.
           file_cores: set of the cores on which files of rows are written, behind all requests and all workers there;
             None for all that the process may use. When two workers and the service share two cores, and the service
             writes a checkpoint on one of them, both workers wait for the worker of that core.
@@ -111,7 +109,6 @@ class Service(flight.FlightServerBase):
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """Yields one FlightInfo per table."""
         for name in sorted(self._store.tables):
             yield self._info(name)
 
@@ -120,7 +117,6 @@ class Service(flight.FlightServerBase):
         context: flight.ServerCallContext,
         descriptor: flight.FlightDescriptor,
     ) -> flight.FlightInfo:
-        """Returns the FlightInfo of the table that the descriptor's path names."""
         with _typed_errors():
             if len(descriptor.path) != 1:
                 raise UserError(f"a table's path is its name, not {descriptor.path}")

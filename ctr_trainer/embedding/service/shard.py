@@ -49,17 +49,9 @@ _CHANNEL = [
 
 
 class Shard:
-    """The connection to one service.
+    """The connection to one service, number `number`, from 0, among `shards`; see `ServiceClient` for the arguments.
 
-    Args:
-      address: `host:port`.
-      number, shards: its number, from 0, among `shards` shards.
-      timeout: seconds a request may take, retries included.
-      security: a `ClientSecurity`.
-      lease: the `Lease` of this client's training; None for a client that only reads.
-      ended: f() that returns None, or how the service's process has ended: then requests fail at once. None if this is
-        not known.
-      by_socket: see `ServiceClient`.
+    `ended` is that of this service; None if it is not known how the process has ended.
     """
 
     def __init__(
@@ -92,16 +84,13 @@ class Shard:
 
     @property
     def silent_seconds(self) -> float:
-        """How long the service did not answer, see `Silence`."""
         return self._silence.seconds
 
     def hello(self) -> None:
         """Tells the service its place, takes or shows the lease, and learns the service's incarnation.
 
-        If the holder of a lease died without giving it back, the lease ends after a while; this call waits for that.
-
-        Raises:
-          UserError: another training holds the lease, and lives.
+        If the holder of a lease died without giving it back, the lease ends after a while; this call waits for that. If
+        the holder lives, this raises UserError.
         """
         lease = self._lease and dataclasses.asdict(self._lease)
         body, first_heard = {**self._place(), "lease": lease}, None
@@ -143,7 +132,6 @@ class Shard:
         self._incarnation = self.action(name, body)["incarnation"]
 
     def copy(self, path: str | os.PathLike) -> list[dict[str, Any]]:
-        """Returns the files of a copy of all rows."""
         return self.action("copy", {**self._place(), "path": path})
 
     def look(self) -> None:
@@ -172,11 +160,8 @@ class Shard:
     def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[dict[str, Any]]]]:
         """Has the service capture its rows; it writes them from then on.
 
-        Returns:
-          (the snapshot that the files are a delta of, or None; a function that returns the files once they are written)
-
-        Raises:
-          ServiceLost: the service ends, or the connection to it does; of f, too.
+        Returns (the snapshot that the files are a delta of, or None; a function that returns the files once they are
+        written). Both raise ServiceLost if the service ends, or the connection to it does.
         """
 
         def begin(options: flight.FlightCallOptions) -> tuple[Any, Iterator[flight.Result]]:

@@ -57,12 +57,7 @@ def rows_a_page(width: int) -> int:
 
 
 def pack(request: dict[str, Any], columns: Sequence[np.ndarray]) -> bytes:
-    """Returns the bytes of a row request.
-
-    Args:
-      request: dict, without `count`.
-      columns: C-contiguous arrays of one length.
-    """
+    """Returns the bytes of a row request, without `count`, and its columns: C-contiguous arrays of one length."""
     header = pack_header(request, len(columns[0]))
     parts: list[bytes | memoryview] = [header]
     size = len(header)
@@ -112,11 +107,9 @@ def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layou
     """Returns the columns of the bytes of a row request, views that may lie unaligned; 1-dimensional ones are aligned.
 
     Args:
-      body: a buffer.
       start: what `unpack_header` returned.
       table: its name, for the error.
       count: rows that the request announces.
-      layout: for each column (dtype, width); width None for one dimension.
 
     Raises:
       UserError: other sizes than these, or more than MOST_BYTES.
@@ -165,9 +158,7 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
 def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.ndarray:
     """Returns the rows that a pull is answered with, float32[count, width].
 
-    Raises:
-      FlightUnavailableError: less came.
-      UserError: something else came.
+    Raises FlightUnavailableError if less came, and UserError if something else came.
     """
     header, (rows,) = _read_answer(results, [PLAIN.schema(width)])
     if header["count"] != count:
@@ -189,7 +180,7 @@ def read_newer(
     known: np.ndarray,
     is_sync: bool,
 ) -> ChangedRows:
-    """Reads what `newer_answer` made for a request with the versions `known`, uint32[U]. Returns `ChangedRows`
+    """Returns the `ChangedRows` that `newer_answer` made for a request with the versions `known`, uint32[U].
 
     Raises as `read_rows`.
     """
@@ -203,15 +194,13 @@ def read_newer(
 
 
 def to_json(value: Any) -> bytes:
-    """Returns bytes."""
     return json.dumps(value).encode()
 
 
 def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
     """Returns the dict of the JSON of a request.
 
-    Raises:
-      UserError: it is not a JSON object, or it is too long. It takes up to thirty times its bytes once it is read.
+    Raises UserError if it is not a JSON object, or too long: once it is read, it takes up to thirty times its bytes.
     """
     if len(memoryview(data)) > _MOST_JSON_BYTES:
         raise UserError(f"a request with {len(memoryview(data))} bytes of JSON: expected at most {_MOST_JSON_BYTES}")

@@ -23,15 +23,12 @@ class RowFrequency:
         p = (n - 1) / (T - 1)
 
     T is the number of the worker's steps since the beginning of the window in which the row was first stepped, and n
-    the number of these steps that stepped the row. One step is left out of both counts: without it the row would not
-    be here, so it tells nothing about p. If T is 1, p is 0. Over one window alone p would be rough for small n;
+    the number of these steps that stepped the row. One step is left out of both counts: without it the row would not be
+    here, so it tells nothing about p. If T is 1, p is 0. Over one window alone p would be rough for small n;
     docs/staleness.md says what that costs. When T passes 512, n and T are halved.
 
-    A slot is the index of a row. Not safe to use from several threads at a time.
-
-    Args:
-      memory: if it is `SharedMemory`, the steps of all workers that share it are counted together.
-      most_rows: the most rows that there may be.
+    A slot is the index of a row, of at most `most_rows`. The steps of all workers that share `memory` are counted
+    together. Not safe to use from several threads at a time.
     """
 
     def __init__(self, memory: TableMemory, most_rows: int) -> None:
@@ -55,12 +52,9 @@ class RowFrequency:
         self._numbers[[_LAST_BEGAN, _BEGAN]] = self._numbers[[_BEGAN, _NOW]]
 
     def take(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ends the window of the rows at `slots`, int64[U].
+        """Ends the window of the rows at `slots`, int64[U]. Returns (their p, float32[U], their steps in it, int64[U]).
 
         Training continues between `begin_window` and `take`; its steps in between count for this window.
-
-        Returns:
-          (p float32[U], steps int64[U]): p of each row, and the row's steps in the window.
         """
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
         now, _, began = (int(number) for number in self._numbers)
@@ -77,9 +71,7 @@ class CachedRows(KeptRows):
     row without a change to send equals its base, except for what a codec rounded away. A row is `STEPPED` from a step
     until its change is taken, and `IN_FLIGHT` from then until the change lands; a row may be both.
 
-    Args:
-      config, memory: see `KeptRows`.
-      shares: `merging.Shares`, the part of a row's change that `take` gives; None for the whole change.
+    `shares` is the part of a row's change that `take` gives; None for the whole change.
     """
 
     def __init__(self, config: TableConfig, shares: Shares | None, memory: TableMemory) -> None:
@@ -112,25 +104,15 @@ class CachedRows(KeptRows):
             return self._stepped(message)
 
     def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
-        """Returns float32[U], the factor on L2 of each row, as of the last `take` of the row; None without `shares`.
-
-        Args:
-          slots: int64[U]; the factor at the slot -1 has no meaning.
-        """
         return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
 
     def take(self, slots: np.ndarray, codec: RowCodec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Puts the changes of the rows at `slots` in flight.
+        """Puts the changes of the rows at `slots`, int64[U], in flight.
 
         What the codec rounds away from a change stays in the row and goes out with the next change. With `shares`, the
         next change is multiplied by its share, so what stays is the rounding error divided by the share of this change.
 
-        Args:
-          slots: int64[U].
-          codec: `RowCodec`.
-
-        Returns:
-          (keys int64[U], versions uint32[U], deltas as `codec` encodes them)
+        Returns (keys int64[U], versions uint32[U], deltas as `codec` encodes them).
         """
         take = self._take_exact if codec.is_exact else self._take_rounded
         return self.table.keys[slots], self._versions.array[slots], take(slots, codec)
@@ -148,8 +130,7 @@ class CachedRows(KeptRows):
         Args:
           slots: int64[U], as of `take`.
           versions: uint32[U], the new version of each row at `slots`.
-          positions: int64[n], the positions in `slots` of the rows that came back.
-          rows: float32[n, width], these rows.
+          positions: int64[n], the positions in `slots` of the `rows` that came back.
           window: the window in which the rows at `slots` now count as checked.
         """
         kept_row_kernels.land(

@@ -96,7 +96,6 @@ class HostRows(RowCache):
             super().flush()
 
     def pull_ahead(self, keys: np.ndarray) -> int:
-        """Pulls rows as `RowCache.pull_ahead` does; none if the service has no row that is missing here."""
         return super().pull_ahead(keys) if self.asks else self._window
 
     @property

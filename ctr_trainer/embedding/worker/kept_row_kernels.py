@@ -37,8 +37,7 @@ def find_stale(
 ) -> int:
     """Finds the keys without a slot, and the keys whose row was not stepped and last checked before `since`.
 
-    Returns:
-      how many of `positions` are filled.
+    Returns how many of `positions` are filled.
     """
     count = 0
     for i in range(slots.size):
@@ -125,9 +124,7 @@ def take_shares(
 ) -> None:
     """Does what `take_changes` does, with deltas[i] = share * (row - base); the rest of the change is dropped.
 
-    Args:
-      bounds: float32[3, width], of `merging.Shares`.
-      shares: float32[2, U], of `merging.Shares.of`.
+    `bounds`, float32[3, width], are of `merging.Shares`, and `shares`, float32[2, U], of `Shares.of`.
     """
     for i in range(slots.size):
         slot, share, more = slots[i], shares[0, i], shares[1, i]

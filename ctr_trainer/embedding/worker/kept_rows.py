@@ -31,14 +31,7 @@ class KeptMessage:
         self._bytes: dict[str, np.ndarray] = {}
 
     def column(self, name: str, dtype: npt.DTypeLike, count: int, width: int | None = None) -> np.ndarray:
-        """Returns an array [count], or [count, width], of any values.
-
-        Args:
-          name: name of the column, such as `keys`.
-          dtype: dtype of the array.
-          count: rows.
-          width: None for one dimension.
-        """
+        """Returns an array [count], or [count, width], of any values, for the column of that name, such as `keys`."""
         shape = (count,) if width is None else (count, width)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if name not in self._bytes or len(self._bytes[name]) < size:
@@ -81,14 +74,9 @@ class KeptRows:
         return self.table.nbytes
 
     def stale(self, keys: np.ndarray, since: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Looks keys up, and says which rows have to be pulled.
+        """Looks int64[U] keys up, and says which rows have to be pulled: those last checked before the window `since`.
 
-        Args:
-          keys: int64[U].
-          since: a window; a row that was last checked before it has to be pulled.
-
-        Returns:
-          (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here)
+        Returns (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here).
         """
         slots, positions = self.table.find(keys), np.empty(len(keys), np.int64)
         count = kept_row_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
@@ -114,25 +102,16 @@ class KeptRows:
         return [slice(first, min(first + _LOCKED_ROWS, count)) for first in range(0, count, _LOCKED_ROWS)]
 
     def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
-        """Ends a window: from here on, its changes are taken.
+        """Ends a window: its changes are taken from here on. Returns int64[n], the slots of the changed rows.
 
         This does not take the lock: a row that is stepped meanwhile is sent as it is when it is taken.
-
-        Args:
-          lock: `RowLock` of the rows, not held.
-          message: `KeptMessage` for the answer.
-
-        Returns:
-          int64[n], the slots of the rows that have a change to send.
         """
         return self._stepped(message)
 
     def take_rows(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Takes rows to send; they have no change to send after that, and count as checked in `window`.
+        """Fills int64[U] `keys` and float32[U, width] `rows` with the rows at `slots`, to send.
 
-        Args:
-          slots: int64[U].
-          keys, rows: out: int64[U] and float32[U, width].
+        They have no change to send after that, and count as checked in `window`.
         """
         kept_row_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
         np.take(self.table.keys, slots, out=keys)
