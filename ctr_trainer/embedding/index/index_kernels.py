@@ -15,11 +15,10 @@ random distinct keys, on one core of a busy machine: 32 ns per key in place of 5
 105.
 """
 
-import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.key_kernels import KEYS, Int, mix, prefetch
+from ctr_trainer.embedding.index.key_kernels import KEYS, Int, kernel, mix, prefetch
 
 SLOTS = types.Array(types.int64, 1, "C", readonly=True)
 BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
@@ -31,7 +30,7 @@ _BLOCK = 64
 CACHED_BUCKETS = 1 << 17
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _bits(buckets: np.ndarray) -> Int:
     bits = 0
     while (1 << bits) < buckets.size:
@@ -39,48 +38,48 @@ def _bits(buckets: np.ndarray) -> Int:
     return np.uint64(bits)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def home_of(hashed: Int, buckets: np.ndarray) -> Int:
     """Returns the bucket where the search for a hash begins."""
     return ((hashed >> np.uint64(32)) * np.uint64(buckets.size)) >> np.uint64(32)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def after(bucket: Int, size: Int) -> Int:
     """Returns the bucket behind this one; behind the last bucket, the first."""
     bucket += np.uint64(1)
     return np.uint64(0) if bucket == size else bucket
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def distance(start: Int, stop: Int, size: Int) -> Int:
     """Returns by how many buckets a probe advances from `start` to `stop`."""
     start, stop = np.int64(start), np.int64(stop)
     return stop - start if stop >= start else stop + np.int64(size) - start
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def is_in_old(hashed: Int, old: np.ndarray, first: Int, moved: Int) -> bool:
     """Returns whether the key of a hash is still in the `old` buckets; `moved` of them, from `first` on, have moved."""
     return old.size > 0 and distance(first, home_of(hashed, old), old.size) >= moved
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def mask_of(buckets: np.ndarray) -> Int:
     return (np.uint64(1) << _bits(buckets)) - np.uint64(1)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _tag(hashed: Int, mask: Int) -> Int:
     return hashed & ~mask & np.uint64(0xFFFFFFFF)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def entry_of(hashed: Int, mask: Int, slot: Int) -> Int:
     return np.uint32(_tag(hashed, mask) | np.uint64(slot + 1))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _candidate(buckets: np.ndarray, mask: Int, hashed: Int, bucket: Int) -> Int:
     """Returns the first bucket from `bucket` on that is empty or whose tag is the hash's."""
     tag = _tag(hashed, mask)
@@ -91,7 +90,7 @@ def _candidate(buckets: np.ndarray, mask: Int, hashed: Int, bucket: Int) -> Int:
         bucket = after(bucket, np.uint64(buckets.size))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def probe(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int, bucket: Int) -> tuple[Int, Int]:
     """Searches for a key from `bucket` on and returns (its slot or -1, the bucket where the search ended)."""
     while True:
@@ -105,7 +104,7 @@ def probe(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: In
 
 
 # Inlined: as a call it cost `find_or_add` a tenth.
-@numba.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _look_ahead(
     buckets: np.ndarray,
     old: np.ndarray,
@@ -138,7 +137,7 @@ SIZE = types.int64
 _FIND = types.int64(BUCKETS, BUCKETS, SIZE, SIZE, KEYS, KEYS, KEYS_OUT)
 
 
-@numba.njit(_FIND, nogil=True, cache=True)
+@kernel(_FIND)
 def find(
     buckets: np.ndarray,
     old: np.ndarray,
@@ -171,13 +170,13 @@ def find(
     return unknown
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _is_before(first: Int, bucket: Int, hashed: Int, old: np.ndarray) -> bool:
     """Returns whether the search for a hash went around the ring to a bucket before its home, whose entry has moved."""
     return distance(first, bucket, old.size) < distance(first, home_of(hashed, old), old.size)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _new_slot(free: np.ndarray, free_count: Int, count: Int, limit: Int) -> tuple[Int, Int, Int]:
     """Returns (the slot of the next new key, or -1 at the limit; free_count and count after that)"""
     if free_count > 0:
@@ -187,7 +186,7 @@ def _new_slot(free: np.ndarray, free_count: Int, count: Int, limit: Int) -> tupl
     return count, free_count, count + 1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _find_or_add_cold(
     buckets: np.ndarray,
     old: np.ndarray,
@@ -239,7 +238,7 @@ OLD = (BUCKETS_OUT, SIZE, SIZE)
 _FREE = (KEYS, SIZE, SIZE, SIZE)
 
 
-@numba.njit(_ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE), nogil=True, cache=True)
+@kernel(_ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE))
 def find_or_add(
     buckets: np.ndarray,
     old: np.ndarray,

@@ -8,7 +8,6 @@ A sample consists of the keys whose hashes lie in a range. The index is in the o
 is a run of buckets, and the time to find its keys grows with their number only.
 """
 
-import numba
 import numpy as np
 from numba import types
 
@@ -26,7 +25,7 @@ from ctr_trainer.embedding.index.index_kernels import (
     mask_of,
     probe,
 )
-from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, mix, prefetch
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, kernel, mix, prefetch
 
 # Empty buckets before the first one to move that are enough, and how many buckets are searched for them.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20
@@ -34,7 +33,7 @@ _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-@numba.njit(types.int64(BUCKETS), nogil=True, cache=True)
+@kernel(types.int64(BUCKETS))
 def end_of_gap(buckets: np.ndarray) -> Int:
     """Returns where a move of the entries begins: the last bucket of the first run of 16 empty buckets.
 
@@ -54,7 +53,7 @@ def end_of_gap(buckets: np.ndarray) -> Int:
     return end
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _enter(buckets: np.ndarray, mask: Int, hashed: Int, slot: Int) -> None:
     """Enters a slot whose key has no entry yet."""
     bucket = home_of(hashed, buckets)
@@ -63,7 +62,7 @@ def _enter(buckets: np.ndarray, mask: Int, hashed: Int, slot: Int) -> None:
     buckets[bucket] = entry_of(hashed, mask, slot)
 
 
-@numba.njit(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE), nogil=True, cache=True)
+@kernel(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE))
 def move(buckets: np.ndarray, old: np.ndarray, first: Int, moved: Int, keys: np.ndarray, most: Int) -> int:
     """Moves the entries of `most` old buckets, to the end of a cluster; returns how many have moved so far."""
     mask, old_mask, size = mask_of(buckets), mask_of(old), np.uint64(old.size)
@@ -81,7 +80,7 @@ def move(buckets: np.ndarray, old: np.ndarray, first: Int, moved: Int, keys: np.
     return moved
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray, count: Int) -> Int:
     size, mask = np.uint64(buckets.size), mask_of(buckets)
     homes = min(((width * size) >> _HALF) + np.uint64(2), size)
@@ -102,7 +101,7 @@ def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots
     return count
 
 
-@numba.njit(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT), nogil=True, cache=True)
+@kernel(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT))
 def sample(buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray) -> int:
     """Fills `slots` with the slots of the keys for which (high half of the hash - start) modulo 2**32 is below `width`.
 
@@ -112,7 +111,7 @@ def sample(buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, w
     return _sample(old, keys, start, width, slots, count) if old.size else count
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int) -> Int:
     """Takes a key out and returns the slot that it had, or -1.
 
@@ -135,7 +134,7 @@ def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: 
     return slot
 
 
-@numba.njit(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT), nogil=True, cache=True)
+@kernel(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT))
 def remove(
     buckets: np.ndarray,
     old: np.ndarray,

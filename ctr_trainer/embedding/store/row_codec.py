@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Callable
 
-import numba
 import numpy as np
 from numba import types
 
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.memory.growable_array import as_float32 as float32
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 from ctr_trainer.system.messages.errors import UserError
@@ -50,18 +50,18 @@ def unpack(packed: np.ndarray) -> np.ndarray:
     return out
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _bits(value: np.float32) -> np.int32:
     return np.float32(value).view(np.int32)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _float(bits: np.int32) -> np.float32:
     return _I32(bits).view(np.float32)
 
 
 # Integers are narrowed after each operation: Numba widens them to 64 bits, and half as many fit a vector then.
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _to_half(value: np.float32) -> np.uint16:
     """The bits of float16 of a value below 65520, rounded to nearest, ties to even."""
     bits = _bits(value)
@@ -74,7 +74,7 @@ def _to_half(value: np.float32) -> np.uint16:
     return np.uint16((subnormal if size < _HALF_NORMAL else normal) | sign)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _from_half(half: np.uint16) -> np.float32:
     """Returns the value of a float16, given its bits; infinity if the float16 is not finite."""
     bits = _I32(half)
@@ -83,12 +83,12 @@ def _from_half(half: np.uint16) -> np.float32:
     return _float(_I32(_bits(size) | _I32(_I32(bits & _HALF_SIGN) << _I32(16))))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _power_of_two(power: np.int32) -> np.float32:
     return _float(_I32(_I32(_BIAS + power) << _FRACTION))
 
 
-@numba.njit(types.void(ROWS, _HALVES_OUT), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, _HALVES_OUT))
 def _pack(rows: np.ndarray, out: np.ndarray) -> None:
     for i in range(rows.shape[0]):
         largest = _I32(0)
@@ -102,7 +102,7 @@ def _pack(rows: np.ndarray, out: np.ndarray) -> None:
             out[i, d + np.uint64(1)] = _to_half(rows[i, d] * scale)
 
 
-@numba.njit(types.void(_HALVES, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(_HALVES, ROWS_OUT))
 def _unpack(packed: np.ndarray, out: np.ndarray) -> None:
     for i in range(out.shape[0]):
         power = _from_half(packed[i, 0])

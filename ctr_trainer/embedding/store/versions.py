@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import AHEAD, prefetch, prefetch_row
+from ctr_trainer.embedding.index.key_kernels import AHEAD, kernel, prefetch, prefetch_row
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT
@@ -25,7 +24,7 @@ ABSENT = 0
 NONE_KNOWN = 2**32 - 1
 
 
-@numba.njit(types.int64(VERSIONS, SLOTS, VERSIONS, VERSIONS_OUT, POSITIONS_OUT), nogil=True, cache=True)
+@kernel(types.int64(VERSIONS, SLOTS, VERSIONS, VERSIONS_OUT, POSITIONS_OUT))
 def differing_versions(
     current: np.ndarray,
     slots: np.ndarray,
@@ -51,12 +50,7 @@ def differing_versions(
     return count
 
 
-@numba.njit(
-    types.int64(ROWS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, POSITIONS_OUT, ROWS_OUT),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.int64(ROWS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, POSITIONS_OUT, ROWS_OUT))
 def merge_rows(
     rows: np.ndarray,
     current: np.ndarray,

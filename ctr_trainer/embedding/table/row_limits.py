@@ -1,11 +1,10 @@
 """Which keys of a table get rows, and which rows have to go."""
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.index.key_kernels import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import KEYS, kernel, mix
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.row_usage import RowUsage
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -66,7 +65,7 @@ _COUNTERS = types.Array(types.uint8, 2, "C")
 _ADMITTED = types.Array(types.boolean, 1, "C")
 
 
-@numba.njit(types.void(_COUNTERS, KEYS, types.int64, _ADMITTED), nogil=True, cache=True)
+@kernel(types.void(_COUNTERS, KEYS, types.int64, _ADMITTED))
 def _count(counters: np.ndarray, keys: np.ndarray, minimum: int, admitted: np.ndarray) -> None:
     mask = np.uint64(counters.shape[1] - 1)
     for i in range(keys.size):

@@ -1,10 +1,10 @@
 """What a table has for each slot: the row itself, with the rows that a lookup lends, and bits."""
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory, row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.table import row_kernels
@@ -93,7 +93,7 @@ def _bytes(slots: int) -> int:
     return (slots + 7) // 8
 
 
-@numba.njit(types.void(_BITS_OUT, SLOTS, types.int64, types.boolean), nogil=True, cache=True)
+@kernel(types.void(_BITS_OUT, SLOTS, types.int64, types.boolean))
 def _set(bits: np.ndarray, slots: np.ndarray, size: int, value: bool) -> None:
     for i in range(slots.size):
         slot = slots[i]
@@ -105,7 +105,7 @@ def _set(bits: np.ndarray, slots: np.ndarray, size: int, value: bool) -> None:
                 bits[slot >> 3] &= np.uint8(0xFF ^ bit)
 
 
-@numba.njit(types.UniTuple(types.int64, 2)(_BITS, types.int64, types.int64, _SLOTS_OUT), nogil=True, cache=True)
+@kernel(types.UniTuple(types.int64, 2)(_BITS, types.int64, types.int64, _SLOTS_OUT))
 def _next(bits: np.ndarray, start: int, size: int, out: np.ndarray) -> tuple[int, int]:
     words = bits[: bits.size // 8 * 8].view(np.uint64)
     count, slot = 0, start

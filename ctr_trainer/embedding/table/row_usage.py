@@ -1,12 +1,11 @@
 """How often and how lately each row was trained, and which rows are evicted first."""
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, mix, prefetch
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, mix, prefetch
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.row_space import Bits
 
@@ -100,7 +99,7 @@ class RowUsage:
         return slots[np.argpartition(scores, count - 1)[:count]] if count else slots[:0]
 
 
-@numba.njit(types.void(KEYS, _UINT32, SLOTS, _SCORES), nogil=True, cache=True)
+@kernel(types.void(KEYS, _UINT32, SLOTS, _SCORES))
 def _score(keys: np.ndarray, use: np.ndarray, slots: np.ndarray, scores: np.ndarray) -> None:
     for i in range(slots.size):
         if i + AHEAD < slots.size:
@@ -114,7 +113,7 @@ def _score(keys: np.ndarray, use: np.ndarray, slots: np.ndarray, scores: np.ndar
 _INT = types.int64
 
 
-@numba.njit(types.UniTuple(_INT, 2)(KEYS, _UINT32, _INT, _INT, _INT, _SLOTS_OUT), nogil=True, cache=True)
+@kernel(types.UniTuple(_INT, 2)(KEYS, _UINT32, _INT, _INT, _INT, _SLOTS_OUT))
 def _expired(
     keys: np.ndarray, last: np.ndarray, before: int, start: int, stop: int, slots: np.ndarray
 ) -> tuple[int, int]:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
-from ctr_trainer.embedding.index.key_kernels import DistinctKeys
+from ctr_trainer.embedding.index.key_kernels import DistinctKeys, kernel
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.worker import lookup_kernels
 
@@ -46,7 +45,7 @@ def coefficients(
     return out
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@kernel()
 def _normalise(positions: np.ndarray, splits: np.ndarray, power: int, out: np.ndarray) -> None:
     for b in range(splits.size - 1):
         total = 0.0

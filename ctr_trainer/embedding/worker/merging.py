@@ -52,11 +52,11 @@ steps of the other optimizers do not grow with the gradient, except for what eps
 Caveat: within a window a worker's state has only its own steps. docs/staleness.md says what that costs.
 """
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.store.versions import POSITIONS_OUT, VERSIONS_OUT
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS, Optimizer
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -67,7 +67,7 @@ _FLOATS_OUT = types.Array(types.float32, 1, "C")
 MERGES = ("sum", "mean", "adaptive")
 
 
-@numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)
+@kernel(types.void(_STEPS_OUT, SLOTS))
 def count_step(steps: np.ndarray, slots: np.ndarray) -> None:
     """steps[slots[i]] += 1, up to the largest uint16; the slot -1 is skipped."""
     for i in range(slots.size):
@@ -75,22 +75,7 @@ def count_step(steps: np.ndarray, slots: np.ndarray) -> None:
             steps[slots[i]] = min(steps[slots[i]] + 1, _MOST_STEPS)
 
 
-@numba.njit(
-    types.void(
-        _STEPS_OUT,
-        _FLOATS_OUT,
-        VERSIONS_OUT,
-        SLOTS,
-        types.int64,
-        types.int64,
-        types.int64,
-        _FLOATS_OUT,
-        POSITIONS_OUT,
-    ),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.void(_STEPS_OUT, _FLOATS_OUT, VERSIONS_OUT, SLOTS, *(types.int64,) * 3, _FLOATS_OUT, POSITIONS_OUT))
 def take_rates(
     steps: np.ndarray,
     met: np.ndarray,
