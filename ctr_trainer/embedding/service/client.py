@@ -1,7 +1,6 @@
 """The Store that lives in one or more embedding services."""
 
 import concurrent.futures
-import os
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +14,12 @@ from ctr_trainer.embedding.service.lease import Lease, Renewal
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
@@ -144,14 +144,14 @@ class ServiceClient(Store):
 
     def begin_save(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         step: int,
         since: str | None = None,
-    ) -> Callable[[], list[dict[str, Any]]]:
+    ) -> Callable[[], list[FileEntry]]:
         body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
         begun = self._on_all(lambda shard: shard.begin_save(body))
 
-        def finish() -> list[dict[str, Any]]:
+        def finish() -> list[FileEntry]:
             files, errors = [], []
             for _, finish_own in begun:  # An error, too, is raised only when all have stopped writing.
                 try:
@@ -169,19 +169,19 @@ class ServiceClient(Store):
 
     def publish(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         epoch: int,
         dtype: str,
         after: int | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[FileEntry]:
         body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
         return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
 
-    def copy(self, path: str | os.PathLike | Path) -> list[dict[str, Any]]:
+    def copy(self, path: AnyPath) -> list[FileEntry]:
         """Writes all rows into the directory `path`, replacing no file; needs no lease. Returns what `save` does."""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
 
-    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
         self._on_all(lambda shard: shard.replace("restore", body))
 
@@ -289,6 +289,6 @@ def _joined(count: int, answers: list[tuple[Any, ChangedRows]]) -> ChangedRows:
     return ChangedRows(versions, positions[order], rows[order])
 
 
-def _absolute(path: str | os.PathLike | Path) -> str:
+def _absolute(path: AnyPath) -> str:
     # A relative path is relative to this process, not to the service's directory.
     return str(path_of(path).absolute())

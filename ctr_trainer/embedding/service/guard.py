@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +14,12 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.lease import LeaseHeld
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError
 from ctr_trainer.system.processes.waiting import Watchdog
 
@@ -155,24 +155,24 @@ class Guard(Store):
 
     def begin_save(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         step: int,
         since: str | None = None,
-    ) -> Callable[[], list[dict[str, Any]]]:
+    ) -> Callable[[], list[FileEntry]]:
         """Saves as `Store.begin_save` does; the files are [] if the service is lost."""
         finish = self._guarded(self._store.begin_save, path, step, since)
         return lambda: (self._guarded(finish) if finish else None) or []
 
     def publish(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         epoch: int,
         dtype: str,
         after: int | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[FileEntry]:
         return self._store.publish(path, epoch, dtype, after)
 
-    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         self._store.restore(path, files)
 
     def clear(self) -> None:

@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import os
 import threading
 import uuid
 from collections.abc import Iterator
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import Lost, UserError
 
@@ -17,7 +16,7 @@ _MANIFEST = "manifest.json"
 _WAIT_SECONDS = 600
 
 
-def write(store: LocalStore, data_dir: str | os.PathLike | Path, shard: int, shards: int) -> Path:
+def write(store: LocalStore, data_dir: AnyPath, shard: int, shards: int) -> Path:
     """Writes all rows of a LocalStore below `data_dir`, the manifest last. Returns the directory."""
     path = path_of(data_dir) / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
     path.mkdir(parents=True, exist_ok=True)
@@ -28,7 +27,7 @@ def write(store: LocalStore, data_dir: str | os.PathLike | Path, shard: int, sha
     return path
 
 
-def read(store: LocalStore, path: str | os.PathLike | Path) -> tuple[int, int]:
+def read(store: LocalStore, path: AnyPath) -> tuple[int, int]:
     """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards).
 
     Raises UserError, which names the file, if the snapshot is missing, not whole, or of another kind.

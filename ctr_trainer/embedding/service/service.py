@@ -18,6 +18,7 @@ from ctr_trainer.embedding.service.row_requests import ReceivedColumns, RowReque
 from ctr_trainer.embedding.service.security import Gate, ServerSecurity
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
@@ -216,13 +217,13 @@ class Service(flight.FlightServerBase):
                 yield flight.Result(wire.to_json(next(saving)))
                 yield flight.Result(wire.to_json(self._file_threads.submit(next, saving).result()))
 
-    def _publish(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+    def _publish(self, body: dict[str, Any]) -> list[FileEntry]:
         path, after = self._inside(body["path"]), body.get("after")
         after = None if after is None else int(after)
         epoch, dtype = int(body["epoch"]), str(body["dtype"])
         return self._file_threads.submit(self._store.publish, path, epoch, dtype, after).result()
 
-    def _copy(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+    def _copy(self, body: dict[str, Any]) -> list[FileEntry]:
         """Saves all rows into a directory without files of this shard; any client may ask for it."""
         path, own = self._inside(body["path"]), f"-{int(body['shard']):05d}-of-{int(body['shards']):05d}."
         there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None

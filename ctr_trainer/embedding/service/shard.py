@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from ctr_trainer.embedding.service.guard import Silence, first_line, meanings
 from ctr_trainer.embedding.service.lease import Lease, LeaseHeld
 from ctr_trainer.embedding.service.row_requests import SentColumns
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
@@ -131,7 +131,7 @@ class Shard:
         """Calls `restore` or `clear`, and continues with the new rows."""
         self._incarnation = self.action(name, body)["incarnation"]
 
-    def copy(self, path: str | os.PathLike) -> list[dict[str, Any]]:
+    def copy(self, path: str) -> list[FileEntry]:
         return self.action("copy", {**self._place(), "path": path})
 
     def look(self) -> None:
@@ -157,7 +157,7 @@ class Shard:
 
         return self._retried(name, call, _SNAPSHOT_SECONDS if name in _OF_SNAPSHOTS else None)
 
-    def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[dict[str, Any]]]]:
+    def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[FileEntry]]]:
         """Has the service capture its rows; it writes them from then on.
 
         Returns (the snapshot that the files are a delta of, or None; a function that returns the files once they are
@@ -170,7 +170,7 @@ class Shard:
 
         since, results = self._retried("save", begin, _SNAPSHOT_SECONDS)
 
-        def finish() -> list[dict[str, Any]]:
+        def finish() -> list[FileEntry]:
             try:
                 with meanings(self.address):
                     return _read(results)

@@ -14,22 +14,20 @@ A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight 
 
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, config_to_json, key_array
+from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, FileEntry, config_to_json, key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.row_watchers import Taking
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.training_configs import DTYPES
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
@@ -57,9 +55,7 @@ def value_array(values: np.ndarray) -> pa.Array:
     )
 
 
-def read_rows(
-    path: str | os.PathLike | Path, config: TableConfig, dtype: str
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def read_rows(path: AnyPath, config: TableConfig, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], values uint8[n, value_bytes]) of a file of rows, views of its blocks.
 
     The file was checked: see `records.check_files`.
@@ -71,13 +67,13 @@ def read_rows(
         yield batch.column("key").to_numpy(), values.reshape(-1, width)
 
 
-def read_removed(path: str | os.PathLike | Path, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
+def read_removed(path: AnyPath, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
     """Yields int64[n], the keys of a file of removed keys; arguments as for `read_rows`."""
     for batch in _batches(path, schema(config, dtype, REMOVED)):
         yield batch.column("key").to_numpy()
 
 
-def _batches(path: str | os.PathLike | Path, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(path: AnyPath, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
     file = path_of(path)
     try:
         with file.open_input() as source, pa.ipc.open_file(source) as reader:
@@ -90,23 +86,17 @@ def _batches(path: str | os.PathLike | Path, expected: pa.Schema) -> Iterator[pa
 
 
 def write(
-    path: str | os.PathLike | Path,
+    path: AnyPath,
     taking: Taking,
     lock: AbstractContextManager[Table],
     dtype: str,
     epoch: int,
     shard: int = 0,
     shards: int = 1,
-) -> list[dict[str, Any]]:
+) -> list[FileEntry]:
     """Writes what one shard's rows of a table give to an epoch; a table that gives nothing has no file.
 
-    Args:
-      path: the directory, which exists.
-      lock: a context manager that gives the table while it holds its lock, for a block at a time.
-      dtype: type of the packed rows, see above.
-
-    Returns:
-      a dict for each file: `file` (relative to `path`), `table`, `kind`, `rows`, `bytes` and `crc32`.
+    `lock` gives the table while it holds its lock, for a block at a time; the directory `path` exists.
 
     Raises:
       UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.

@@ -17,7 +17,6 @@ them, with their sizes and checksums, in its manifest.
 
 import contextlib
 import json
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,11 +26,14 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _BATCH_BYTES = 16 << 20
+# Of a file in a manifest: its name `file`, and `table`, `kind`, `rows`, `bytes` and `crc32`; of a snapshot, its name
+# `snapshot`, and `since`, what it is a delta of.
+FileEntry = dict[str, Any]
 CONFIG = b"ctr_trainer.table"
 _MOST_WEIGHTS = 1 << 16
 KEY = pa.field("key", pa.int64(), nullable=False)
@@ -92,7 +94,7 @@ def row_blocks(
         yield keys[first : first + step], rows[first : first + step]
 
 
-def check(path: str | os.PathLike | Path, entry: dict[str, Any]) -> None:
+def check(path: AnyPath, entry: FileEntry) -> None:
     """Checks that a file is as `write` left it, by its size, its checksum and its number of rows.
 
     Raises UserError, which names it, if the file is missing, truncated or altered.
@@ -112,7 +114,7 @@ def check(path: str | os.PathLike | Path, entry: dict[str, Any]) -> None:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
 
-def read(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one rows file that was checked; at least once.
 
     An empty file yields one block of no rows, so that its table is known.
@@ -123,22 +125,20 @@ def read(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tupl
         yield config, *columns(batch)
 
 
-def read_config(path: str | os.PathLike | Path, entry: dict[str, Any]) -> TableConfig:
+def read_config(path: AnyPath, entry: FileEntry) -> TableConfig:
     """Returns the TableConfig of a file that was checked."""
     with _open(path, entry) as (config, _):
         return config
 
 
-def read_use(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tuple[np.ndarray, ...]]:
+def read_use(path: AnyPath, entry: FileEntry) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a `use` file that was checked."""
     for batch in _batches(path, entry):
         yield tuple(column.to_numpy() for column in batch.columns)
 
 
 @contextlib.contextmanager
-def _open(
-    path: str | os.PathLike | Path, entry: dict[str, Any]
-) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
+def _open(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
     """Gives (TableConfig, Arrow file reader)."""
     file = _file(path, entry)
     try:
@@ -152,7 +152,7 @@ def _open(
         raise UserError(f"{file}: not an Arrow IPC file of a table: {error}") from None
 
 
-def _batches(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _batches(path: AnyPath, entry: FileEntry) -> Iterator[pa.RecordBatch]:
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
     for i in range(count):
@@ -162,7 +162,7 @@ def _batches(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[
         del batch
 
 
-def read_counts(path: str | os.PathLike | Path, entry: dict[str, Any]) -> tuple[np.ndarray, int]:
+def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
     """Returns (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
     with _open(path, entry) as (_, reader):
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
@@ -170,7 +170,7 @@ def read_counts(path: str | os.PathLike | Path, entry: dict[str, Any]) -> tuple[
         return np.stack(lines), int(reader.schema.metadata[_COUNTED])
 
 
-def check_chain(files: Sequence[dict[str, Any]]) -> None:
+def check_chain(files: Sequence[FileEntry]) -> None:
     """Raises UserError unless files are one full snapshot and the deltas after it, in order."""
     before = None
     for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
@@ -183,8 +183,8 @@ def check_chain(files: Sequence[dict[str, Any]]) -> None:
 
 
 def iterate(
-    path: str | os.PathLike | Path,
-    files: Sequence[dict[str, Any]],
+    path: AnyPath,
+    files: Sequence[FileEntry],
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Checks each file, then yields the rows as `merged` does."""
     check_chain(files)
@@ -194,8 +194,8 @@ def iterate(
 
 
 def merged(
-    path: str | os.PathLike | Path,
-    files: Sequence[dict[str, Any]],
+    path: AnyPath,
+    files: Sequence[FileEntry],
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
 
@@ -226,7 +226,7 @@ def columns(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
 
 
-def _file(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Path:
+def _file(path: AnyPath, entry: FileEntry) -> Path:
     if pathlib.PurePath(entry["file"]).name != entry["file"]:
         raise UserError(f"snapshot file {entry['file']!r}: expected a name without a directory")
     return path_of(path) / entry["file"]

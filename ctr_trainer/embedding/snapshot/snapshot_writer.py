@@ -1,21 +1,20 @@
 """Writes the files of a snapshot; see `snapshot` for what they are."""
 
 import contextlib
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.embedding.snapshot.snapshot import key_array, row_array, schema
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry, key_array, row_array, schema
 from ctr_trainer.embedding.table.changes import Block, Capture
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
@@ -83,7 +82,7 @@ class _ChecksumFile:
 
 @contextlib.contextmanager
 def arrow_file(
-    path: str | os.PathLike | Path,
+    path: AnyPath,
     name: str,
     of_schema: pa.Schema,
     cure: str = "free some space there",
@@ -102,7 +101,7 @@ def arrow_file(
 
 
 def write(
-    path: str | os.PathLike | Path,
+    path: AnyPath,
     capture: Capture,
     lock: AbstractContextManager[Table],
     identity: str,
@@ -110,7 +109,7 @@ def write(
     step: int,
     shard: int = 0,
     shards: int = 1,
-) -> list[dict[str, Any]]:
+) -> list[FileEntry]:
     """Writes one shard's rows of a table, as they were when the capture began.
 
     Args:
@@ -118,10 +117,6 @@ def write(
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
       identity: of this snapshot.
       since: the identity of the snapshot that this is a delta of; None for a full one.
-
-    Returns:
-      a dict for each file: `file` (relative to `path`), `table`, `kind`, `snapshot`, `since`, `rows`, `bytes` and
-      `crc32`.
 
     Raises:
       UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
@@ -139,7 +134,7 @@ def write(
             return files[-1]
 
         files: list[ArrowFile] = []
-        entries: list[dict[str, Any]] = []
+        entries: list[FileEntry] = []
         rows_file = begin(kind, f"{name}{delta}.arrow")
         use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
         removed = capture.removed()
@@ -159,12 +154,12 @@ def write(
 
 
 def write_blocks(
-    path: str | os.PathLike | Path,
+    path: AnyPath,
     config: TableConfig,
     blocks: Iterable[tuple[np.ndarray, np.ndarray]],
     identity: str,
-) -> dict[str, Any]:
-    """Writes rows that are in no store, as a full snapshot of a table. Returns a dict as `write` does for each file.
+) -> FileEntry:
+    """Writes rows that are in no store, as a full snapshot of a table.
 
     `blocks` are (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once. `path` exists. Raises
     UserError if the file cannot be written.

@@ -1,6 +1,5 @@
 """The store in this process."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +9,7 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable, tracked_table
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import MakeCopies, Store
@@ -19,7 +19,7 @@ from ctr_trainer.embedding.store.worker_rows import StepHistory, WorkerRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
@@ -199,23 +199,23 @@ class LocalStore(Store):
 
     def begin_save(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         step: int,
         since: str | None = None,
-    ) -> Callable[[], list[dict[str, Any]]]:
+    ) -> Callable[[], list[FileEntry]]:
         *_, files = self.snapshots.saving(path, step, since)
         return lambda: files
 
     def publish(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         epoch: int,
         dtype: str,
         after: int | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[FileEntry]:
         return self.snapshots.publish(path, epoch, dtype, after)
 
-    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         self.snapshots.restore(path, files)
 
     def clear(self) -> None:

@@ -1,6 +1,5 @@
 """The tables of a store in this process, each with its lock and with the versions of its rows."""
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ import numpy as np
 from ctr_trainer.embedding.store.versions import Versions
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import UserError
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -68,7 +67,7 @@ class LockedTables:
                 "the service".format(config.name, *different)
             )
 
-    def create_restored(self, config: TableConfig, path: str | os.PathLike | Path) -> None:
+    def create_restored(self, config: TableConfig, path: AnyPath) -> None:
         """Makes a table as `create` does, for a table whose rows are in a snapshot in `path`.
 
         It may have other limits and other optimizer settings than it was saved with, but not another layout of its

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import abc
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import ServiceLost
 
 MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes the copies of a worker, see `Store.worker_rows`.
@@ -135,7 +135,7 @@ class Store(abc.ABC):
     def advance(self, step: int) -> None:
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the rows that have expired."""
 
-    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
+    def save(self, path: AnyPath, step: int, since: str | None = None) -> list[FileEntry]:
         """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes continue.
 
         Args:
@@ -153,10 +153,10 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def begin_save(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         step: int,
         since: str | None = None,
-    ) -> Callable[[], list[dict[str, Any]]]:
+    ) -> Callable[[], list[FileEntry]]:
         """Saves in two parts: all rows are known as they are now when this returns, and may change from then on.
 
         A store in this process writes them at once, since it is not told when its rows change.
@@ -168,11 +168,11 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def publish(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         epoch: int,
         dtype: str,
         after: int | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[FileEntry]:
         """Writes the rows that changed since an epoch of a publication into the directory `path`; rows may change.
 
         Each row is whole, and as it was at the call or later.
@@ -192,7 +192,7 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         """Replaces all rows by the rows of a chain of snapshots, written by any number of shards.
 
         If a file is bad, the rows stay as they are.

@@ -1,7 +1,6 @@
 """The files of a store in this process: snapshots, which a training resumes from, and epochs of a publication."""
 
 import contextlib
-import os
 import threading
 import uuid
 from collections.abc import Generator, Iterator, Sequence
@@ -12,10 +11,11 @@ import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.locked_tables import LockedTables
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -37,7 +37,7 @@ class StoreSnapshots:
 
     def saving(
         self,
-        path: str | os.PathLike | Path,
+        path: AnyPath,
         step: int,
         since: str | None = None,
         identity: str | None = None,
@@ -73,9 +73,7 @@ class StoreSnapshots:
             self._last = identity
             yield files
 
-    def publish(
-        self, path: str | os.PathLike | Path, epoch: int, dtype: str, after: int | None
-    ) -> list[dict[str, Any]]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None) -> list[FileEntry]:
         directory = path_of(path)
         with self._one_epoch:
             try:
@@ -96,8 +94,8 @@ class StoreSnapshots:
 
     def restore(
         self,
-        path: str | os.PathLike | Path,
-        files: Sequence[dict[str, Any]],
+        path: AnyPath,
+        files: Sequence[FileEntry],
         replacing: AbstractContextManager[None] = _NOTHING,
     ) -> None:
         """Replaces all rows, as `Store.restore`; keeps only the rows that belong to this shard.
@@ -123,7 +121,7 @@ class StoreSnapshots:
         self._last = None
         self._tables.clear()
 
-    def _fill(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def _fill(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         for config, keys, rows in snapshot.merged(path, files):
             own = _owned(keys, *self._tables.place)
             with self._tables.locked(config.name) as table:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # pyarrow takes a second to import, which the launcher has no use for.
     import pyarrow as pa
@@ -164,3 +165,6 @@ class Path(Protocol):
 
     def local_file(self) -> contextlib.AbstractContextManager[pathlib.Path]:
         """Gives the path of a local file with the bytes of this one within the block."""
+
+
+AnyPath: TypeAlias = str | os.PathLike | Path  # What a user may name; see `paths.path_of`.
