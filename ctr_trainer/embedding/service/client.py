@@ -142,12 +142,7 @@ class ServiceClient(Store):
     def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
 
-    def begin_save(
-        self,
-        path: AnyPath,
-        step: int,
-        since: str | None = None,
-    ) -> Callable[[], list[FileEntry]]:
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
         body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
         begun = self._on_all(lambda shard: shard.begin_save(body))
 
@@ -167,13 +162,7 @@ class ServiceClient(Store):
             return self.begin_save(path, step)  # One shard writes all rows, so all shards have to.
         return finish
 
-    def publish(
-        self,
-        path: AnyPath,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-    ) -> list[FileEntry]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
         return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
 

@@ -153,23 +153,12 @@ class Guard(Store):
     def advance(self, step: int) -> None:
         self._guarded(self._store.advance, step)
 
-    def begin_save(
-        self,
-        path: AnyPath,
-        step: int,
-        since: str | None = None,
-    ) -> Callable[[], list[FileEntry]]:
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
         """Saves as `Store.begin_save` does; the files are [] if the service is lost."""
         finish = self._guarded(self._store.begin_save, path, step, since)
         return lambda: (self._guarded(finish) if finish else None) or []
 
-    def publish(
-        self,
-        path: AnyPath,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-    ) -> list[FileEntry]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         return self._store.publish(path, epoch, dtype, after)
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:

@@ -76,9 +76,7 @@ class LocalServices:
 
     @contextlib.contextmanager
     def running(
-        self,
-        cores: set[int] | None = None,
-        file_cores: set[int] | None = None,
+        self, cores: set[int] | None = None, file_cores: set[int] | None = None
     ) -> Iterator[list[LocalService]]:
         """Gives the list of `LocalService`, which answer; they are stopped at the end of the block.
 

@@ -192,10 +192,7 @@ class RowRequests:
 
     @contextlib.contextmanager
     def _at_work(
-        self,
-        op: str,
-        request: dict[str, Any],
-        pusher: tuple[str | None, int | None] = (None, None),
+        self, op: str, request: dict[str, Any], pusher: tuple[str | None, int | None] = (None, None)
     ) -> Iterator[None]:
         """Counts a request while the store works on it, and keeps the rows from being replaced meanwhile."""
         with self._metrics.measure(op, request["table"], request["count"], pusher[0]):

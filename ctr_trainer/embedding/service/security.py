@@ -41,11 +41,7 @@ class ServerSecurity:
 
     @staticmethod
     def read(
-        token_file: str = "",
-        cert_file: str = "",
-        key_file: str = "",
-        client_ca_file: str = "",
-        token_fd: int = -1,
+        token_file: str = "", cert_file: str = "", key_file: str = "", client_ca_file: str = "", token_fd: int = -1
     ) -> ServerSecurity:
         """Reads the files that are named, or the token, the first line of the open descriptor `token_fd`; -1 for none.
 

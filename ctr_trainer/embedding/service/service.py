@@ -114,9 +114,7 @@ class Service(flight.FlightServerBase):
             yield self._info(name)
 
     def get_flight_info(
-        self,
-        context: flight.ServerCallContext,
-        descriptor: flight.FlightDescriptor,
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         with _typed_errors():
             if len(descriptor.path) != 1:

@@ -213,10 +213,7 @@ class Shard:
         )
 
     def _rows(
-        self,
-        request: dict[str, Any],
-        columns: Sequence[np.ndarray],
-        read: Callable[[Iterator[flight.Result]], Any],
+        self, request: dict[str, Any], columns: Sequence[np.ndarray], read: Callable[[Iterator[flight.Result]], Any]
     ) -> Any:
         """Returns read(results) of a row request."""
         op = request["op"]

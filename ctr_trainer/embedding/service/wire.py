@@ -174,11 +174,7 @@ def read_receipt(results: Iterator[flight.Result], count: int) -> None:
 
 
 def read_newer(
-    results: Iterator[flight.Result],
-    width: int,
-    codec: RowCodec,
-    known: np.ndarray,
-    is_sync: bool,
+    results: Iterator[flight.Result], width: int, codec: RowCodec, known: np.ndarray, is_sync: bool
 ) -> ChangedRows:
     """Returns the `ChangedRows` that `newer_answer` made for a request with the versions `known`, uint32[U].
 

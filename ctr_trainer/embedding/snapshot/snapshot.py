@@ -84,9 +84,7 @@ def key_array(keys: np.ndarray) -> pa.Array:
 
 
 def row_blocks(
-    keys: np.ndarray,
-    rows: np.ndarray,
-    bytes_a_block: int = _BATCH_BYTES,
+    keys: np.ndarray, rows: np.ndarray, bytes_a_block: int = _BATCH_BYTES
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Cuts int64[n] and float32[n, width] into (keys, rows) views of about `bytes_a_block`."""
     step = max(bytes_a_block // (rows.shape[1] * 4 + 8), 1)
@@ -182,10 +180,7 @@ def check_chain(files: Sequence[FileEntry]) -> None:
         before = snapshot
 
 
-def iterate(
-    path: AnyPath,
-    files: Sequence[FileEntry],
-) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def iterate(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Checks each file, then yields the rows as `merged` does."""
     check_chain(files)
     for entry in files:
@@ -193,10 +188,7 @@ def iterate(
     yield from merged(path, files)
 
 
-def merged(
-    path: AnyPath,
-    files: Sequence[FileEntry],
-) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
 
     Each key comes once, with its last row; removed keys do not come. For that, an index of the keys in the deltas is

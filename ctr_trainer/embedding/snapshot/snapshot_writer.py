@@ -82,11 +82,7 @@ class _ChecksumFile:
 
 @contextlib.contextmanager
 def arrow_file(
-    path: AnyPath,
-    name: str,
-    of_schema: pa.Schema,
-    cure: str = "free some space there",
-    direct: bool = False,
+    path: AnyPath, name: str, of_schema: pa.Schema, cure: str = "free some space there", direct: bool = False
 ) -> Iterator[ArrowFile]:
     """Gives the `ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
 
@@ -154,10 +150,7 @@ def write(
 
 
 def write_blocks(
-    path: AnyPath,
-    config: TableConfig,
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
-    identity: str,
+    path: AnyPath, config: TableConfig, blocks: Iterable[tuple[np.ndarray, np.ndarray]], identity: str
 ) -> FileEntry:
     """Writes rows that are in no store, as a full snapshot of a table.
 

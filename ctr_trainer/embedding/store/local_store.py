@@ -197,22 +197,11 @@ class LocalStore(Store):
                 with self._locked(name) as table:
                     stop = table.expire(stop)
 
-    def begin_save(
-        self,
-        path: AnyPath,
-        step: int,
-        since: str | None = None,
-    ) -> Callable[[], list[FileEntry]]:
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
         *_, files = self.snapshots.saving(path, step, since)
         return lambda: files
 
-    def publish(
-        self,
-        path: AnyPath,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-    ) -> list[FileEntry]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         return self.snapshots.publish(path, epoch, dtype, after)
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:

@@ -151,12 +151,7 @@ class Store(abc.ABC):
         return self.begin_save(path, step, since)()
 
     @abc.abstractmethod
-    def begin_save(
-        self,
-        path: AnyPath,
-        step: int,
-        since: str | None = None,
-    ) -> Callable[[], list[FileEntry]]:
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
         """Saves in two parts: all rows are known as they are now when this returns, and may change from then on.
 
         A store in this process writes them at once, since it is not told when its rows change.
@@ -166,13 +161,7 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def publish(
-        self,
-        path: AnyPath,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-    ) -> list[FileEntry]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         """Writes the rows that changed since an epoch of a publication into the directory `path`; rows may change.
 
         Each row is whole, and as it was at the call or later.

@@ -36,11 +36,7 @@ class StoreSnapshots:
         self._last: str | None = None
 
     def saving(
-        self,
-        path: AnyPath,
-        step: int,
-        since: str | None = None,
-        identity: str | None = None,
+        self, path: AnyPath, step: int, since: str | None = None, identity: str | None = None
     ) -> Generator[Any, None, None]:
         """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
 
@@ -93,10 +89,7 @@ class StoreSnapshots:
                 raise UserError(f"epoch {epoch} in {directory}: {error.strerror} ({error.filename})") from None
 
     def restore(
-        self,
-        path: AnyPath,
-        files: Sequence[FileEntry],
-        replacing: AbstractContextManager[None] = _NOTHING,
+        self, path: AnyPath, files: Sequence[FileEntry], replacing: AbstractContextManager[None] = _NOTHING
     ) -> None:
         """Replaces all rows, as `Store.restore`; keeps only the rows that belong to this shard.
 

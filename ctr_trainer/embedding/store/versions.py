@@ -26,11 +26,7 @@ NONE_KNOWN = 2**32 - 1
 
 @kernel(types.int64(VERSIONS, SLOTS, VERSIONS, VERSIONS_OUT, POSITIONS_OUT))
 def differing_versions(
-    current: np.ndarray,
-    slots: np.ndarray,
-    known: np.ndarray,
-    versions: np.ndarray,
-    positions: np.ndarray,
+    current: np.ndarray, slots: np.ndarray, known: np.ndarray, versions: np.ndarray, positions: np.ndarray
 ) -> int:
     """versions[i] = the version at slots[i], 0 for the slot -1; `positions` gets each i whose version is not known[i].
 
@@ -111,11 +107,7 @@ def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray 
 
 
 def merge_changes(
-    table: Table,
-    versions: Versions,
-    keys: np.ndarray,
-    deltas: np.ndarray,
-    known: np.ndarray | None,
+    table: Table, versions: Versions, keys: np.ndarray, deltas: np.ndarray, known: np.ndarray | None
 ) -> ChangedRows:
     """Adds float32[U, width] deltas to rows, as one push; see `newer` for the arguments.
 

@@ -118,12 +118,7 @@ class CachedRows(KeptRows):
         return self.table.keys[slots], self._versions.array[slots], take(slots, codec)
 
     def land(
-        self,
-        slots: np.ndarray,
-        versions: np.ndarray,
-        positions: np.ndarray,
-        rows: np.ndarray,
-        window: int,
+        self, slots: np.ndarray, versions: np.ndarray, positions: np.ndarray, rows: np.ndarray, window: int
     ) -> None:
         """Ends the flight of `slots`: `rows` become the base at slots[positions]; steps since then stay on top.
 
@@ -147,13 +142,7 @@ class CachedRows(KeptRows):
         )
 
     def accept(
-        self,
-        keys: np.ndarray,
-        known: np.ndarray,
-        newer: ChangedRows,
-        rows: np.ndarray,
-        window: int,
-        create: bool,
+        self, keys: np.ndarray, known: np.ndarray, newer: ChangedRows, rows: np.ndarray, window: int, create: bool
     ) -> None:
         # Steps since the request stay on top of the rows that came.
         slots = self.table.find(keys)

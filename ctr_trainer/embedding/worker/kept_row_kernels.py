@@ -25,12 +25,7 @@ _CHECKS = VERSIONS_OUT, VERSIONS_OUT  # The versions of the rows and their stamp
 
 @kernel(types.int64(KEYS, SLOTS, _STATE, VERSIONS, types.uint32, POSITIONS_OUT))
 def find_stale(
-    keys: np.ndarray,
-    slots: np.ndarray,
-    state: np.ndarray,
-    stamps: np.ndarray,
-    since: int,
-    positions: np.ndarray,
+    keys: np.ndarray, slots: np.ndarray, state: np.ndarray, stamps: np.ndarray, since: int, positions: np.ndarray
 ) -> int:
     """Finds the keys without a slot, and the keys whose row was not stepped and last checked before `since`.
 
@@ -132,12 +127,7 @@ def take_shares(
 
 @kernel(types.void(ROWS, _STATE_OUT, VERSIONS_OUT, SLOTS, types.uint32, ROWS_OUT))
 def take_rows(
-    rows: np.ndarray,
-    state: np.ndarray,
-    stamps: np.ndarray,
-    slots: np.ndarray,
-    window: int,
-    taken: np.ndarray,
+    rows: np.ndarray, state: np.ndarray, stamps: np.ndarray, slots: np.ndarray, window: int, taken: np.ndarray
 ) -> None:
     """taken[i] = the row at slots[i], which has no change to send after that; stamps[slots[i]] = window."""
     for i in range(slots.size):

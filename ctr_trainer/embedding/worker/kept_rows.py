@@ -125,13 +125,7 @@ class KeptRows:
         return slots
 
     def accept(
-        self,
-        keys: np.ndarray,
-        known: np.ndarray,
-        newer: ChangedRows,
-        rows: np.ndarray,
-        window: int,
-        create: bool,
+        self, keys: np.ndarray, known: np.ndarray, newer: ChangedRows, rows: np.ndarray, window: int, create: bool
     ) -> None:
         """Takes the answer to a pull, except for rows that another answer has overtaken.
 

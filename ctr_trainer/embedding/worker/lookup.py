@@ -16,10 +16,7 @@ KeySequence = tuple[np.ndarray, np.ndarray, int]
 
 
 def coefficients(
-    positions: np.ndarray,
-    splits: np.ndarray,
-    combiner: str,
-    weights: np.ndarray | None = None,
+    positions: np.ndarray, splits: np.ndarray, combiner: str, weights: np.ndarray | None = None
 ) -> np.ndarray:
     """Computes the coefficients: a bag's vector is the sum of its values' rows, each times its coefficient c_i.
 

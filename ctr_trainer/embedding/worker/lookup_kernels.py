@@ -24,12 +24,7 @@ _OF_SEQUENCE = (_POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
 
 @kernel(types.void(ROWS, _COLUMN, *_OF_FEATURES))
 def spread(
-    distinct: np.ndarray,
-    start: int,
-    positions: np.ndarray,
-    features: int,
-    columns: int,
-    out: np.ndarray,
+    distinct: np.ndarray, start: int, positions: np.ndarray, features: int, columns: int, out: np.ndarray
 ) -> None:
     """out[b * columns + f] = distinct[positions[b * features + f], start:start + dim], zeros for the position -1."""
     if out.shape[1] == 1:
@@ -75,12 +70,7 @@ def pool(
 
 @kernel(types.void(ROWS, _COLUMN, *_OF_SEQUENCE))
 def align(
-    distinct: np.ndarray,
-    start: int,
-    positions: np.ndarray,
-    splits: np.ndarray,
-    length: int,
-    out: np.ndarray,
+    distinct: np.ndarray, start: int, positions: np.ndarray, splits: np.ndarray, length: int, out: np.ndarray
 ) -> None:
     """out[b * length + j] = distinct[positions[splits[b] + j], start:start + dim]; zeros behind the last value of b."""
     for b in range(splits.size - 1):
