@@ -186,53 +186,6 @@ def _new_slot(free: np.ndarray, free_count: Int, count: Int, limit: Int) -> tupl
     return count, free_count, count + 1
 
 
-@kernel()
-def _find_or_add_cold(
-    buckets: np.ndarray,
-    old: np.ndarray,
-    first: Int,
-    moved: Int,
-    keys: np.ndarray,
-    free: np.ndarray,
-    free_count: Int,
-    count: Int,
-    limit: Int,
-    wanted: np.ndarray,
-    slots: np.ndarray,
-    start: Int,
-) -> tuple[Int, Int, Int]:
-    """Works like `find_or_add`, by blocks: one pass finds the known keys as fast as `find`, and adds the others."""
-    mask, old_mask = mask_of(buckets), mask_of(old)
-    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    for begin in range(start, wanted.size, _BLOCK):
-        size = min(_BLOCK, wanted.size - begin)
-        _look_ahead(buckets, old, first, moved, keys, wanted[begin : begin + size], hashes, places)
-        for i in range(size):
-            key, hashed = wanted[begin + i], hashes[i]
-            if key == 0:
-                slots[begin + i] = -1
-                continue
-            # places[i] is still the first candidate; or a key before this one in the block has been entered there.
-            stays = is_in_old(hashed, old, first, moved)
-            if stays:
-                slot, bucket = probe(old, old_mask, keys, key, hashed, places[i])
-            else:
-                slot, bucket = probe(buckets, mask, keys, key, hashed, places[i])
-            if slot < 0:
-                if stays and _is_before(first, bucket, hashed, old):
-                    return begin + i, free_count, count
-                slot, free_count, count = _new_slot(free, free_count, count, limit)
-                if slot < 0:
-                    return begin + i, free_count, count
-                keys[slot] = key
-                if stays:
-                    old[bucket] = entry_of(hashed, old_mask, slot)
-                else:
-                    buckets[bucket] = entry_of(hashed, mask, slot)
-            slots[begin + i] = slot
-    return wanted.size, free_count, count
-
-
 _ADDED = types.UniTuple(types.int64, 3)
 OLD = (BUCKETS_OUT, SIZE, SIZE)
 _FREE = (KEYS, SIZE, SIZE, SIZE)
@@ -261,20 +214,24 @@ def find_or_add(
       all old buckets have to move before the next key is entered: its entry would lie beyond the first bucket that
       moved, and would not be found.
     """
-    if buckets.size > CACHED_BUCKETS:
-        return _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start)
     mask, old_mask = mask_of(buckets), mask_of(old)
+    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    is_cold = buckets.size > CACHED_BUCKETS  # Then known keys are found by blocks, as fast as by `find`.
     for i in range(start, wanted.size):
-        key = wanted[i]
+        key, at = wanted[i], (i - start) % _BLOCK
+        if is_cold and at == 0:
+            _look_ahead(buckets, old, first, moved, keys, wanted[i : i + _BLOCK], hashes, places)
         if key == 0:
             slots[i] = -1
             continue
-        hashed = mix(np.uint64(key))
+        hashed = hashes[at] if is_cold else mix(np.uint64(key))
         stays = is_in_old(hashed, old, first, moved)
+        # places[at] is still the first candidate; or a key before this one in the block has been entered there.
         if stays:
-            slot, bucket = probe(old, old_mask, keys, key, hashed, home_of(hashed, old))
+            slot, bucket = probe(old, old_mask, keys, key, hashed, places[at] if is_cold else home_of(hashed, old))
         else:
-            slot, bucket = probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
+            place = places[at] if is_cold else home_of(hashed, buckets)
+            slot, bucket = probe(buckets, mask, keys, key, hashed, place)
         if slot < 0:
             if stays and _is_before(first, bucket, hashed, old):
                 return i, free_count, count
