@@ -92,8 +92,10 @@ class ServiceClient(Store):
         keys = np.require(keys, np.int64, ("C",))
         rows = np.empty((len(keys), width), np.float32)
         for page in _pages(len(keys), width):
-            some = keys[page]
-            for own, answer in self._ask(some, lambda shard, own, some=some: shard.pull(request, some[own], width)):
+            asked = self._ask(
+                request, [keys[page]], lambda results, columns: wire.read_rows(results, len(columns[0]), width)
+            )
+            for own, answer in asked:
                 rows[page][own] = answer
         return rows
 
@@ -102,14 +104,8 @@ class ServiceClient(Store):
         keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
         answers = []
         for page in _pages(len(keys), width):
-            some, known = keys[page], versions[page]
-            asked = self._ask(
-                some,
-                lambda shard, own, some=some, known=known: shard.pull_newer(
-                    request, some[own], known[own], width, codec
-                ),
-            )
-            answers.append((page, _joined(len(some), asked)))
+            columns = [keys[page], versions[page]]
+            answers.append((page, self._newer(request, columns, width, codec, is_sync=False)))
         return _joined(len(keys), answers)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
@@ -134,10 +130,7 @@ class ServiceClient(Store):
         self._check(table, keys, deltas, codec.schema(width))
         if versions is None:
             versions = np.full(len(keys), NONE_KNOWN, np.uint32)
-        answers = self._ask(
-            keys, lambda shard, own: shard.sync(request, keys[own], versions[own], deltas[own], width, codec)
-        )
-        return _joined(len(keys), answers)
+        return self._newer(request, [keys, versions, deltas], width, codec, is_sync=True)
 
     def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
@@ -239,16 +232,34 @@ class ServiceClient(Store):
         request = dict(op=op, table=table, worker=worker, sequence=sequence)
         keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
         self._check(table, keys, rows, PLAIN.schema(self._width(table)))
-        self._ask(keys, lambda shard, own: shard.send(request, keys[own], rows[own]))
+        self._ask(request, [keys, rows], lambda results, columns: wire.read_receipt(results, len(columns[0])))
 
-    def _ask(self, keys: np.ndarray, call: Callable[..., Any]) -> list[tuple[Any, Any]]:
-        """Returns [(own, call(shard, own)) for each shard]; `own` are the places of the shard's keys in `keys`."""
+    def _newer(
+        self, request: dict[str, Any], columns: list[np.ndarray], width: int, codec: RowCodec, is_sync: bool
+    ) -> ChangedRows:
+        """Returns the rows whose versions differ from columns[1]; `is_sync`: after the changes of the request."""
+        answers = self._ask(
+            request, columns, lambda results, own: wire.read_newer(results, width, codec, own[1], is_sync)
+        )
+        return _joined(len(columns[0]), answers)
+
+    def _ask(
+        self, request: dict[str, Any], columns: list[np.ndarray], read: Callable[..., Any]
+    ) -> list[tuple[Any, Any]]:
+        """Sends each shard its part of a request's columns, of which the first are the keys.
+
+        Returns [(own, read(results, part of the columns)) for each shard]; `own` are the places of the shard's keys.
+        """
         if self._threads is None:
-            return [(slice(None), call(self._shards[0], slice(None)))]
+            return [(slice(None), self._shards[0].rows(request, columns, read))]
+        keys = columns[0]
         owner = np.empty(len(keys), np.int32)
         shard_of(keys, len(self._shards), owner)
         places = [np.flatnonzero(owner == i) for i in range(len(self._shards))]
-        return list(zip(places, self._on_all(lambda shard: call(shard, places[shard.number])), strict=True))
+        answers = self._on_all(
+            lambda shard: shard.rows(request, [column[places[shard.number]] for column in columns], read)
+        )
+        return list(zip(places, answers, strict=True))
 
     def _on_all(self, call: Callable[..., Any]) -> list[Any]:
         """Returns [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""

@@ -16,8 +16,6 @@ from ctr_trainer.embedding.service.lease import Lease, LeaseHeld
 from ctr_trainer.embedding.service.row_requests import SentColumns
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
-from ctr_trainer.embedding.store.row_codec import RowCodec
-from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
@@ -180,46 +178,17 @@ class Shard:
 
         return since, finish
 
-    def pull(self, request: dict[str, Any], keys: np.ndarray, width: int) -> np.ndarray:
-        """Returns the rows of the keys, float32[U, width]."""
-        return self._rows(request, [keys], lambda results: wire.read_rows(results, len(keys), width))
-
-    def pull_newer(
-        self, request: dict[str, Any], keys: np.ndarray, versions: np.ndarray, width: int, codec: RowCodec
-    ) -> ChangedRows:
-        """Returns the rows whose versions at the service differ from `versions`."""
-        return self._rows(
-            request, [keys, versions], lambda results: wire.read_newer(results, width, codec, versions, is_sync=False)
-        )
-
-    def send(self, request: dict[str, Any], keys: np.ndarray, rows: np.ndarray) -> None:
-        """Returns once the rows of a `push` or a `put` are applied."""
-        self._rows(request, [keys, rows], lambda results: wire.read_receipt(results, len(keys)))
-
-    def sync(
+    def rows(
         self,
         request: dict[str, Any],
-        keys: np.ndarray,
-        versions: np.ndarray,
-        deltas: np.ndarray,
-        width: int,
-        codec: RowCodec,
-    ) -> ChangedRows:
-        """Sends changes, and returns the rows that others have changed since `versions`."""
-        return self._rows(
-            request,
-            [keys, versions, deltas],
-            lambda results: wire.read_newer(results, width, codec, versions, is_sync=True),
-        )
-
-    def _rows(
-        self, request: dict[str, Any], columns: Sequence[np.ndarray], read: Callable[[Iterator[flight.Result]], Any]
+        columns: Sequence[np.ndarray],
+        read: Callable[[Iterator[flight.Result], Sequence[np.ndarray]], Any],
     ) -> Any:
-        """Returns read(results) of a row request."""
+        """Returns read(results, columns) of a row request with these columns, of which the first are the keys."""
         op = request["op"]
         with self._columns.sending(self._signed(request), columns) as body, self._silence.waiting(op):
             action = flight.Action(op, body)
-            return self._retried(op, lambda options: read(self._flight.do_action(action, options)))
+            return self._retried(op, lambda options: read(self._flight.do_action(action, options), columns))
 
     def close(self) -> None:
         self._silence.close()

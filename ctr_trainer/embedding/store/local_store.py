@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -139,18 +138,18 @@ class LocalStore(Store):
         return TableRows(self.tables[config.name])
 
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        with self._locked(table) as target:
+        with self._tables.locked(table) as target:
             return target.read(keys, missing)
 
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
         check_versions(table, keys, versions)
-        with self._locked(table) as target:
+        with self._tables.locked(table) as target:
             answer = newer(target, self._tables.versions(table), keys, versions)
         return answer.encoded(codec)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
         deltas = np.require(deltas, requirements=("C",))
-        with self._locked(table) as target:
+        with self._tables.locked(table) as target:
             check_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
                 self._tables.mark(target, target.add(keys, deltas))
@@ -158,7 +157,7 @@ class LocalStore(Store):
 
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         rows = np.require(rows, requirements=("C",))
-        with self._locked(table) as target:
+        with self._tables.locked(table) as target:
             check_unlimited(target)
             check_rows(target, keys, rows)
             if self._is_new(table, worker, sequence):
@@ -178,7 +177,7 @@ class LocalStore(Store):
         deltas = codec.decode(deltas)
         if versions is not None:
             check_versions(table, keys, versions)
-        with self._locked(table) as target:
+        with self._tables.locked(table) as target:
             check_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
                 answer = merge_changes(target, self._tables.versions(table), keys, deltas, versions)
@@ -189,12 +188,12 @@ class LocalStore(Store):
 
     def advance(self, step: int) -> None:
         for name in self._tables:
-            with self._locked(name) as table:
+            with self._tables.locked(name) as table:
                 table.advance(step)
                 stop = table.expire()
             while stop is not None:
                 time.sleep(_BETWEEN_SECONDS)
-                with self._locked(name) as table:
+                with self._tables.locked(name) as table:
                     stop = table.expire(stop)
 
     def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
@@ -217,7 +216,7 @@ class LocalStore(Store):
         """Yields copies (keys, rows) of a table's blocks. A row that comes or goes meanwhile may be missing."""
         first = 0
         while True:
-            with self._locked(name) as table:
+            with self._tables.locked(name) as table:
                 slots = len(table.keys)
                 block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:slots]), None)
                 if block is None:
@@ -229,6 +228,3 @@ class LocalStore(Store):
 
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
-
-    def _locked(self, name: str) -> AbstractContextManager[Table]:
-        return self._tables.locked(name)
