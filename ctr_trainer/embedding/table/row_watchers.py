@@ -6,8 +6,8 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.changes import Changes, RemovedKeys, TrackedTable
+from ctr_trainer.embedding.table.row_limits import RowUsage
 from ctr_trainer.embedding.table.row_space import Bits
-from ctr_trainer.embedding.table.row_usage import RowUsage
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 

@@ -6,7 +6,7 @@ import pytest
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table import row_usage
+from ctr_trainer.embedding.table import row_limits
 from ctr_trainer.embedding.table.row_limits import Admission
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -204,8 +204,8 @@ def test_rows_of_the_batch_at_hand_are_not_evicted_and_what_does_not_fit_is_lent
 
 @pytest.mark.parametrize("scanned, found", [(1, 1), (2, 1 << 16), (1 << 22, 1)])
 def test_ttl_evicts_rows_not_trained_for_longer(scanned, found, monkeypatch):
-    monkeypatch.setattr(row_usage, "_SCANNED", scanned)
-    monkeypatch.setattr(row_usage, "_EXPIRED", found)
+    monkeypatch.setattr(row_limits, "_SCANNED", scanned)
+    monkeypatch.setattr(row_limits, "_EXPIRED", found)
     table = _table(ttl_steps=10)
     _train(table, [1, 2], 5)
     _train(table, [2], 12)
