@@ -61,7 +61,6 @@ class RestingSlots:
         return slots
 
     def clear(self) -> None:
-        """Forgets all slots."""
         self._numbers[_RESTING] = 0
 
 
@@ -200,7 +199,6 @@ class Index:
         self._numbers[_FREE_COUNT] += len(slots)
 
     def _add_all(self, keys: np.ndarray) -> np.ndarray:
-        """Does what `find_or_add` does, for keys that are mostly new."""
         slots, done = np.empty(len(keys), np.int64), 0
         while True:
             old, before = int(self._numbers[_OLD]), self.slots

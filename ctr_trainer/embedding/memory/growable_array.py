@@ -49,7 +49,6 @@ class RowLock:
 
     @property
     def times(self) -> LockTimes:
-        """`LockTimes` so far, of this process."""
         return LockTimes(self._waited / 1e9, self._held / 1e9, self._taken)
 
     def shared(self) -> AbstractContextManager[None]:
@@ -191,7 +190,6 @@ class GrowableArray:
 
 
 def row_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> int:
-    """Returns the bytes of a row of this dtype and shape."""
     return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
 
 

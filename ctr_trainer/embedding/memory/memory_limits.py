@@ -37,7 +37,6 @@ class MemoryLimit:
 
     @property
     def free(self) -> int:
-        """Bytes that are left."""
         return max(self.total - self.used, 0)
 
 
@@ -54,7 +53,6 @@ class MemoryWatch:
         self._warned = False
 
     def look(self) -> None:
-        """Warns if it is time to."""
         fullest = max(self._limits(), key=lambda limit: limit.used / limit.total)
         share = fullest.used / fullest.total
         if share >= self._WARNING and not self._warned:

@@ -36,7 +36,6 @@ class SharedMemory(TableMemory):
 
     @staticmethod
     def is_possible() -> bool:
-        """Returns whether this system has such memory."""
         return hasattr(os, "memfd_create")
 
     def __init__(self, address: str | None = None, prefix: str = "") -> None:

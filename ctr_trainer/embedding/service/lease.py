@@ -138,7 +138,6 @@ class LeaseBook:
             self._heard = time.monotonic()
 
     def release(self, token: str | None) -> None:
-        """Frees the lease, if it has this token."""
         with self._lock:
             if self._lease is not None and self._lease.token == token:
                 self._lease = None

@@ -73,7 +73,6 @@ class ServerSecurity:
             )
 
     def location(self, host: str, port: int) -> str:
-        """Returns where the Flight server listens."""
         return f"grpc{'+tls' if self.cert else ''}://{host}:{port}"
 
     def server_options(self) -> dict[str, Any]:
@@ -113,7 +112,6 @@ class ClientSecurity:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Returns the headers of each call."""
         return [] if self.token is None else [(wire.TOKEN.encode(), f"Bearer {self.token}".encode())]
 
     def connect(self, address: str, channel_options: list[tuple[str, int]]) -> flight.FlightClient:

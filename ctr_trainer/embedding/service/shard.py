@@ -148,8 +148,6 @@ class Shard:
         return {"shard": self.number, "shards": self._shards}
 
     def action(self, name: str, body: dict[str, Any]) -> Any:
-        """Returns the answer to one action."""
-
         def call(options: flight.FlightCallOptions) -> Any:
             return _read(iter(list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))))
 

@@ -74,7 +74,6 @@ def pack_header(request: dict[str, Any], count: int) -> bytes:
 
 
 def columns_bytes(columns: Sequence[np.ndarray]) -> int:
-    """Returns how many bytes `put_columns` fills."""
     return max(start + len(column) for start, column in _placed(columns))
 
 

@@ -62,21 +62,14 @@ class Store(abc.ABC):
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         """Returns the rows of `keys`, float32[U, width]; creates no row.
 
-        Args:
-          table: the table's name.
-          keys: int64[U].
-          missing: what a key without a row reads: `initial`, its initial row, or `zeros`.
+        A key without a row reads its initial row, or zeros if `missing` is `zeros`.
         """
 
     @abc.abstractmethod
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
-        """Returns `ChangedRows`: the rows whose version is not the one that the asker knows.
+        """Returns `ChangedRows`: the rows whose version is not the one that the asker knows, encoded by `codec`.
 
-        Args:
-          table: the table's name.
-          keys: int64[U].
-          versions: uint32[U], the version of each row that the asker knows.
-          codec: `RowCodec`, encodes the rows of the answer.
+        The known versions are uint32[U].
         """
 
     @abc.abstractmethod
@@ -87,24 +80,16 @@ class Store(abc.ABC):
         does nothing.
 
         Args:
-          table: the table's name.
-          keys: int64[U].
           deltas: float32[U, width].
-          worker: str, a name that is new each time a worker starts.
-          sequence: int, grows with each push of this worker to this table.
+          worker: a name that is new each time a worker starts.
+          sequence: grows with each push of this worker to this table.
         """
 
     @abc.abstractmethod
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        """Sets rows, whatever they were; for rows that one host alone changes.
+        """Sets the rows of a table without limits, whatever they were; for rows that one host alone changes.
 
         A put is applied exactly once, and never after a later one, as a `push` is.
-
-        Args:
-          table: the name of a table without limits.
-          keys: int64[U].
-          rows: float32[U, width].
-          worker, sequence: see `push`.
         """
 
     @abc.abstractmethod
@@ -121,10 +106,9 @@ class Store(abc.ABC):
         """Pushes deltas and brings back the rows that others changed, in one round trip.
 
         Args:
-          table, keys, worker, sequence: see `push`.
           deltas: float32[U, width] as `codec` encodes them.
           versions: uint32[U], the version of each row that the worker knows; None brings all rows back.
-          codec: `RowCodec`, encodes the deltas and the rows of the answer.
+          codec: encodes the deltas and the rows of the answer.
 
         Returns:
           `ChangedRows`: the rows whose version was not the one that the worker knew, with `deltas` added. Each other
@@ -145,8 +129,7 @@ class Store(abc.ABC):
             written. If it is None or another snapshot, all rows are written.
 
         Returns:
-          a list of dicts that `restore` takes, see `snapshot_writer.write`. Each `since` is None if all rows were
-          written.
+          what `restore` takes. Each `since` is None if all rows were written.
         """
         return self.begin_save(path, step, since)()
 
@@ -171,9 +154,6 @@ class Store(abc.ABC):
           epoch: number of the epoch that is written.
           dtype: type of the packed rows, see `packed_rows`.
           after: the epoch that was published last, with the files that this store wrote for it; None writes all rows.
-
-        Returns:
-          a list of dicts, see `packed_writer.write`.
 
         Raises:
           UserError: the files cannot be written, or the store does not know what changed since `after`: publish all

@@ -54,7 +54,6 @@ class RowUsage:
         self._frequency.array[own] += 1
 
     def get(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (last_used uint32[U], frequency uint32[U])."""
         return self._last.array[slots], self._frequency.array[slots]
 
     def set(self, slots: np.ndarray, last_used: np.ndarray, frequency: np.ndarray) -> None:
@@ -279,6 +278,5 @@ class RowLimits:
         return self.usage.expired(keys, start, self._config.ttl_steps)
 
     def clear(self) -> None:
-        """Forgets how often keys came."""
         if self.admission is not None:
             self.admission.clear()

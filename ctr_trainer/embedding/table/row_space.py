@@ -57,12 +57,10 @@ class Bits:
         self._bits.array[: _bytes(other._size)] |= other._bits.array[: _bytes(other._size)]
 
     def clear(self) -> None:
-        """Takes every slot out."""
         self._bits.array[: _bytes(self._size)] = 0
         self._size = 0
 
     def copy(self) -> "Bits":
-        """Returns a copy with the same slots."""
         other = Bits()
         other.reserve(self._size)
         other._bits.array[: _bytes(self._size)] = self._bits.array[: _bytes(self._size)]
@@ -74,7 +72,6 @@ class Bits:
         self._bits.array[: _bytes(self._size)] = other._bits.array[: _bytes(self._size)]
 
     def slots(self) -> np.ndarray:
-        """Returns int64[n], all slots in the set, ascending."""
         return self.pop(0, self._size)[0] if self._size else np.empty(0, np.int64)
 
     def pop(self, start: int, most: int, remove: bool = False) -> tuple[np.ndarray, int]:

@@ -165,18 +165,15 @@ class RowWatchers:
                 created(slots, size)
 
     def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Tells that the rows at `slots`, int64[U], distinct, are about to be trained or set; -1 is skipped."""
         for each in self._told:
             each.before_change(table, slots)
         if self._usage is not None:
             self._usage.trained(slots, len(table.keys))
 
     def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Tells that the rows at `slots`, int64[U], and their keys are about to be removed."""
         for each in self._told:
             each.before_removal(table, slots)
 
     def before_clear(self, table: TrackedTable) -> None:
-        """Tells that all rows are about to be removed."""
         for each in self._told:
             each.before_clear(table)

@@ -72,7 +72,6 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the index and of the rows."""
         return self._index.nbytes + self._index.slots * (self.config.width * 4 + 8 * self.config.evicts)
 
     def find(self, keys: np.ndarray) -> np.ndarray:

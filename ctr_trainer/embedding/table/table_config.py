@@ -105,7 +105,6 @@ class TableConfig:
         return cls(**values, optimizer=optimizer)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a dict that JSON can hold."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**values, "optimizer": self.optimizer.name, "settings": dataclasses.asdict(self.optimizer)}
 
@@ -123,7 +122,6 @@ class TableConfig:
 
     @property
     def evicts(self) -> bool:
-        """Whether rows may be evicted."""
         return bool(self.max_rows or self.ttl_steps)
 
     @functools.cached_property

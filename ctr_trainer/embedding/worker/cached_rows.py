@@ -85,7 +85,6 @@ class CachedRows(KeptRows):
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the rows and their bases take."""
         return 2 * self.table.nbytes
 
     def mark_stepped(self, slots: np.ndarray) -> None:

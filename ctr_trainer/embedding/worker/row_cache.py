@@ -148,7 +148,6 @@ class RowCache(WorkerRows):
             return self._copies.l2_shares(slots)
 
     def sync(self) -> None:
-        """Calls `begin_window`, then `sync_window`."""
         self.begin_window()
         self.sync_window()
 
