@@ -65,14 +65,14 @@ class SentColumns:
 
         `columns` are C-contiguous arrays of one length.
         """
-        size = wire.columns_bytes(columns)
-        if not _LEAST_BYTES <= size <= len(self._bytes) or not self._lock.acquire(blocking=False):
+        size, memory = wire.columns_bytes(columns), self._memory
+        is_fit = _LEAST_BYTES <= size <= len(self._bytes)
+        if memory is None or not is_fit or not self._lock.acquire(blocking=False):
             yield wire.pack(request, columns)
             return
-        assert self._memory is not None
         try:
             wire.put_columns(self._bytes, columns)
-            yield wire.pack_header({**request, "memory": self._memory.address, "bytes": size}, len(columns[0]))
+            yield wire.pack_header({**request, "memory": memory.address, "bytes": size}, len(columns[0]))
         finally:
             self._lock.release()
 

@@ -30,7 +30,6 @@ from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
-_BATCH_BYTES = 16 << 20
 # Of a file in a manifest: its name `file`, and `table`, `kind`, `rows`, `bytes` and `crc32`; of a snapshot, its name
 # `snapshot`, and `since`, what it is a delta of.
 FileEntry = dict[str, Any]
@@ -81,15 +80,6 @@ def row_array(rows: np.ndarray) -> pa.Array:
 def key_array(keys: np.ndarray) -> pa.Array:
     """Returns an Arrow array of contiguous keys, int64[n], without a copy."""
     return pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
-
-
-def row_blocks(
-    keys: np.ndarray, rows: np.ndarray, bytes_a_block: int = _BATCH_BYTES
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cuts int64[n] and float32[n, width] into (keys, rows) views of about `bytes_a_block`."""
-    step = max(bytes_a_block // (rows.shape[1] * 4 + 8), 1)
-    for first in range(0, len(keys), step):
-        yield keys[first : first + step], rows[first : first + step]
 
 
 def check(path: AnyPath, entry: FileEntry) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable, tracked_table
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
@@ -23,6 +22,7 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
 _BETWEEN_SECONDS = 1e-4
+_BLOCK_BYTES = 16 << 20  # Of rows that are copied under one hold of their table's lock.
 _CATCH_UP_BLOCK = 8192  # Rows that are caught up under one hold of their lock.
 
 
@@ -214,17 +214,15 @@ class LocalStore(Store):
 
     def read_blocks(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields copies (keys, rows) of a table's blocks. A row that comes or goes meanwhile may be missing."""
-        first = 0
-        while True:
+        first, step = 0, max(_BLOCK_BYTES // (self.config(name).width * 4 + 8), 1)
+        while first < len(self.tables[name].keys):
             with self._tables.locked(name) as table:
-                slots = len(table.keys)
-                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:slots]), None)
-                if block is None:
-                    return
-                there = block[0] != 0
-                keys, rows = (array[there] for array in block)
+                keys = table.keys[first : first + step]
+                rows = table.rows[first : first + len(keys)]
+                there = keys != 0
+                keys, rows = keys[there], rows[there]
             yield keys, rows
-            first += len(there)
+            first += step
 
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)

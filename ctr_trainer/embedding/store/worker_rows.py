@@ -72,9 +72,7 @@ class StepHistory:
 
 
 def weighed(gradient: np.ndarray, weight: float, share: float, merge_factor: float) -> np.ndarray:
-    """Computes what the gradient of a micro-batch adds to the step of its rows.
-
-        merge_factor * share * weight * gradient
+    """Returns merge_factor * share * weight * gradient, what a micro-batch adds to the step of its rows.
 
     Args:
       gradient: float32 array, the gradient of the mean loss of the micro-batch's examples.
@@ -82,9 +80,6 @@ def weighed(gradient: np.ndarray, weight: float, share: float, merge_factor: flo
       share: workers / sum of the example weights of all micro-batches of the step, of all workers. If the workers do
         not exchange gradients in each step, 1 / sum of this worker's weights. 1 if the micro-batch is the whole step.
       merge_factor: the factor of `merging.gradient_factor` on each worker's gradient.
-
-    Returns:
-      float32 array of the gradient's shape.
     """
     return times(gradient, merge_factor * share * weight)
 
