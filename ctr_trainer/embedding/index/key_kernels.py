@@ -5,7 +5,7 @@ memory that a miss brings is often predicted wrong. So a loop over cold memory a
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numba
 import numpy as np
@@ -28,12 +28,13 @@ _KEYS_OUT = types.Array(types.int64, 1, "C")
 _Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
 
-def kernel(*signature: Any, **options: Any) -> Callable[[_Loop], _Loop]:
+def kernel(signature: Any = None, inline: Literal["never", "always"] = "never") -> Callable[[_Loop], _Loop]:
     """Compiles a loop, once per machine; it lets other threads run, and does not raise at a division by zero.
 
     `optimizer_kernels` spells it out, as kernels of other packages do.
     """
-    return numba.njit(*signature, nogil=True, cache=True, error_model="numpy", **options)
+    compiled: Any = numba.njit(signature, nogil=True, cache=True, error_model="numpy", inline=inline)
+    return compiled
 
 
 def _prefetch_line(typing_context: Any, array: Any, byte: Any) -> Any:

@@ -135,7 +135,7 @@ class RowRequests:
     ) -> None:
         self._store, self._columns, self._metrics = store, columns, metrics
         self._leases, self._incarnation = leases, incarnation
-        self._answers = {
+        self._answers: dict[str, Callable[..., list[flight.Result]]] = {
             "pull": self._pull,
             "pull_newer": self._pull_newer,
             "push": functools.partial(self._apply, "push", store.push),

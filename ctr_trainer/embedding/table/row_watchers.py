@@ -144,7 +144,9 @@ class RowWatchers:
         self.changes = Changes(memory) if tracked else None
         self.published: PublishedRows | None = None
         self._told: list[Changes | PublishedRows] = [] if self.changes is None else [self.changes]
-        self._followers = [each.created for each in (self.changes, usage) if each is not None]
+        self._followers: list[Callable[[np.ndarray, int], None]] = [
+            each.created for each in (self.changes, usage) if each is not None
+        ]
 
     def follow(self, created: Callable[[np.ndarray, int], None]) -> None:
         """Has `created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
