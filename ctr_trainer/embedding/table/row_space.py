@@ -71,9 +71,6 @@ class Bits:
         self.reserve(other._size)
         self._bits.array[: _bytes(self._size)] = other._bits.array[: _bytes(self._size)]
 
-    def slots(self) -> np.ndarray:
-        return self.pop(0, self._size)[0] if self._size else np.empty(0, np.int64)
-
     def pop(self, start: int, most: int, remove: bool = False) -> tuple[np.ndarray, int]:
         """Returns (int64[n], up to `most` slots of the set from `start` on, ascending; the slot to start from next).
 

@@ -19,18 +19,8 @@ class TableConfig:
     """The layout and the update rule of one table's rows.
 
     A row is `[weights of segment 0, weights of segment 1, ..., state of segment 0, state of segment 1, ...]`,
-    contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`. The state
-    of a segment of `dim` weights, see `optimizer_kernels` for what the letters mean:
-
-    | optimizer | state |
-    |---|---|
-    | `sgd` | none |
-    | `momentum` | u[dim] |
-    | `adagrad` | acc[dim] |
-    | `rowwise_adagrad` | acc[1] |
-    | `adam`, `adamw` | m[dim], v[dim], c1[1], c2[1] |
-    | `ftrl` | q[dim], n[dim] |
-    | `dense_sgd`, `dense_adagrad`, `dense_adam` | the same without `dense_`, then steps[1] |
+    contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`.
+    `sparse_optimizers` says which state each optimizer keeps for a segment, and in which order.
 
     Attributes:
       name: name of the table, unique in a job, as `dim16`.
