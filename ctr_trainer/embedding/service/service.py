@@ -210,7 +210,7 @@ class Service(flight.FlightServerBase):
         """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-            saving = self._store.snapshots.saving(path, int(body["step"]), since, identity)
+            saving = self._store.saving(path, int(body["step"]), since, identity)
             with contextlib.closing(saving):
                 yield flight.Result(wire.to_json(next(saving)))
                 yield flight.Result(wire.to_json(self._file_threads.submit(next, saving).result()))
@@ -232,11 +232,11 @@ class Service(flight.FlightServerBase):
     def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
         path, files = self._inside(body["path"]), body["files"]
         replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
-        self._store.snapshots.restore(path, files, replacing)
+        self._store.restore(path, files, replacing)
         return {"incarnation": str(self.incarnation)}
 
     def _clear(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._store.snapshots.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
+        self._store.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
         return {"incarnation": str(self.incarnation)}
 
     def _inside(self, path: str) -> Any:

@@ -12,10 +12,12 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 # A factor nearer to 1 than float32 can tell is not worth a pass over the gradients.
 _NO_FACTOR = 1e-7
+_CATCH_UP_BLOCK = 8192  # Rows that are caught up under one hold of their lock.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,3 +208,60 @@ class WorkerRows(abc.ABC):
 
     def totals(self) -> RowTotals:
         return RowTotals()
+
+
+class TableRows(WorkerRows):
+    """A `Table`'s own rows: a step changes what every other user of the table reads, so there is nothing to sync.
+
+    For one thread at a time; a `SharedTable` locks its rows itself.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.config = table.config
+        self._table = table
+        self._history: StepHistory | None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self._table.rows
+
+    @property
+    def lock_times(self) -> LockTimes:
+        return self._table.lock_times
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        return self._table.find(keys)
+
+    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
+        slots = self._table.find_or_create(keys)
+        if self._history:
+            self._catch_up(slots, self._history.steps)
+        return slots
+
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
+        if self._history:
+            self._history.begin_step(learning_rate)
+            self._catch_up(slots, self._history.steps + 1)
+        self._table.apply_gradients(slots, gradients, learning_rate)
+        if self._history:
+            self._history.end_step()
+
+    def follow_steps(self, history: StepHistory) -> None:
+        self._history = history
+
+    def flush(self) -> None:
+        if self._history:
+            slots = np.flatnonzero(self._table.keys)
+            for first in range(0, len(slots), _CATCH_UP_BLOCK):
+                self._catch_up(slots[first : first + _CATCH_UP_BLOCK], self._history.steps)
+
+    def _catch_up(self, slots: np.ndarray, taken: int) -> None:
+        """Makes the steps that the rows at `slots` missed; `taken` is how many they count as having taken then."""
+        assert self._history is not None
+        with self._table.locked():
+            self._table.before_change(slots)
+            self._history.catch_up(self.config, self._table.rows, slots, taken)
+
+    def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
+        return self._table.find(keys)

@@ -173,7 +173,7 @@ def test_a_save_that_is_given_up_is_in_no_chain_and_the_next_one_has_all_rows(tm
     store = _pushed([1, 2])
     base = store.save(tmp_path, 1)
     _pushed([3], store=store, sequence=2)
-    saving = store.snapshots.saving(tmp_path, 2, base[-1]["snapshot"])
+    saving = store.saving(tmp_path, 2, base[-1]["snapshot"])
     assert next(saving) == base[-1]["snapshot"]
     saving.close()
     again = store.save(tmp_path, 3, base[-1]["snapshot"])
@@ -212,7 +212,7 @@ def test_shards_restore_a_chain_that_another_number_of_shards_saved(tmp_path):
             store.tables["t"].remove(gone)
             store.take_place(number, 2)
             # As a client does: one identity for the files of all shards.
-            files += [*store.snapshots.saving(tmp_path, step, f"s{step - 1}" if step > 1 else None, f"s{step}")][-1]
+            files += [*store.saving(tmp_path, step, f"s{step - 1}" if step > 1 else None, f"s{step}")][-1]
         whole.push("t", keys, deltas, "w", step)
         whole.tables["t"].remove(gone)
     restored = {}

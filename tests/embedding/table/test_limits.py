@@ -122,7 +122,7 @@ def _counted(directory, times, shards=1):
         for sequence in range(times):
             keys = np.array([key for key in range(1, 10) if key % shards == shard])
             store.push("t", keys, np.ones((len(keys), 2), np.float32), "w", sequence)
-    files = [[*store.snapshots.saving(directory, 1, None, "first")][-1] for store in stores]
+    files = [[*store.saving(directory, 1, None, "first")][-1] for store in stores]
     return stores, [file for part in files for file in part]
 
 
