@@ -1,5 +1,6 @@
 """Arrays that grow in place, the reuse of freed memory, and the lock that keeps the users of a table's rows apart."""
 
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -122,13 +123,6 @@ def _private_pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
 
 
-def _advise_huge_pages(pages: mmap.mmap) -> None:
-    try:
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    except (AttributeError, OSError):
-        pass  # A kernel without transparent huge pages: only slower.
-
-
 class GrowableArray:
     """A C-contiguous array [capacity, *shape] whose first axis grows without a copy.
 
@@ -157,7 +151,8 @@ class GrowableArray:
         self._pages: mmap.mmap | None = None
         try:
             reserved = self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
-            _advise_huge_pages(reserved)
+            with contextlib.suppress(AttributeError, OSError):  # Without transparent huge pages it is only slower.
+                reserved.madvise(mmap.MADV_HUGEPAGE)
             self.array = np.frombuffer(reserved, self._dtype).reshape(-1, *self._shape)
         except (OSError, ValueError, MemoryError):
             if pages:

@@ -1,5 +1,6 @@
 """The Store that lives in one or more embedding services."""
 
+import collections
 import concurrent.futures
 import uuid
 from collections.abc import Callable, Sequence
@@ -184,12 +185,10 @@ class ServiceClient(Store):
     def stats(self) -> dict[str, Any]:
         """Returns the totals of all shards, as `Store.stats`; under `services`, the figures of each by address."""
         services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
-        tables: dict[str, dict[str, Any]] = {}
+        tables: dict[str, collections.Counter[str]] = {}
         for service in services.values():
             for name, figures in service["tables"].items():
-                table = tables.setdefault(name, dict.fromkeys(figures, 0))
-                for figure, value in figures.items():
-                    table[figure] += value
+                tables.setdefault(name, collections.Counter()).update(figures)
         return {"tables": tables, "services": services}
 
     def tables(self) -> list[dict[str, Any]]:

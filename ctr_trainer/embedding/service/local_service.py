@@ -114,10 +114,8 @@ class Watch:
     def __init__(self, pid: int, log_file: str | os.PathLike) -> None:
         self._pid, self._log_file = pid, log_file
         self._handle = None
-        try:
+        with contextlib.suppress(AttributeError, OSError):
             self._handle = os.pidfd_open(pid)
-        except (AttributeError, OSError):
-            pass
 
     def ended(self) -> str | None:
         """Returns how the process ended, with the end of its log; None while it runs."""

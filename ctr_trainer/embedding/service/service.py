@@ -76,7 +76,7 @@ class Service(flight.FlightServerBase):
             "hello": self._hello,
             "renew": lambda body: self._leases.renew(body.get("lease"), "renew"),
             "release": lambda body: self._leases.release(body.get("lease")),
-            "create_table": self._create_table,
+            "create_table": lambda body: self._store.create_table(snapshot.config_from_json(body["config"])),
             "publish": self._publish,
             "copy": self._copy,
             "advance": self._advance,
@@ -198,9 +198,6 @@ class Service(flight.FlightServerBase):
         if not self._store.tables:
             return None
         return incarnation.write(self._store, self._data_dir, *(self._place or (0, 1)))
-
-    def _create_table(self, body: dict[str, Any]) -> None:
-        self._store.create_table(snapshot.config_from_json(body["config"]))
 
     def _advance(self, body: dict[str, Any]) -> None:
         with self.incarnation.within(body.get("incarnation")):

@@ -1,5 +1,6 @@
 """The connection to one embedding service."""
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -138,11 +139,9 @@ class Shard:
             raise ServiceLost(f"embedding service {self.address} has ended: {ending}")
 
     def _at_once(self, name: str) -> None:
-        try:
-            options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
+        options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
+        with contextlib.suppress(pa.ArrowException):  # The next request for rows meets the same error and reports it.
             list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
-        except pa.ArrowException:
-            pass  # The next request for rows meets the same error and reports it.
 
     def _place(self) -> dict[str, int]:
         return {"shard": self.number, "shards": self._shards}
