@@ -5,8 +5,8 @@ columns behind it, as they lie in memory, little-endian, each at a multiple of 6
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
 
-A client of the service's own host may leave the columns in memory that both see (`sent_columns`); then the JSON says
-`memory`, where they lie, and `bytes`, how many, and nothing is behind it.
+A client of the service's own host may leave the columns in memory that both see (`row_requests.SentColumns`); then
+the JSON says `memory`, where they lie, and `bytes`, how many, and nothing is behind it.
 
 `count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
 in it is unpacked. Its answer is a JSON object and, in results of their own, columns: the rows of a pull; `position`

@@ -52,12 +52,6 @@ def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
         raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
 
 
-def check_unlimited(table: Table) -> None:
-    """Raises UserError if the table's limits say which keys have rows."""
-    if table.config.has_limits:
-        raise UserError(f"table {table.config.name}: a put to a table with limits; push changes")
-
-
 class LocalStore(Store):
     """The Store in this process. Safe to use from several threads: each table has a lock.
 
@@ -109,7 +103,8 @@ class LocalStore(Store):
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         rows = np.require(rows, requirements=("C",))
         with self._locked(table) as target:
-            check_unlimited(target)
+            if target.config.has_limits:
+                raise UserError(f"table {table}: a put to a table with limits; push changes")
             check_rows(target, keys, rows)
             if self._is_new(table, worker, sequence):
                 self._tables.mark(target, target.find_or_insert(keys, rows))

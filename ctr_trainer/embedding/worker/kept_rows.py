@@ -51,7 +51,7 @@ class KeptRows:
     Not safe to use from several threads at a time: `RowCache` locks it. Slots are valid until `tidy`.
 
     Args:
-      config: the TableConfig, without limits: else the service, too, would change rows.
+      config: of a table without limits, but for `CachedRows`: else the service, too, would change rows.
       memory: where the arrays lie.
 
     Attributes:
