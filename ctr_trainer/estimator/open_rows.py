@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.store.store import MakeCopies, Store, StoreReader
 from ctr_trainer.embedding.store.worker_rows import StepHistory, WorkerRows
@@ -137,7 +137,7 @@ def _host_copies(
 
     def copies(store: Store, table: TableConfig) -> HostRows:
         shares = merging.shares(table, config.sync_merge, hosts)
-        memory = PrivateMemory() if store.host_memory is None else store.host_memory.under(table.name)
+        memory = TableMemory() if store.host_memory is None else store.host_memory.under(table.name)
         return HostRows(
             store,
             table,

@@ -20,8 +20,7 @@ from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.table.shared_table import PublishedTables, SharedTables
-from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.shared_table import SharedTables, published_table
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
@@ -163,7 +162,7 @@ def open_store(
         if config.service not in ("auto", "shared"):
             yield stack.enter_context(_named_service(config, model_dir, memory))
         elif distributed.size() == 1:
-            yield LocalStore(PublishedTables() if is_published else Table)
+            yield LocalStore(published_table) if is_published else LocalStore()
         elif distributed.local_size() != distributed.size():
             raise config.refused(
                 "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "

@@ -11,13 +11,14 @@ import importlib
 import pathlib
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_MARK = "@numba.njit("
+_MARKS = "@numba.njit(", "@kernel("
 
 
 def modules() -> list[str]:
     """Returns the names of the modules that have kernels."""
     files = sorted((_ROOT / "ctr_trainer").rglob("*.py"))
-    names = [".".join(file.relative_to(_ROOT).with_suffix("").parts) for file in files if _MARK in file.read_text()]
+    marked = [file for file in files if any(mark in file.read_text() for mark in _MARKS)]
+    names = [".".join(file.relative_to(_ROOT).with_suffix("").parts) for file in marked]
     return [name for name in names if name != __spec__.name]
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.store.local_store import LocalStore, TableRows
-from ctr_trainer.embedding.store.worker_rows import RowStep, weighed
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.worker_rows import RowStep, TableRows, weighed
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import PublishedTables
+from ctr_trainer.embedding.table.shared_table import published_table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.delivery import DeliverySupervisor
@@ -46,7 +46,7 @@ class Alive:
 
 @pytest.fixture
 def store():
-    store = LocalStore(PublishedTables())
+    store = LocalStore(published_table)
     store.create_table(CONFIG)
     return store
 

@@ -25,7 +25,7 @@ from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurit
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.embedding.service.serving import serve
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.embedding.store import store_snapshots
+from ctr_trainer.embedding.store import local_store
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.installation import compile_kernels
 from ctr_trainer.system.files.paths import path_of
@@ -411,13 +411,13 @@ def test_the_log_has_the_latencies(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere niceness is a process's")
 def test_files_of_rows_are_written_behind_the_requests(tmp_path, monkeypatch):
-    found, write = [], store_snapshots.snapshot_writer.write
+    found, write = [], local_store.snapshot_writer.write
 
     def noted(*arguments):
         found.append((os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), os.sched_getaffinity(0)))
         return write(*arguments)
 
-    monkeypatch.setattr(store_snapshots.snapshot_writer, "write", noted)
+    monkeypatch.setattr(local_store.snapshot_writer, "write", noted)
     one = {min(os.sched_getaffinity(0))}
     with Service("127.0.0.1", 0, tmp_path, file_cores=one) as service:
         with contextlib.closing(

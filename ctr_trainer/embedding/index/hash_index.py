@@ -1,11 +1,9 @@
 """The hash index: a slot for each distinct key."""
 
-from typing import Protocol
-
 import numpy as np
 
 from ctr_trainer.embedding.index import index_kernels, index_maintenance, key_kernels
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
@@ -15,18 +13,55 @@ _HASHES = 1 << 32  # The number of high halves of hashes; `sample` takes a part 
 _MOVED_A_KEY = 24
 _KEYS_A_MOVE = 1024
 _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
+_RESTING, _CLOCK, _MEMBERS = range(3)
 
 
-class Resting(Protocol):
-    """Keeps the slots of removed keys until no worker can use them; see `shared_table.RestingSlots`."""
+class RestingSlots:
+    """The slots of removed keys, from the removal until no worker can use them.
 
-    def __len__(self) -> int: ...
+    A worker uses slots from its lookup to its step, and its next lookup says that it is done with them. So a slot has
+    rested when each worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
+    step skips it; if it had a new key at once, the step would train that key's row.
 
-    def add(self, slots: np.ndarray) -> None: ...
+    This worker is number `member`, from 0, of the `members` that share the memory.
 
-    def take_rested(self) -> np.ndarray: ...
+    Caveat: use it under the table's lock, except `begin_lookup`.
+    """
 
-    def clear(self) -> None: ...
+    def __init__(self, memory: TableMemory, member: int, members: int) -> None:
+        self._slots, self._since = memory.array("resting", np.int64), memory.array("resting_since", np.int64)
+        self._numbers, self._memory = memory.counts("resting", _MEMBERS + members), memory
+        self._own = _MEMBERS + member
+
+    def __len__(self) -> int:
+        return int(self._numbers[_RESTING])
+
+    def begin_lookup(self) -> None:
+        """Says that this worker is done with the slots of its earlier lookups."""
+        self._numbers[self._own] = self._numbers[_CLOCK]
+
+    def add(self, slots: np.ndarray) -> None:
+        """Has slots, int64[U], rest from now on."""
+        count = len(self)
+        for array, values in ((self._slots, slots), (self._since, self._numbers[_CLOCK])):
+            array.reserve(count + len(slots))
+            array.array[count : count + len(slots)] = values
+        self._numbers[_RESTING] += len(slots)
+        self._numbers[_CLOCK] += 1
+
+    def take_rested(self) -> np.ndarray:
+        """Returns int64[n], the slots that have rested; they are no longer here."""
+        count, done = len(self), self._numbers[_MEMBERS:].min()
+        rested = int(np.searchsorted(self._since.array[:count], done))
+        slots = self._slots.array[:rested].copy()
+        if rested:
+            for array in (self._slots.array, self._since.array):
+                array[: count - rested] = array[rested:count].copy()
+            self._numbers[_RESTING] -= rested
+        return slots
+
+    def clear(self) -> None:
+        self._numbers[_RESTING] = 0
 
 
 class Index:
@@ -37,13 +72,9 @@ class Index:
     the memory that they leave is given back. Not safe to use from several threads at a time.
     """
 
-    def __init__(self, memory: TableMemory | None = None, resting: Resting | None = None) -> None:
-        """
-        Args:
-          memory: where the index lies: `PrivateMemory` or `SharedMemory`; None for memory of its own.
-          resting: `RestingSlots`, where the slots of removed keys stay for a while; None if they are free at once.
-        """
-        self._memory, self._resting = memory or PrivateMemory(), resting
+    def __init__(self, memory: TableMemory | None = None, resting: RestingSlots | None = None) -> None:
+        """`resting` keeps the slots of removed keys for a while; None if they are free at once."""
+        self._memory, self._resting = memory or TableMemory(), resting
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
         # The current buckets and the buckets that they grew from take turns.
@@ -54,11 +85,7 @@ class Index:
             self._numbers[_BUCKETS] = _FIRST_BUCKETS
 
     def __len__(self) -> int:
-        return self._count - self._free_count - (0 if self._resting is None else len(self._resting))
-
-    @property
-    def _count(self) -> int:
-        return int(self._numbers[_COUNT])
+        return self.slots - self._free_count - (0 if self._resting is None else len(self._resting))
 
     @property
     def _free_count(self) -> int:
@@ -84,19 +111,19 @@ class Index:
     @property
     def slots(self) -> int:
         """The number of slots, used or free."""
-        return self._count
+        return int(self._numbers[_COUNT])
 
     @property
     def keys(self) -> np.ndarray:
         """The keys, int64[slots], a view in slot order, 0 for a free slot; valid until the index changes."""
-        return self._keys.array[: self._count]
+        return self._keys.array[: self.slots]
 
     @property
     def nbytes(self) -> int:
         buckets, old, moved = len(self._buckets), len(self._old), self._moved
         if old:  # Both are in the order of the hashes: what has moved fills the new ones from the first on.
             buckets = old - moved + buckets * moved // old
-        return buckets * 4 + (self._count + self._free_count) * 8
+        return buckets * 4 + (self.slots + self._free_count) * 8
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; -1 for an unknown key."""
@@ -105,24 +132,20 @@ class Index:
     def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
         """Returns (what `find` returns, how many of the keys are unknown, without those that are 0)."""
         slots = np.empty(len(keys), np.int64)
-        return slots, self._find(keys, slots)
+        return slots, index_kernels.find(*self._probed(), keys, slots)
 
     def find_or_add(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; unknown keys get free slots or new ones, in their order.
 
-        Raises:
-          OverflowError: the index is full.
-          UserError: the memory is used up.
+        Raises OverflowError if the index is full, and UserError if the memory is used up.
         """
-        slots = np.empty(len(keys), np.int64)
         if len(self._buckets) > index_kernels.CACHED_BUCKETS:
-            self._add_all(keys, slots)
+            return self._add_all(keys)
         # Most often all keys are known, and `find` alone is faster than a pass that can add.
-        elif self._find(keys, slots):
-            unknown = np.flatnonzero((slots < 0) & (keys != 0))
-            added = np.empty(len(unknown), np.int64)
-            self._add_all(keys[unknown], added)
-            slots[unknown] = added
+        slots, unknown = self.find_and_count(keys)
+        if unknown:
+            places = np.flatnonzero((slots < 0) & (keys != 0))
+            slots[places] = self._add_all(keys[places])
         return slots
 
     def free_slots(self, count: int) -> np.ndarray:
@@ -133,11 +156,9 @@ class Index:
         return self._free.array[max(free_count - count, 0) : free_count].copy()
 
     def sample(self, origin: int, share: float) -> np.ndarray:
-        """Returns int64[n], the slots of a random sample of the keys.
+        """Returns int64[n], the slots of a random sample of about the fraction `share` of the keys.
 
-        Args:
-          origin: int, draws the sample. Which keys are drawn depends on the keys and `origin`, not on their slots.
-          share: about this fraction of the keys is drawn.
+        Which keys are drawn depends on the keys and `origin`, not on their slots.
         """
         width = min(int(share * _HASHES), _HASHES)
         start = int(key_kernels.mix(np.uint64(origin % 2**64))) % _HASHES
@@ -177,15 +198,10 @@ class Index:
         self._free.array[free_count : free_count + len(slots)] = slots
         self._numbers[_FREE_COUNT] += len(slots)
 
-    def _find(self, keys: np.ndarray, slots: np.ndarray) -> int:
-        """Fills `slots` and returns how many of the keys are unknown."""
-        return index_kernels.find(*self._probed(), keys, slots)
-
-    def _add_all(self, keys: np.ndarray, slots: np.ndarray) -> None:
-        """`find_or_add` for keys that are mostly new: fills int64[U] `slots`."""
-        done = 0
+    def _add_all(self, keys: np.ndarray) -> np.ndarray:
+        slots, done = np.empty(len(keys), np.int64), 0
         while True:
-            old, before = int(self._numbers[_OLD]), self._count
+            old, before = int(self._numbers[_OLD]), self.slots
             if old:
                 limit = before + min(_KEYS_A_MOVE, max(old // _MOVED_A_KEY, 1))
             else:
@@ -201,7 +217,7 @@ class Index:
             elif done < len(keys):
                 self._grow()
             if done == len(keys):
-                return
+                return slots
 
     def _grow(self) -> None:
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])

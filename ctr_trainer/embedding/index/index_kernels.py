@@ -15,11 +15,10 @@ random distinct keys, on one core of a busy machine: 32 ns per key in place of 5
 105.
 """
 
-import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index.key_kernels import KEYS, Int, mix, prefetch
+from ctr_trainer.embedding.index.key_kernels import KEYS, Int, kernel, mix, prefetch
 
 SLOTS = types.Array(types.int64, 1, "C", readonly=True)
 BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
@@ -31,7 +30,7 @@ _BLOCK = 64
 CACHED_BUCKETS = 1 << 17
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _bits(buckets: np.ndarray) -> Int:
     bits = 0
     while (1 << bits) < buckets.size:
@@ -39,48 +38,48 @@ def _bits(buckets: np.ndarray) -> Int:
     return np.uint64(bits)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def home_of(hashed: Int, buckets: np.ndarray) -> Int:
     """Returns the bucket where the search for a hash begins."""
     return ((hashed >> np.uint64(32)) * np.uint64(buckets.size)) >> np.uint64(32)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def after(bucket: Int, size: Int) -> Int:
     """Returns the bucket behind this one; behind the last bucket, the first."""
     bucket += np.uint64(1)
     return np.uint64(0) if bucket == size else bucket
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def distance(start: Int, stop: Int, size: Int) -> Int:
     """Returns by how many buckets a probe advances from `start` to `stop`."""
     start, stop = np.int64(start), np.int64(stop)
     return stop - start if stop >= start else stop + np.int64(size) - start
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def is_in_old(hashed: Int, old: np.ndarray, first: Int, moved: Int) -> bool:
     """Returns whether the key of a hash is still in the `old` buckets; `moved` of them, from `first` on, have moved."""
     return old.size > 0 and distance(first, home_of(hashed, old), old.size) >= moved
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def mask_of(buckets: np.ndarray) -> Int:
     return (np.uint64(1) << _bits(buckets)) - np.uint64(1)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _tag(hashed: Int, mask: Int) -> Int:
     return hashed & ~mask & np.uint64(0xFFFFFFFF)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def entry_of(hashed: Int, mask: Int, slot: Int) -> Int:
     return np.uint32(_tag(hashed, mask) | np.uint64(slot + 1))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _candidate(buckets: np.ndarray, mask: Int, hashed: Int, bucket: Int) -> Int:
     """Returns the first bucket from `bucket` on that is empty or whose tag is the hash's."""
     tag = _tag(hashed, mask)
@@ -91,7 +90,7 @@ def _candidate(buckets: np.ndarray, mask: Int, hashed: Int, bucket: Int) -> Int:
         bucket = after(bucket, np.uint64(buckets.size))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def probe(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int, bucket: Int) -> tuple[Int, Int]:
     """Searches for a key from `bucket` on and returns (its slot or -1, the bucket where the search ended)."""
     while True:
@@ -105,7 +104,7 @@ def probe(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: In
 
 
 # Inlined: as a call it cost `find_or_add` a tenth.
-@numba.njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _look_ahead(
     buckets: np.ndarray,
     old: np.ndarray,
@@ -138,7 +137,7 @@ SIZE = types.int64
 _FIND = types.int64(BUCKETS, BUCKETS, SIZE, SIZE, KEYS, KEYS, KEYS_OUT)
 
 
-@numba.njit(_FIND, nogil=True, cache=True)
+@kernel(_FIND)
 def find(
     buckets: np.ndarray,
     old: np.ndarray,
@@ -148,16 +147,11 @@ def find(
     wanted: np.ndarray,
     slots: np.ndarray,
 ) -> int:
-    """Sets slots[i] = the slot of wanted[i], or -1 for an unknown key.
+    """Sets slots[i] = the slot of wanted[i], or -1 for an unknown key; returns how many are unknown.
 
-    Args:
-      buckets: the buckets that hold the entries, or that the entries move to.
-      old: the buckets that the entries move from; empty if none move.
-      first, moved: `moved` old buckets have moved, from the bucket `first` on around the ring.
-      keys: the keys of the index, in slot order.
-
-    Returns:
-      how many keys are unknown.
+    `buckets` hold the entries, or the entries move to them from the `old` buckets, which are empty if none move:
+    `moved` old buckets have moved, from the bucket `first` on around the ring. `keys` are those of the index, in slot
+    order.
     """
     mask, old_mask, unknown = mask_of(buckets), mask_of(old), 0
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
@@ -176,13 +170,13 @@ def find(
     return unknown
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _is_before(first: Int, bucket: Int, hashed: Int, old: np.ndarray) -> bool:
     """Returns whether the search for a hash went around the ring to a bucket before its home, whose entry has moved."""
     return distance(first, bucket, old.size) < distance(first, home_of(hashed, old), old.size)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _new_slot(free: np.ndarray, free_count: Int, count: Int, limit: Int) -> tuple[Int, Int, Int]:
     """Returns (the slot of the next new key, or -1 at the limit; free_count and count after that)"""
     if free_count > 0:
@@ -192,59 +186,12 @@ def _new_slot(free: np.ndarray, free_count: Int, count: Int, limit: Int) -> tupl
     return count, free_count, count + 1
 
 
-@numba.njit(nogil=True, cache=True)
-def _find_or_add_cold(
-    buckets: np.ndarray,
-    old: np.ndarray,
-    first: Int,
-    moved: Int,
-    keys: np.ndarray,
-    free: np.ndarray,
-    free_count: Int,
-    count: Int,
-    limit: Int,
-    wanted: np.ndarray,
-    slots: np.ndarray,
-    start: Int,
-) -> tuple[Int, Int, Int]:
-    """Works like `find_or_add`, by blocks: one pass finds the known keys as fast as `find`, and adds the others."""
-    mask, old_mask = mask_of(buckets), mask_of(old)
-    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    for begin in range(start, wanted.size, _BLOCK):
-        size = min(_BLOCK, wanted.size - begin)
-        _look_ahead(buckets, old, first, moved, keys, wanted[begin : begin + size], hashes, places)
-        for i in range(size):
-            key, hashed = wanted[begin + i], hashes[i]
-            if key == 0:
-                slots[begin + i] = -1
-                continue
-            # places[i] is still the first candidate; or a key before this one in the block has been entered there.
-            stays = is_in_old(hashed, old, first, moved)
-            if stays:
-                slot, bucket = probe(old, old_mask, keys, key, hashed, places[i])
-            else:
-                slot, bucket = probe(buckets, mask, keys, key, hashed, places[i])
-            if slot < 0:
-                if stays and _is_before(first, bucket, hashed, old):
-                    return begin + i, free_count, count
-                slot, free_count, count = _new_slot(free, free_count, count, limit)
-                if slot < 0:
-                    return begin + i, free_count, count
-                keys[slot] = key
-                if stays:
-                    old[bucket] = entry_of(hashed, old_mask, slot)
-                else:
-                    buckets[bucket] = entry_of(hashed, mask, slot)
-            slots[begin + i] = slot
-    return wanted.size, free_count, count
-
-
 _ADDED = types.UniTuple(types.int64, 3)
 OLD = (BUCKETS_OUT, SIZE, SIZE)
 _FREE = (KEYS, SIZE, SIZE, SIZE)
 
 
-@numba.njit(_ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE), nogil=True, cache=True)
+@kernel(_ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE))
 def find_or_add(
     buckets: np.ndarray,
     old: np.ndarray,
@@ -267,20 +214,24 @@ def find_or_add(
       all old buckets have to move before the next key is entered: its entry would lie beyond the first bucket that
       moved, and would not be found.
     """
-    if buckets.size > CACHED_BUCKETS:
-        return _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start)
     mask, old_mask = mask_of(buckets), mask_of(old)
+    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    is_cold = buckets.size > CACHED_BUCKETS  # Then known keys are found by blocks, as fast as by `find`.
     for i in range(start, wanted.size):
-        key = wanted[i]
+        key, at = wanted[i], (i - start) % _BLOCK
+        if is_cold and at == 0:
+            _look_ahead(buckets, old, first, moved, keys, wanted[i : i + _BLOCK], hashes, places)
         if key == 0:
             slots[i] = -1
             continue
-        hashed = mix(np.uint64(key))
+        hashed = hashes[at] if is_cold else mix(np.uint64(key))
         stays = is_in_old(hashed, old, first, moved)
+        # places[at] is still the first candidate; or a key before this one in the block has been entered there.
         if stays:
-            slot, bucket = probe(old, old_mask, keys, key, hashed, home_of(hashed, old))
+            slot, bucket = probe(old, old_mask, keys, key, hashed, places[at] if is_cold else home_of(hashed, old))
         else:
-            slot, bucket = probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
+            place = places[at] if is_cold else home_of(hashed, buckets)
+            slot, bucket = probe(buckets, mask, keys, key, hashed, place)
         if slot < 0:
             if stays and _is_before(first, bucket, hashed, old):
                 return i, free_count, count

@@ -8,7 +8,6 @@ A sample consists of the keys whose hashes lie in a range. The index is in the o
 is a run of buckets, and the time to find its keys grows with their number only.
 """
 
-import numba
 import numpy as np
 from numba import types
 
@@ -26,7 +25,7 @@ from ctr_trainer.embedding.index.index_kernels import (
     mask_of,
     probe,
 )
-from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, mix, prefetch
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, kernel, mix, prefetch
 
 # Empty buckets before the first one to move that are enough, and how many buckets are searched for them.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20
@@ -34,17 +33,15 @@ _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-@numba.njit(types.int64(BUCKETS), nogil=True, cache=True)
+@kernel(types.int64(BUCKETS))
 def end_of_gap(buckets: np.ndarray) -> Int:
-    """Finds where a move of the entries begins.
+    """Returns where a move of the entries begins: the last bucket of the first run of 16 empty buckets.
 
-    Keys that come while the entries move enter the cluster that moves last. Where it grows beyond the bucket that
-    moved first, all entries have to move at once. The empty buckets between the two keep the cluster from that: the
-    keys of one growth fill 16 of them less than once in 10**9 growths. With three quarters of the buckets taken, one
-    bucket in 4 * 2.1**(n - 1) begins a run of n empty ones, so 300,000 buckets have a run of 16.
-
-    Returns:
-      the last bucket of the first run of 16 empty buckets, or of the longest run among the first million buckets.
+    Keys that come while the entries move enter the cluster that moves last. Where it grows beyond the bucket that moved
+    first, all entries have to move at once. The empty buckets between the two keep the cluster from that: the keys of
+    one growth fill 16 of them less than once in 10**9 growths. With three quarters of the buckets taken, one bucket in
+    4 * 2.1**(n - 1) begins a run of n empty ones, so 300,000 buckets have a run of 16. If the first million buckets
+    have none, it is their longest run.
     """
     longest, length, end = 0, 0, 0
     for bucket in range(min(buckets.size, _SEARCHED)):
@@ -56,7 +53,7 @@ def end_of_gap(buckets: np.ndarray) -> Int:
     return end
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _enter(buckets: np.ndarray, mask: Int, hashed: Int, slot: Int) -> None:
     """Enters a slot whose key has no entry yet."""
     bucket = home_of(hashed, buckets)
@@ -65,13 +62,9 @@ def _enter(buckets: np.ndarray, mask: Int, hashed: Int, slot: Int) -> None:
     buckets[bucket] = entry_of(hashed, mask, slot)
 
 
-@numba.njit(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE), nogil=True, cache=True)
+@kernel(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE))
 def move(buckets: np.ndarray, old: np.ndarray, first: Int, moved: Int, keys: np.ndarray, most: Int) -> int:
-    """Moves the entries of `most` old buckets, and the rest of the last bucket's cluster.
-
-    Returns:
-      how many old buckets have moved so far.
-    """
+    """Moves the entries of `most` old buckets, to the end of a cluster; returns how many have moved so far."""
     mask, old_mask, size = mask_of(buckets), mask_of(old), np.uint64(old.size)
     bucket, most = np.uint64((first + moved) % old.size), moved + most
     while moved < old.size and (moved < most or old[bucket] != 0):
@@ -87,7 +80,7 @@ def move(buckets: np.ndarray, old: np.ndarray, first: Int, moved: Int, keys: np.
     return moved
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray, count: Int) -> Int:
     size, mask = np.uint64(buckets.size), mask_of(buckets)
     homes = min(((width * size) >> _HALF) + np.uint64(2), size)
@@ -108,18 +101,17 @@ def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots
     return count
 
 
-@numba.njit(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT), nogil=True, cache=True)
+@kernel(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT))
 def sample(buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray) -> int:
     """Fills `slots` with the slots of the keys for which (high half of the hash - start) modulo 2**32 is below `width`.
 
-    Returns:
-      the number of these keys, even if `slots` has room for fewer.
+    Returns the number of these keys, even if `slots` has room for fewer.
     """
     count = _sample(buckets, keys, start, width, slots, 0)
     return _sample(old, keys, start, width, slots, count) if old.size else count
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int) -> Int:
     """Takes a key out and returns the slot that it had, or -1.
 
@@ -142,7 +134,7 @@ def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: 
     return slot
 
 
-@numba.njit(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT), nogil=True, cache=True)
+@kernel(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT))
 def remove(
     buckets: np.ndarray,
     old: np.ndarray,

@@ -4,13 +4,13 @@ A core overlaps the cache misses of a loop only as far as it predicts the loop's
 memory that a miss brings is often predicted wrong. So a loop over cold memory asks for that memory some rounds ahead.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 # A loop asks for the row that it reaches this many rounds later: enough for the memory to answer, and few enough that
@@ -25,6 +25,16 @@ KEYS = types.Array(types.int64, 1, "C", readonly=True)
 _SHARDS_OUT = types.Array(types.int32, 1, "C")
 _NUMBERS_OUT = types.Array(types.int32, 1, "C")
 _KEYS_OUT = types.Array(types.int64, 1, "C")
+_Loop = TypeVar("_Loop", bound=Callable[..., Any])
+
+
+def kernel(signature: Any = None, inline: Literal["never", "always"] = "never") -> Callable[[_Loop], _Loop]:
+    """Compiles a loop, once per machine; it lets other threads run, and does not raise at a division by zero.
+
+    `optimizer_kernels` spells it out, as kernels of other packages do.
+    """
+    compiled: Any = numba.njit(signature, nogil=True, cache=True, error_model="numpy", inline=inline)
+    return compiled
 
 
 def _prefetch_line(typing_context: Any, array: Any, byte: Any) -> Any:
@@ -44,13 +54,13 @@ def _prefetch_line(typing_context: Any, array: Any, byte: Any) -> Any:
 _prefetch: Any = intrinsic(_prefetch_line)  # Numba's stub keeps the typing context among the arguments.
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def prefetch(array: np.ndarray, i: int | np.integer) -> None:
     """Asks for element i of a C-contiguous one-dimensional array."""
     _prefetch(array, np.int64(i) * array.itemsize)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def prefetch_row(rows: np.ndarray, i: int | np.integer) -> None:
     """Asks for row i of a C-contiguous two-dimensional array of 4-byte items."""
     start = np.int64(i) * rows.shape[1]
@@ -59,7 +69,7 @@ def prefetch_row(rows: np.ndarray, i: int | np.integer) -> None:
     _prefetch(rows, (start + rows.shape[1] - 1) * 4)
 
 
-@numba.njit(types.uint64(types.uint64), nogil=True, cache=True)
+@kernel(types.uint64(types.uint64))
 def mix(value: Int) -> Int:
     """The finalizer of SplitMix64, a bijection of 64-bit integers (Steele et al., OOPSLA 2014)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
@@ -68,7 +78,7 @@ def mix(value: Int) -> Int:
     return value ^ (value >> np.uint64(31))
 
 
-@numba.njit(types.void(KEYS, types.int64, _SHARDS_OUT), nogil=True, cache=True)
+@kernel(types.void(KEYS, types.int64, _SHARDS_OUT))
 def shard_of(keys: np.ndarray, shards: Int, out: np.ndarray) -> None:
     """Sets out[i] = the shard that owns keys[i]."""
     for i in range(keys.size):
@@ -80,10 +90,7 @@ class DistinctKeys:
 
     This is a hash table for one batch. It removes no key, so it is faster than an `Index`: by a third for a batch of
     26,624 keys, 8,600 of them distinct. It grows with the distinct keys, so that it stays in the processor's cache
-    where long histories repeat few keys.
-
-    Args:
-      most: the most keys that `numbers` will be given.
+    where long histories repeat few keys. `numbers` is given at most `most` keys.
     """
 
     def __init__(self, most: int) -> None:
@@ -132,10 +139,8 @@ def positions_of(unique: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return found.numbers(keys).astype(np.int64)
 
 
-@numba.njit(
-    types.UniTuple(types.int64, 2)(KEYS, types.int64, _NUMBERS_OUT, types.uint64, _KEYS_OUT, types.int64, _NUMBERS_OUT),
-    nogil=True,
-    cache=True,
+@kernel(
+    types.UniTuple(types.int64, 2)(KEYS, types.int64, _NUMBERS_OUT, types.uint64, _KEYS_OUT, types.int64, _NUMBERS_OUT)
 )
 def _number(
     wanted: np.ndarray, start: int, heads: np.ndarray, shift: Int, keys: np.ndarray, count: int, numbers: np.ndarray
@@ -143,10 +148,8 @@ def _number(
     """Sets numbers[i] = the place of wanted[i] among the first `count` of `keys`, for i >= start; new keys are added.
 
     Open addressing with linear probing: heads[h] is the number of a key whose hash begins with h, or of a key whose own
-    place was taken; -1 if the place is empty.
-
-    Returns:
-      the i of the first new key for which there is no room, or len(wanted); and how many keys are set now.
+    place was taken; -1 if the place is empty. Returns the i of the first new key for which there is no room, or
+    len(wanted); and how many keys are set now.
     """
     room = heads.size // 2
     mask = np.uint64(heads.size - 1)

@@ -1,5 +1,6 @@
 """Arrays that grow in place, the reuse of freed memory, and the lock that keeps the users of a table's rows apart."""
 
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -8,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,7 @@ _LARGEST_ON_HEAP = 32 << 20
 
 @dataclasses.dataclass(frozen=True)
 class LockTimes:
-    """What row locks have cost the threads of this process.
-
-    Attributes:
-      waited: seconds from asking for a lock to having it.
-      held: seconds from having a lock to giving it back.
-      taken: how often a lock was taken.
-    """
+    """What row locks have cost this process: seconds waited, seconds held, and how often a lock was taken."""
 
     waited: float = 0.0
     held: float = 0.0
@@ -45,10 +39,8 @@ class LockTimes:
 class RowLock:
     """A lock between the threads of a process and, with a file, between the processes that have it open.
 
-    It ends with the process that holds it, so a worker that dies holds up no other.
-
-    Args:
-      file: an open file, the same of all processes; None for a lock of this process alone.
+    It ends with the process that holds it, so a worker that dies holds up no other. `file` is an open file, the same of
+    all processes; None for a lock of this process alone.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -58,7 +50,6 @@ class RowLock:
 
     @property
     def times(self) -> LockTimes:
-        """`LockTimes` so far, of this process."""
         return LockTimes(self._waited / 1e9, self._held / 1e9, self._taken)
 
     def shared(self) -> AbstractContextManager[None]:
@@ -119,10 +110,8 @@ def keep_freed_memory(kept_bytes: int) -> None:
     """Has this process reuse the memory of large arrays in place of giving it back each time.
 
     A request's arrays otherwise come as fresh pages, whose faults take a tenth of the service's time, and half of a
-    worker's in a sync. Does nothing where the C library is not glibc.
-
-    Args:
-      kept_bytes: the free memory at the end of the heap that is kept at most.
+    worker's in a sync. At most `kept_bytes` free bytes at the end of the heap are kept. Does nothing where the C
+    library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -132,13 +121,6 @@ def keep_freed_memory(kept_bytes: int) -> None:
 
 def _private_pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-
-
-def _advise_huge_pages(pages: mmap.mmap) -> None:
-    try:
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    except (AttributeError, OSError):
-        pass  # A kernel without transparent huge pages: only slower.
 
 
 class GrowableArray:
@@ -155,24 +137,22 @@ class GrowableArray:
         self,
         dtype: npt.DTypeLike,
         shape: tuple[int, ...] = (),
-        reserve_bytes: int | None = None,
+        most_rows: int | None = None,
         pages: Callable[[int], mmap.mmap] | None = None,
     ) -> None:
-        """
-        Args:
-          dtype, shape: dtype and shape of a row.
-          reserve_bytes: bounds the array; by default `memory_limits.memory_total`.
-          pages: f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
+        """Makes an array for at most `most_rows` rows, None for as many as fit into `memory_limits.memory_total`.
+
+        `pages` is f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
         """
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
         self._row_bytes = row_bytes(dtype, shape)
-        limit = reserve_bytes or memory_total()
-        self._most_rows = max(limit // self._row_bytes, 1)
+        self._most_rows = most_rows or max(memory_total() // self._row_bytes, 1)
         self._pages: mmap.mmap | None = None
         try:
             reserved = self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
-            _advise_huge_pages(reserved)
+            with contextlib.suppress(AttributeError, OSError):  # Without transparent huge pages it is only slower.
+                reserved.madvise(mmap.MADV_HUGEPAGE)
             self.array = np.frombuffer(reserved, self._dtype).reshape(-1, *self._shape)
         except (OSError, ValueError, MemoryError):
             if pages:
@@ -181,12 +161,7 @@ class GrowableArray:
             self.array = np.zeros((0, *self._shape), self._dtype)
 
     def release(self, start: int, stop: int, free: int) -> None:
-        """Gives the memory of the rows [start, stop) back, in whole pages; the rows must be zero, and stay so.
-
-        Args:
-          start, stop: the first row, and the row behind the last.
-          free: the `mmap.MADV_*` that frees such pages, see `PrivateMemory`.
-        """
+        """Gives the memory of the rows [start, stop) back, in whole pages; the rows must be zero, and stay so."""
         first, last = -(-start * self._row_bytes // _HUGE_PAGE), stop * self._row_bytes // _HUGE_PAGE
         if self._pages is not None and first < last:
             self._pages.madvise(free, first * _HUGE_PAGE, (last - first) * _HUGE_PAGE)
@@ -210,39 +185,14 @@ class GrowableArray:
 
 
 def row_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> int:
-    """Returns the bytes of a row of this dtype and shape."""
     return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
 
 
-class TableMemory(Protocol):
-    """Where a table's arrays lie: `PrivateMemory` of one process, or `shared_memory.SharedMemory` of several.
+class TableMemory:
+    """Where a table's arrays lie: in memory of this process; or of several processes, see `shared_memory.SharedMemory`.
 
     Attributes:
       free: the `madvise` option with which `GrowableArray.release` frees pages of arrays that lie here.
-    """
-
-    free: int
-
-    def array(
-        self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
-    ) -> GrowableArray:
-        """Returns an empty array of up to `most_rows` rows, or all that fit; `name` is unique among the arrays here."""
-
-    def counts(self, name: str, size: int) -> np.ndarray:
-        """Returns int64[size], zeros: the few numbers that go with the arrays."""
-
-    def under(self, prefix: str) -> "TableMemory":
-        """Returns the same memory, for arrays whose names begin with `prefix`."""
-
-    def lock(self, name: str) -> RowLock:
-        """Returns the lock of this name, shared by all users of this memory."""
-
-
-class PrivateMemory:
-    """The memory of a table that only this process uses; `shared_memory.SharedMemory` is for several processes.
-
-    Attributes:
-      free: see `TableMemory`.
     """
 
     free: int = getattr(mmap, "MADV_DONTNEED", 4)
@@ -250,17 +200,17 @@ class PrivateMemory:
     def array(
         self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
     ) -> GrowableArray:
-        """Returns an empty array; see `TableMemory.array`."""
-        return GrowableArray(dtype, shape, most_rows and most_rows * row_bytes(dtype, shape))
+        """Returns an empty array of up to `most_rows` rows, or all that fit; `name` is unique among the arrays here."""
+        return GrowableArray(dtype, shape, most_rows)
 
     def counts(self, name: str, size: int) -> np.ndarray:
         """Returns int64[size], zeros: the few numbers that go with the arrays."""
         return np.zeros(size, np.int64)
 
-    def under(self, prefix: str) -> "PrivateMemory":
-        """Returns the same memory, since the names of its arrays are of one table."""
+    def under(self, prefix: str) -> "TableMemory":
+        """Returns the same memory, for arrays whose names begin with `prefix`."""
         return self
 
     def lock(self, name: str) -> RowLock:
-        """Returns a lock of the threads of this process."""
+        """Returns the lock of this name, which all processes that use this memory share; each process asks once."""
         return RowLock()

@@ -37,16 +37,13 @@ class MemoryLimit:
 
     @property
     def free(self) -> int:
-        """Bytes that are left."""
         return max(self.total - self.used, 0)
 
 
 class MemoryWatch:
     """Warns when most of the memory that this process may have is used; warns again only after it was less.
 
-    Args:
-      what: name of the process that needs the memory, for the warning.
-      limits: f() -> list of `MemoryLimit`.
+    `what` names the process that needs the memory, for the warning.
     """
 
     _WARNING, _AGAIN = 0.9, 0.8
@@ -56,7 +53,6 @@ class MemoryWatch:
         self._warned = False
 
     def look(self) -> None:
-        """Warns if it is time to."""
         fullest = max(self._limits(), key=lambda limit: limit.used / limit.total)
         share = fullest.used / fullest.total
         if share >= self._WARNING and not self._warned:
@@ -75,9 +71,7 @@ class MemoryWatch:
 def memory_limits(own: pathlib.Path = _OWN, root: pathlib.Path = _ROOT) -> list[MemoryLimit]:
     """Returns the limits that hold: of the machine, and of each cgroup with a limit that this process is in.
 
-    Args:
-      own: the file that says which cgroups this process is in.
-      root: where cgroups are mounted.
+    The file `own` says which cgroups this process is in; `root` is where they are mounted.
     """
     machine = psutil.virtual_memory()
     limits = [MemoryLimit("this machine", machine.total, machine.total - machine.available)]

@@ -10,13 +10,13 @@ import uuid
 import numpy as np
 import numpy.typing as npt
 
-from ctr_trainer.embedding.memory.growable_array import GrowableArray, RowLock, row_bytes
+from ctr_trainer.embedding.memory.growable_array import GrowableArray, RowLock, TableMemory
 from ctr_trainer.system.messages.errors import UserError
 
 _PREFIX = "ctr_trainer"
 
 
-class SharedMemory:
+class SharedMemory(TableMemory):
     """Memory for arrays that several processes of one host use; one process, the owner, makes it, the others open it.
 
     Each array is an anonymous file in memory (memfd_create(2)), which the others find by its name among the owner's
@@ -30,21 +30,16 @@ class SharedMemory:
     Attributes:
       address: str, by which the other processes open the memory.
       is_own: whether this process is the owner.
-      free: see `TableMemory`.
     """
 
     free: int = getattr(mmap, "MADV_REMOVE", 9)
 
     @staticmethod
     def is_possible() -> bool:
-        """Returns whether this system has such memory."""
         return hasattr(os, "memfd_create")
 
     def __init__(self, address: str | None = None, prefix: str = "") -> None:
-        """
-        Args:
-          address: the owner's `address`; None makes this process the owner.
-          prefix: prefix of the names of the arrays.
+        """Opens the memory of the owner with this `address`; None makes this process the owner.
 
         Raises:
           UserError: this system has no such memory.
@@ -62,7 +57,6 @@ class SharedMemory:
         self._mapped: list[mmap.mmap] = []
 
     def under(self, prefix: str) -> "SharedMemory":
-        """Returns the same memory, for arrays whose names begin with `prefix`."""
         memory = SharedMemory(self.address, f"{self._prefix}{prefix}.")
         memory.is_own, memory._files, memory._mapped = self.is_own, self._files, self._mapped
         return memory
@@ -84,17 +78,12 @@ class SharedMemory:
     def array(
         self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
     ) -> GrowableArray:
-        """Returns an array; see `TableMemory.array`."""
-        reserve_bytes = most_rows and most_rows * row_bytes(dtype, shape)
-        return GrowableArray(dtype, shape, reserve_bytes, functools.partial(self._pages, name))
+        return GrowableArray(dtype, shape, most_rows, functools.partial(self._pages, name))
 
     def counts(self, name: str, size: int) -> np.ndarray:
-        """Returns int64[size], zeros."""
-        counts = GrowableArray(np.int64, reserve_bytes=size * 8, pages=functools.partial(self._pages, f"{name}.counts"))
-        return counts.array
+        return GrowableArray(np.int64, (), size, functools.partial(self._pages, f"{name}.counts")).array
 
     def lock(self, name: str) -> RowLock:
-        """Returns the lock that all processes that ask for this name share; each process asks once."""
         return RowLock(self._open(f"{name}.lock"))
 
     def _pages(self, name: str, size: int) -> mmap.mmap:

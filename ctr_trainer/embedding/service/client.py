@@ -1,7 +1,7 @@
 """The Store that lives in one or more embedding services."""
 
+import collections
 import concurrent.futures
-import os
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +15,12 @@ from ctr_trainer.embedding.service.lease import Lease, Renewal
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
@@ -51,13 +52,12 @@ class ServiceClient(Store):
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
           timeout: seconds a request may take, retries included.
-          security: `ClientSecurity`, what the services ask for.
           lease: `Lease`; None to only read.
-          host_memory: see `Store`.
           ended: for each service f() that returns None, or how its process has ended; then requests fail at once. () if
             this is not known.
+          host_memory: see `Store`.
           by_socket: whether large requests go through the socket, even if the service could read them in shared memory,
-            see `SharedColumns`.
+            see `SentColumns`.
 
         Raises:
           UserError: a service does not answer, refuses the token, is known to another worker as another shard, or is
@@ -76,7 +76,7 @@ class ServiceClient(Store):
         try:
             self._shards[0].hello()  # Alone: of two trainings that start at the same time one gets all shards.
             if lease is not None:
-                self._renewal = Renewal(self._shards)
+                self._renewal = Renewal([shard.renew for shard in self._shards])
             self._on_all(lambda shard: shard.hello())
         except BaseException:
             self.release()
@@ -93,8 +93,10 @@ class ServiceClient(Store):
         keys = np.require(keys, np.int64, ("C",))
         rows = np.empty((len(keys), width), np.float32)
         for page in _pages(len(keys), width):
-            some = keys[page]
-            for own, answer in self._ask(some, lambda shard, own, some=some: shard.pull(request, some[own], width)):
+            asked = self._ask(
+                request, [keys[page]], lambda results, columns: wire.read_rows(results, len(columns[0]), width)
+            )
+            for own, answer in asked:
                 rows[page][own] = answer
         return rows
 
@@ -103,14 +105,8 @@ class ServiceClient(Store):
         keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
         answers = []
         for page in _pages(len(keys), width):
-            some, known = keys[page], versions[page]
-            asked = self._ask(
-                some,
-                lambda shard, own, some=some, known=known: shard.pull_newer(
-                    request, some[own], known[own], width, codec
-                ),
-            )
-            answers.append((page, _joined(len(some), asked)))
+            columns = [keys[page], versions[page]]
+            answers.append((page, self._newer(request, columns, width, codec, is_sync=False)))
         return _joined(len(keys), answers)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
@@ -135,27 +131,16 @@ class ServiceClient(Store):
         self._check(table, keys, deltas, codec.schema(width))
         if versions is None:
             versions = np.full(len(keys), NONE_KNOWN, np.uint32)
-        answers = self._ask(
-            keys, lambda shard, own: shard.sync(request, keys[own], versions[own], deltas[own], width, codec)
-        )
-        return _joined(len(keys), answers)
+        return self._newer(request, [keys, versions, deltas], width, codec, is_sync=True)
 
     def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
 
-    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
-        return self.begin_save(path, step, since)()
-
-    def begin_save(
-        self,
-        path: str | os.PathLike | Path,
-        step: int,
-        since: str | None = None,
-    ) -> Callable[[], list[dict[str, Any]]]:
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
         body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
         begun = self._on_all(lambda shard: shard.begin_save(body))
 
-        def finish() -> list[dict[str, Any]]:
+        def finish() -> list[FileEntry]:
             files, errors = [], []
             for _, finish_own in begun:  # An error, too, is raised only when all have stopped writing.
                 try:
@@ -171,21 +156,15 @@ class ServiceClient(Store):
             return self.begin_save(path, step)  # One shard writes all rows, so all shards have to.
         return finish
 
-    def publish(
-        self,
-        path: str | os.PathLike | Path,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-    ) -> list[dict[str, Any]]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
         return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
 
-    def copy(self, path: str | os.PathLike | Path) -> list[dict[str, Any]]:
+    def copy(self, path: AnyPath) -> list[FileEntry]:
         """Writes all rows into the directory `path`, replacing no file; needs no lease. Returns what `save` does."""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
 
-    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
         self._on_all(lambda shard: shard.replace("restore", body))
 
@@ -206,12 +185,10 @@ class ServiceClient(Store):
     def stats(self) -> dict[str, Any]:
         """Returns the totals of all shards, as `Store.stats`; under `services`, the figures of each by address."""
         services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
-        tables: dict[str, dict[str, Any]] = {}
+        tables: dict[str, collections.Counter[str]] = {}
         for service in services.values():
             for name, figures in service["tables"].items():
-                table = tables.setdefault(name, dict.fromkeys(figures, 0))
-                for figure, value in figures.items():
-                    table[figure] += value
+                tables.setdefault(name, collections.Counter()).update(figures)
         return {"tables": tables, "services": services}
 
     def tables(self) -> list[dict[str, Any]]:
@@ -254,16 +231,34 @@ class ServiceClient(Store):
         request = dict(op=op, table=table, worker=worker, sequence=sequence)
         keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
         self._check(table, keys, rows, PLAIN.schema(self._width(table)))
-        self._ask(keys, lambda shard, own: shard.send(request, keys[own], rows[own]))
+        self._ask(request, [keys, rows], lambda results, columns: wire.read_receipt(results, len(columns[0])))
 
-    def _ask(self, keys: np.ndarray, call: Callable[..., Any]) -> list[tuple[Any, Any]]:
-        """Returns [(own, call(shard, own)) for each shard]; `own` are the places of the shard's keys in `keys`."""
+    def _newer(
+        self, request: dict[str, Any], columns: list[np.ndarray], width: int, codec: RowCodec, is_sync: bool
+    ) -> ChangedRows:
+        """Returns the rows whose versions differ from columns[1]; `is_sync`: after the changes of the request."""
+        answers = self._ask(
+            request, columns, lambda results, own: wire.read_newer(results, width, codec, own[1], is_sync)
+        )
+        return _joined(len(columns[0]), answers)
+
+    def _ask(
+        self, request: dict[str, Any], columns: list[np.ndarray], read: Callable[..., Any]
+    ) -> list[tuple[Any, Any]]:
+        """Sends each shard its part of a request's columns, of which the first are the keys.
+
+        Returns [(own, read(results, part of the columns)) for each shard]; `own` are the places of the shard's keys.
+        """
         if self._threads is None:
-            return [(slice(None), call(self._shards[0], slice(None)))]
+            return [(slice(None), self._shards[0].rows(request, columns, read))]
+        keys = columns[0]
         owner = np.empty(len(keys), np.int32)
         shard_of(keys, len(self._shards), owner)
         places = [np.flatnonzero(owner == i) for i in range(len(self._shards))]
-        return list(zip(places, self._on_all(lambda shard: call(shard, places[shard.number])), strict=True))
+        answers = self._on_all(
+            lambda shard: shard.rows(request, [column[places[shard.number]] for column in columns], read)
+        )
+        return list(zip(places, answers, strict=True))
 
     def _on_all(self, call: Callable[..., Any]) -> list[Any]:
         """Returns [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""
@@ -293,6 +288,6 @@ def _joined(count: int, answers: list[tuple[Any, ChangedRows]]) -> ChangedRows:
     return ChangedRows(versions, positions[order], rows[order])
 
 
-def _absolute(path: str | os.PathLike | Path) -> str:
+def _absolute(path: AnyPath) -> str:
     # A relative path is relative to this process, not to the service's directory.
     return str(path_of(path).absolute())

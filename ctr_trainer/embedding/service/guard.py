@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,25 +13,19 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.lease import LeaseHeld
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError
 from ctr_trainer.system.processes.waiting import Watchdog
 
 # An answer takes milliseconds; after this many seconds the service counts as silent.
 LIMIT_SECONDS = 5.0
 _log = logging.getLogger(__name__)
-
-
-class Held(Exception):
-    """Another training holds the lease; see `lease.LeaseHeld`."""
-
-    def __init__(self, holder: str, heard: float, left: float) -> None:
-        super().__init__(holder)
-        self.holder, self.heard, self.left = holder, heard, left
 
 
 @contextlib.contextmanager
@@ -59,7 +52,7 @@ def _meant(address: str, error: flight.FlightServerError) -> Exception:
     elif text.startswith(wire.REPLACED):
         what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Updates since the last checkpoint are lost"
     elif text.startswith(wire.HELD):
-        return Held(**wire.json.loads(text.removeprefix(wire.HELD)))
+        return LeaseHeld(**wire.json.loads(text.removeprefix(wire.HELD)))
     elif text.startswith(wire.LOST):
         return Lost(f"embedding service {address}: {text.removeprefix(wire.LOST)}")
     else:
@@ -71,11 +64,7 @@ class Silence:
     """Names a service in the log while it does not answer, and adds up how long it did not.
 
     A service that stands still (stopped, swapped out, on a host that hangs) looks like slow input or slow syncs to the
-    worker whose requests wait.
-
-    Args:
-      address: address of the service, for the message.
-      timeout: seconds that a request waits at most.
+    worker whose requests wait, at most `timeout` seconds each.
 
     Attributes:
       seconds: the total time in which at least one request had waited for longer than the limit.
@@ -106,7 +95,6 @@ class Silence:
                     self._counted_until = ended
 
     def close(self) -> None:
-        """Ends the watch."""
         self._watchdog.close()
 
 
@@ -165,29 +153,15 @@ class Guard(Store):
     def advance(self, step: int) -> None:
         self._guarded(self._store.advance, step)
 
-    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
-        """Writes every table, as `Store.save`. Returns [] if the service is lost."""
-        return self.begin_save(path, step, since)()
-
-    def begin_save(
-        self,
-        path: str | os.PathLike | Path,
-        step: int,
-        since: str | None = None,
-    ) -> Callable[[], list[dict[str, Any]]]:
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
+        """Saves as `Store.begin_save` does; the files are [] if the service is lost."""
         finish = self._guarded(self._store.begin_save, path, step, since)
         return lambda: (self._guarded(finish) if finish else None) or []
 
-    def publish(
-        self,
-        path: str | os.PathLike | Path,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-    ) -> list[dict[str, Any]]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         return self._store.publish(path, epoch, dtype, after)
 
-    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         self._store.restore(path, files)
 
     def clear(self) -> None:

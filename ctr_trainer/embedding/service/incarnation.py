@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import os
 import threading
 import uuid
 from collections.abc import Iterator
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import Lost, UserError
 
@@ -17,22 +16,21 @@ _MANIFEST = "manifest.json"
 _WAIT_SECONDS = 600
 
 
-def write(store: LocalStore, data_dir: str | os.PathLike | Path, shard: int, shards: int) -> Path:
+def write(store: LocalStore, data_dir: AnyPath, shard: int, shards: int) -> Path:
     """Writes all rows of a LocalStore below `data_dir`, the manifest last. Returns the directory."""
     path = path_of(data_dir) / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
     path.mkdir(parents=True, exist_ok=True)
     manifest = path / _MANIFEST
     manifest.unlink(missing_ok=True)  # It lists the files that are about to be replaced.
-    files = store.save(path, 0, None, shard, shards)
+    files = store.save(path, 0)
     manifest.write_json({"shard": shard, "shards": shards, "files": files})
     return path
 
 
-def read(store: LocalStore, path: str | os.PathLike | Path) -> tuple[int, int]:
-    """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards)
+def read(store: LocalStore, path: AnyPath) -> tuple[int, int]:
+    """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards).
 
-    Raises:
-      UserError: the snapshot is missing, not whole, or of another kind; the message names the file.
+    Raises UserError, which names the file, if the snapshot is missing, not whole, or of another kind.
     """
     manifest = path_of(path) / _MANIFEST
     try:
@@ -42,7 +40,8 @@ def read(store: LocalStore, path: str | os.PathLike | Path) -> tuple[int, int]:
         raise UserError(f"{manifest}: {error.strerror}: expected the directory of a snapshot at exit") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{manifest}: not the manifest of a snapshot at exit: {error}") from None
-    store.restore(path, files, shard, shards)
+    store.take_place(shard, shards)
+    store.restore(path, files)
     return shard, shards
 
 
@@ -97,11 +96,8 @@ class Incarnation:
     def replaced(self, why: str) -> Iterator[None]:
         """Lets the block replace the rows, once no request runs and no other block replaces them.
 
-        Args:
-          why: text on what became of the former rows, for clients that ask for them.
-
-        Raises:
-          Lost: a request runs for too long.
+        `why` says what became of the former rows, to clients that ask for them. Raises Lost if a request runs for too
+        long.
         """
         with self._changed:
             self._replacing, self._why = self._replacing + 1, why

@@ -8,8 +8,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ctr_trainer.system.messages.errors import UserError
 
@@ -18,21 +18,11 @@ from ctr_trainer.system.messages.errors import UserError
 LEASE_SECONDS = 20.0
 
 
-class Renewable(Protocol):
-    """A holder of a lease that can be renewed: a `Shard`."""
-
-    def renew(self) -> None: ...
-
-
 class Renewal:
-    """Renews a lease from a thread, whatever the training does, until `close`.
+    """Renews a lease from a thread, by `Shard.renew` of each shard, whatever the training does, until `close`."""
 
-    Args:
-      shards: sequence of `Shard`, connected.
-    """
-
-    def __init__(self, shards: Sequence[Renewable]) -> None:
-        self._shards = shards
+    def __init__(self, renewals: Sequence[Callable[[], None]]) -> None:
+        self._renewals = renewals
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lease of the embedding service", daemon=True)
         self._thread.start()
@@ -44,8 +34,8 @@ class Renewal:
 
     def _work(self) -> None:
         while not self._end.wait(LEASE_SECONDS / 10):
-            for shard in self._shards:
-                shard.renew()
+            for renew in self._renewals:
+                renew()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,17 +60,12 @@ class Lease:
 
     @staticmethod
     def new(model_dir: str | os.PathLike, job: str = "") -> Lease:
-        """Returns a lease for a training that this process begins."""
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         return Lease(secrets.token_hex(16), socket.gethostname(), os.getpid(), str(model_dir), now, job)
 
     @staticmethod
     def parse(values: Any) -> Lease:
-        """Returns the lease of a dict, as `dataclasses.asdict` makes it.
-
-        Raises:
-          UserError: `values` is not the dict of a lease.
-        """
+        """Returns the lease of a dict, as `dataclasses.asdict` makes it; raises UserError if it is none."""
         try:
             lease = Lease(**values)
         except TypeError:
@@ -98,28 +83,21 @@ class LeaseHeld(Exception):
     """Another training holds the lease.
 
     Attributes:
-      holder: its `Lease`.
+      holder: its `Lease`, as text.
       heard: when it was heard of last, by the shard's clock; another number each time.
       left: seconds until another may take the lease, if nothing more is heard of it.
     """
 
-    def __init__(self, holder: Lease, heard: float, left: float) -> None:
-        super().__init__(str(holder))
+    def __init__(self, holder: str, heard: float, left: float) -> None:
+        super().__init__(holder)
         self.holder, self.heard, self.left = holder, heard, left
-
-    def told(self) -> dict[str, Any]:
-        """Returns a dict of it, the holder as text, for a client."""
-        return {"holder": str(self.holder), "heard": self.heard, "left": self.left}
 
 
 class LeaseBook:
     """The one lease of a shard; safe to use from several threads.
 
-    Each request of its holder renews it. A holder that was silent for too long keeps the lease if no other
-    training has taken it meanwhile.
-
-    Args:
-      seconds: seconds of silence after which another training may take the lease.
+    Each request of its holder renews it. A holder that was silent for too long keeps the lease if no other training has
+    taken it meanwhile.
     """
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
@@ -130,33 +108,26 @@ class LeaseBook:
 
     @property
     def holder(self) -> Lease | None:
-        """The `Lease` that is held, or None."""
         return self._lease
 
     def take(self, lease: Lease) -> bool:
-        """Makes `lease` the lease of this shard, or renews it. Returns whether the shard had another lease before
+        """Makes `lease` the lease of this shard, or renews it. Returns whether the shard had another lease before.
 
-        Raises:
-          LeaseHeld: another training holds the shard's lease.
+        Raises LeaseHeld if another training holds the shard's lease.
         """
         with self._lock:
             now, before = time.monotonic(), self._lease
             is_new = before is None or before.token != lease.token
             is_succeeded = before is not None and lease.job != "" and before.job == lease.job
             if is_new and not is_succeeded and before is not None and now - self._heard < self._seconds:
-                raise LeaseHeld(before, self._heard, self._heard + self._seconds - now)
+                raise LeaseHeld(str(before), self._heard, self._heard + self._seconds - now)
             self._lease, self._heard = lease, now
             return is_new
 
     def renew(self, token: str | None, what: str) -> None:
-        """Notes that the holder lives.
+        """Notes that the holder lives; `what` is the operation, for the error.
 
-        Args:
-          token: that a request came with; None of a client that only reads.
-          what: the operation, for the error.
-
-        Raises:
-          UserError: it is not the token of the lease.
+        Raises UserError if `token`, None of a client that only reads, is not the token of the lease.
         """
         with self._lock:
             if token is None or self._lease is None or token != self._lease.token:
@@ -167,7 +138,6 @@ class LeaseBook:
             self._heard = time.monotonic()
 
     def release(self, token: str | None) -> None:
-        """Frees the lease, if it has this token."""
         with self._lock:
             if self._lease is not None and self._lease.token == token:
                 self._lease = None

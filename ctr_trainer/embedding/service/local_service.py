@@ -45,7 +45,6 @@ class LocalServices:
             print(service.address)
 
     Args:
-      count: number of shards.
       data_dir: directory of their snapshots, or its URL. Their logs lie there, or for a URL in its `local_directory`:
         `service.log`, `service-1.log`, ...
       timeout: seconds in which each may do nothing while it starts, see `LocalService`.
@@ -57,14 +56,12 @@ class LocalServices:
 
     @classmethod
     def of(cls, config: EmbeddingConfig, model_dir: str | os.PathLike) -> LocalServices:
-        """Returns those that the `EmbeddingConfig` of a training asks for."""
         return cls(config.service_shards, model_dir, config.service_timeout)
 
     def start(self, file_cores: set[int] | None = None) -> None:
         """Begins to start them, unless that has begun; returns at once.
 
-        Args:
-          file_cores: on which they write files of rows, a set; None for all that this process may use.
+        `file_cores` are those on which they write files of rows; None for all that this process may use.
         """
         if self._starting:
             return
@@ -74,24 +71,17 @@ class LocalServices:
         threads.shutdown(wait=False)
 
     def _start(self, number: int, token: str, file_cores: set[int] | None) -> LocalService:
-        """Returns the `LocalService` of a shard, which answers."""
         log = os.path.join(make_local_directory(self._data_dir), f"service-{number}.log" if number else "service.log")
         return LocalService(self._data_dir, log, self._timeout, token=token, file_cores=file_cores)
 
     @contextlib.contextmanager
     def running(
-        self,
-        cores: set[int] | None = None,
-        file_cores: set[int] | None = None,
+        self, cores: set[int] | None = None, file_cores: set[int] | None = None
     ) -> Iterator[list[LocalService]]:
         """Gives the list of `LocalService`, which answer; they are stopped at the end of the block.
 
-        Args:
-          cores: that they may use, a set; None for all that this process could use when they started.
-          file_cores: see `start`, if that was not called.
-
-        Raises:
-          UserError: one did not start.
+        They may use `cores`; None for all that this process could use when they started. For `file_cores`, see `start`,
+        if that was not called. Raises UserError if one did not start.
         """
         self.start(file_cores)
         with contextlib.ExitStack() as stack:
@@ -119,19 +109,13 @@ class Watch:
     """Tells that a service of this host has ended, to processes that did not start it.
 
     Caveat: on a kernel without handles of processes (before Linux 5.3), it never tells.
-
-    Args:
-      pid: process id of a service that runs now.
-      log_file: the log of the service.
     """
 
     def __init__(self, pid: int, log_file: str | os.PathLike) -> None:
         self._pid, self._log_file = pid, log_file
         self._handle = None
-        try:
+        with contextlib.suppress(AttributeError, OSError):
             self._handle = os.pidfd_open(pid)
-        except (AttributeError, OSError):
-            pass
 
     def ended(self) -> str | None:
         """Returns how the process ended, with the end of its log; None while it runs."""
@@ -153,9 +137,6 @@ class LocalService(Child):
 
     Attributes:
       address: `host:port`.
-      token: token of its clients.
-      pid: the child's process id.
-      log_file: where its output goes.
     """
 
     def __init__(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from ctr_trainer.embedding.service.incarnation import Incarnation
 from ctr_trainer.embedding.service.lease import LeaseBook
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.row_codec import find_codec
+from ctr_trainer.embedding.store.row_codec import PLAIN, find_codec
 from ctr_trainer.system.messages.errors import UserError
 
 _NAME = "columns"
@@ -28,101 +28,70 @@ _LEAST_BYTES = 64 << 10
 _WRITES = ("push", "put", "sync")
 
 
-class Columns(Protocol):
-    """Reads the columns of a request, given their layout."""
-
-    def __call__(self, layout: wire.Layout) -> list[np.ndarray]: ...
+Columns = Callable[[wire.Layout], list[np.ndarray]]  # Reads the columns of a request, given their layout.
 
 
-class InlineColumns:
-    """Sends columns behind the request, to any service."""
-
-    def sending(self, request: dict[str, Any], columns: Sequence[np.ndarray]) -> AbstractContextManager[bytes]:
-        """Returns a context manager that gives the bytes to send; they are valid until its end, the answer's arrival.
-
-        Args:
-          request: dict.
-          columns: C-contiguous arrays of one length.
-        """
-        return contextlib.nullcontext(wire.pack(request, columns))
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-INLINE = InlineColumns()
-
-
-def shared_or_inline(ask: Callable[[dict[str, Any]], bool]) -> InlineColumns | SharedColumns:
-    """Returns `SharedColumns` if the service can read them, else `INLINE`.
-
-    Args:
-      ask: tells whether the service can read the memory at the address `memory` of a dict.
-    """
-    if not SharedMemory.is_possible():
-        return INLINE
-    columns = SharedColumns()
-    if ask({"memory": columns.address}):
-        return columns
-    columns.close()
-    return INLINE
-
-
-class SharedColumns:
-    """Leaves columns in memory that a service of the same host and user reads, and sends the place only.
+class SentColumns:
+    """Sends columns behind their request; or leaves them in memory that the service reads, and sends the place only.
 
     A socket copies each byte several times: a sync of 187,000 rows of 34 floats took 46 ms of two processes' time,
-    and takes 24 ms. Equal bytes arrive either way.
+    and takes 24 ms through memory. Equal bytes arrive either way.
 
     Threads: any; while the memory is in use, another request is sent inline.
     """
 
     def __init__(self) -> None:
-        self._memory = SharedMemory()
-        self._bytes = self._memory.array(_NAME, np.uint8, most_rows=wire.MOST_BYTES).array
+        self._memory: SharedMemory | None = None
+        self._bytes = np.empty(0, np.uint8)
         self._lock = threading.Lock()
 
-    @property
-    def address(self) -> str:
-        return self._memory.address
+    def share(self, ask: Callable[[dict[str, Any]], bool]) -> None:
+        """Uses memory from now on, if the service is of the same host and user.
+
+        `ask` tells whether the service can read the memory at the address `memory` of a dict.
+        """
+        if self._memory is not None or not SharedMemory.is_possible():
+            return
+        memory = SharedMemory()
+        array = memory.array(_NAME, np.uint8, most_rows=wire.MOST_BYTES).array
+        if ask({"memory": memory.address}):
+            self._memory, self._bytes = memory, array
+        else:
+            memory.close()
 
     @contextlib.contextmanager
     def sending(self, request: dict[str, Any], columns: Sequence[np.ndarray]) -> Iterator[bytes]:
-        """Does what `InlineColumns.sending` does."""
-        size = wire.columns_bytes(columns)
-        if not _LEAST_BYTES <= size <= len(self._bytes) or not self._lock.acquire(blocking=False):
-            with INLINE.sending(request, columns) as body:
-                yield body
+        """Gives the bytes to send, valid within the block, which ends when the answer is there.
+
+        `columns` are C-contiguous arrays of one length.
+        """
+        size, memory = wire.columns_bytes(columns), self._memory
+        is_fit = _LEAST_BYTES <= size <= len(self._bytes)
+        if memory is None or not is_fit or not self._lock.acquire(blocking=False):
+            yield wire.pack(request, columns)
             return
         try:
             wire.put_columns(self._bytes, columns)
-            yield wire.pack_header({**request, "memory": self.address, "bytes": size}, len(columns[0]))
+            yield wire.pack_header({**request, "memory": memory.address, "bytes": size}, len(columns[0]))
         finally:
             self._lock.release()
 
     def close(self) -> None:
-        self._memory.close()
+        if self._memory is not None:
+            self._memory.close()
 
 
 class ReceivedColumns:
-    """Opens, at a service, the memory that clients of its host leave columns in.
-
-    Threads: any.
-    """
+    """Opens, at a service, the memory that clients of its host leave columns in. Safe from several threads."""
 
     def __init__(self) -> None:
         self._opened: dict[str, tuple[SharedMemory, np.ndarray]] = {}
         self._lock = threading.Lock()
 
     def read(self, address: str, size: int) -> np.ndarray:
-        """Returns uint8[size], what the client has left.
+        """Returns uint8[size], what the client has left in the `SharedMemory` of that address.
 
-        Args:
-          address: str, the `SharedMemory`'s.
-          size: bytes.
-
-        Raises:
-          UserError: there is no such memory, or it has fewer bytes.
+        Raises UserError if there is no such memory, or it has fewer bytes.
         """
         with self._lock:
             if address not in self._opened:
@@ -152,15 +121,8 @@ class ReceivedColumns:
 class RowRequests:
     """Answers row requests from a store.
 
-    Args:
-      store: `LocalStore`.
-      columns: `ReceivedColumns`, what clients of this host leave in memory.
-      metrics: `ServiceMetrics`, which counts the requests.
-      leases: `LeaseBook`; a request that changes rows needs the lease.
-      incarnation: `Incarnation`; no request meets rows that are being replaced, or other rows than it expects.
-
-    Attributes:
-      names: the names of these requests.
+    A request that changes rows needs the lease. No request meets rows that are being replaced, or other rows than it
+    expects.
     """
 
     def __init__(
@@ -173,22 +135,17 @@ class RowRequests:
     ) -> None:
         self._store, self._columns, self._metrics = store, columns, metrics
         self._leases, self._incarnation = leases, incarnation
-        self._answers = {
+        self._answers: dict[str, Callable[..., list[flight.Result]]] = {
             "pull": self._pull,
             "pull_newer": self._pull_newer,
-            "push": self._push,
-            "put": self._put,
+            "push": functools.partial(self._apply, "push", store.push),
+            "put": functools.partial(self._apply, "put", store.put),
             "sync": self._sync,
         }
         self.names = tuple(self._answers)
 
     def answer(self, op: str, body: pa.Buffer) -> list[flight.Result]:
-        """Returns the results of a request.
-
-        Args:
-          op: one of `names`.
-          body: buffer with the request.
-        """
+        """Returns the results of a request, one of `names`."""
         header, start = wire.unpack_header(body)
         if "memory" in header:
             body, start = self._columns.read(str(header["memory"]), int(header["bytes"])), 0
@@ -204,45 +161,38 @@ class RowRequests:
         return self._answers[op](header, columns, width)
 
     def _pull(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
-        (keys,) = columns(wire.pull_layout())
+        (keys,) = columns([wire.KEYS])
         wire.refuse_long_answer(request["table"], len(keys), width)
         with self._at_work("pull", request):
             rows = self._store.pull(request["table"], keys, request["missing"])
-        return wire.rows_answer(rows)
+        return wire.answer({"count": len(rows)}, [rows])
 
     def _pull_newer(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
         codec = find_codec(str(request["codec"]))
-        keys, versions = columns(wire.pull_newer_layout())
+        keys, versions = columns([wire.KEYS, wire.VERSIONS])
         wire.refuse_long_answer(request["table"], len(keys), width, codec)
         with self._at_work("pull_newer", request):
             newer = self._store.pull_newer(request["table"], keys, versions, codec)
         return wire.newer_answer(newer)
 
-    def _push(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
-        keys, deltas = columns(wire.push_layout(width))
-        with self._at_work("push", request, pusher := _pusher(request)):
-            self._store.push(request["table"], keys, deltas, *pusher)
-        return wire.receipt(len(keys))
-
-    def _put(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
-        keys, rows = columns(wire.push_layout(width))
-        with self._at_work("put", request, pusher := _pusher(request)):
-            self._store.put(request["table"], keys, rows, *pusher)
-        return wire.receipt(len(keys))
+    def _apply(
+        self, op: str, apply: Callable[..., None], request: dict[str, Any], columns: Columns, width: int
+    ) -> list[flight.Result]:
+        keys, rows = columns([wire.KEYS, PLAIN.schema(width)])
+        with self._at_work(op, request, pusher := _pusher(request)):
+            apply(request["table"], keys, rows, *pusher)
+        return wire.answer({"count": len(keys)})
 
     def _sync(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
         codec = find_codec(str(request["codec"]))
-        keys, versions, deltas = columns(wire.sync_layout(width, codec))
+        keys, versions, deltas = columns([wire.KEYS, wire.VERSIONS, codec.schema(width)])
         with self._at_work("sync", request, pusher := _pusher(request)):
             newer = self._store.sync(request["table"], keys, deltas, *pusher, versions, codec)
         return wire.newer_answer(newer)
 
     @contextlib.contextmanager
     def _at_work(
-        self,
-        op: str,
-        request: dict[str, Any],
-        pusher: tuple[str | None, int | None] = (None, None),
+        self, op: str, request: dict[str, Any], pusher: tuple[str | None, int | None] = (None, None)
     ) -> Iterator[None]:
         """Counts a request while the store works on it, and keeps the rows from being replaced meanwhile."""
         with self._metrics.measure(op, request["table"], request["count"], pusher[0]):

@@ -41,19 +41,11 @@ class ServerSecurity:
 
     @staticmethod
     def read(
-        token_file: str = "",
-        cert_file: str = "",
-        key_file: str = "",
-        client_ca_file: str = "",
-        token_fd: int = -1,
+        token_file: str = "", cert_file: str = "", key_file: str = "", client_ca_file: str = "", token_fd: int = -1
     ) -> ServerSecurity:
-        """Reads the files that are named, or the token from a descriptor.
+        """Reads the files that are named, or the token, the first line of the open descriptor `token_fd`; -1 for none.
 
-        Args:
-          token_fd: an open descriptor, whose first line is the token; -1 for none.
-
-        Raises:
-          UserError: one is missing or empty, or they do not go together.
+        Raises UserError if one is missing or empty, or if they do not go together.
         """
         if token_file and token_fd >= 0:
             raise UserError("token_file and token_fd both name the token: give one")
@@ -65,10 +57,9 @@ class ServerSecurity:
         return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
 
     def refuse_open_door(self, host: str) -> None:
-        """Checks an address that other machines can reach; warns if a token would travel in the clear.
+        """Warns if a token would travel in the clear to this address.
 
-        Raises:
-          UserError: other machines could connect without a token.
+        Raises UserError if other machines could connect without a token.
         """
         if is_loopback(host):
             return
@@ -82,7 +73,6 @@ class ServerSecurity:
             )
 
     def location(self, host: str, port: int) -> str:
-        """Returns where the Flight server listens."""
         return f"grpc{'+tls' if self.cert else ''}://{host}:{port}"
 
     def server_options(self) -> dict[str, Any]:
@@ -112,11 +102,7 @@ class ClientSecurity:
 
     @staticmethod
     def read(token_file: str = "", ca_file: str = "", cert_file: str = "", key_file: str = "") -> ClientSecurity:
-        """Reads the files that are named.
-
-        Raises:
-          UserError: one is missing or empty, or they do not go together.
-        """
+        """Reads the files that are named; raises UserError if one is missing or empty, or they do not go together."""
         if bool(cert_file) != bool(key_file):
             raise UserError("service_cert and service_key go together: give both or neither")
         if cert_file and not ca_file:
@@ -126,7 +112,6 @@ class ClientSecurity:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Returns the headers of each call."""
         return [] if self.token is None else [(wire.TOKEN.encode(), f"Bearer {self.token}".encode())]
 
     def connect(self, address: str, channel_options: list[tuple[str, int]]) -> flight.FlightClient:
@@ -144,8 +129,7 @@ class ClientSecurity:
     def what_is_wrong(self, address: str) -> str | None:
         """Looks, over a connection of its own, whether TLS is why a service does not answer.
 
-        Returns:
-          what is wrong and what to do; None if nothing is, or if the service cannot be reached.
+        Returns what is wrong and what to do; None if nothing is, or if the service cannot be reached.
         """
         try:
             if self.ca is None:
@@ -191,12 +175,9 @@ def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
 
 
 def token_refusal(header: str, token: str | None, cure: str = "give token_file") -> str:
-    """Returns why a call is refused, by its header `authorization`; "" if it is not.
+    """Returns why a call is refused, by its header `authorization`, "" if nothing came; "" if it is not refused.
 
-    Args:
-      header: what came, "" if nothing did.
-      token: that calls have to bring, or None.
-      cure: what to do if none came.
+    Calls have to bring the `token`, unless it is None. `cure` is what to do if none came.
     """
     if token is None:
         return ""

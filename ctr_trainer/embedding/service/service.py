@@ -18,6 +18,7 @@ from ctr_trainer.embedding.service.row_requests import ReceivedColumns, RowReque
 from ctr_trainer.embedding.service.security import Gate, ServerSecurity
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
@@ -52,12 +53,10 @@ class Service(flight.FlightServerBase):
         leases: LeaseBook | None = None,
         file_cores: set[int] | None = None,
     ) -> None:
-        """
+        """Listens on host:port; port 0 picks a free one.
+
         Args:
-          host, port: the address to listen on; port 0 picks a free port.
           data_dir: the only directory that snapshots are written to and read from.
-          security: `ServerSecurity`, what the clients have to show.
-          leases: `LeaseBook`; None to make one.
           file_cores: set of the cores on which files of rows are written, behind all requests and all workers there;
             None for all that the process may use. When two workers and the service share two cores, and the service
             writes a checkpoint on one of them, both workers wait for the worker of that core.
@@ -77,7 +76,7 @@ class Service(flight.FlightServerBase):
             "hello": self._hello,
             "renew": lambda body: self._leases.renew(body.get("lease"), "renew"),
             "release": lambda body: self._leases.release(body.get("lease")),
-            "create_table": self._create_table,
+            "create_table": lambda body: self._store.create_table(snapshot.config_from_json(body["config"])),
             "publish": self._publish,
             "copy": self._copy,
             "advance": self._advance,
@@ -99,7 +98,9 @@ class Service(flight.FlightServerBase):
             if action.type not in (*self._actions, "save"):
                 known = ", ".join(["save", *self._actions, *self._row_requests.names])
                 raise UserError(f"no action {action.type!r}; there are: {known}")
-            body = self._request(wire.from_json(action.body), action.type in _OF_ANY_ROWS)
+            body = wire.from_json(action.body)
+            check = self.incarnation.check_process if action.type in _OF_ANY_ROWS else self.incarnation.check
+            check(body.get("incarnation"))  # Whether the request was made for the rows that are here now.
             if action.type in _WRITES:
                 self._leases.renew(body.get("lease"), action.type)
             if self._place is None and action.type in ("save", "publish", "restore"):
@@ -109,16 +110,12 @@ class Service(flight.FlightServerBase):
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """Yields one FlightInfo per table."""
         for name in sorted(self._store.tables):
             yield self._info(name)
 
     def get_flight_info(
-        self,
-        context: flight.ServerCallContext,
-        descriptor: flight.FlightDescriptor,
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
-        """Returns the FlightInfo of the table that the descriptor's path names."""
         with _typed_errors():
             if len(descriptor.path) != 1:
                 raise UserError(f"a table's path is its name, not {descriptor.path}")
@@ -145,12 +142,6 @@ class Service(flight.FlightServerBase):
         config, rows = self._store.config(name), self._store.stats()["tables"][name]["rows"]
         return {**config.to_dict(), "width": config.width, "rows": rows}
 
-    def _request(self, request: dict[str, Any], of_any_rows: bool = False) -> dict[str, Any]:
-        """Returns the request, a dict; first checks that it was made for the rows that are here now."""
-        check = self.incarnation.check_process if of_any_rows else self.incarnation.check
-        check(request.get("incarnation"))
-        return request
-
     def _hello(self, body: dict[str, Any]) -> dict[str, Any]:
         place = (int(body["shard"]), int(body["shards"]))
         if not 0 <= place[0] < place[1]:
@@ -164,22 +155,17 @@ class Service(flight.FlightServerBase):
                 )
             if lease is not None:
                 self._place = place
+                self._store.take_place(*place)
                 if self._directory_lock is None:
-                    self._directory_lock = self._lock_directory()
+                    self._directory_lock = self._lock_directory(*place)
                 if self._leases.take(lease):
                     self._columns.forget()
                     with self.incarnation.replaced(f"{lease} has taken this service over"):
                         pass
         return {"incarnation": str(self.incarnation)}
 
-    def _own_place(self) -> tuple[int, int]:
-        """Returns the number of this shard and the number of shards, once a client has told them."""
-        assert self._place is not None
-        return self._place
-
-    def _lock_directory(self) -> Any:
+    def _lock_directory(self, shard: int, shards: int) -> Any:
         """Locks this shard's place below the data_dir, so that no other service saves there. Returns the lock."""
-        shard, shards = self._own_place()
         path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
         return path.hold(
             lambda holder: (
@@ -213,9 +199,6 @@ class Service(flight.FlightServerBase):
             return None
         return incarnation.write(self._store, self._data_dir, *(self._place or (0, 1)))
 
-    def _create_table(self, body: dict[str, Any]) -> None:
-        self._store.create_table(snapshot.config_from_json(body["config"]), *(self._place or (0, 1)))
-
     def _advance(self, body: dict[str, Any]) -> None:
         with self.incarnation.within(body.get("incarnation")):
             self._store.advance(int(body["step"]))
@@ -224,30 +207,29 @@ class Service(flight.FlightServerBase):
         """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-            saving = self._store.saving(path, int(body["step"]), since, *self._own_place(), identity)
+            saving = self._store.saving(path, int(body["step"]), since, identity)
             with contextlib.closing(saving):
                 yield flight.Result(wire.to_json(next(saving)))
                 yield flight.Result(wire.to_json(self._file_threads.submit(next, saving).result()))
 
-    def _publish(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+    def _publish(self, body: dict[str, Any]) -> list[FileEntry]:
         path, after = self._inside(body["path"]), body.get("after")
         after = None if after is None else int(after)
         epoch, dtype = int(body["epoch"]), str(body["dtype"])
-        return self._file_threads.submit(self._store.publish, path, epoch, dtype, after, *self._own_place()).result()
+        return self._file_threads.submit(self._store.publish, path, epoch, dtype, after).result()
 
-    def _copy(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+    def _copy(self, body: dict[str, Any]) -> list[FileEntry]:
         """Saves all rows into a directory without files of this shard; any client may ask for it."""
-        path, place = self._inside(body["path"]), (int(body["shard"]), int(body["shards"]))
-        own = "-{:05d}-of-{:05d}.".format(*place)
+        path, own = self._inside(body["path"]), f"-{int(body['shard']):05d}-of-{int(body['shards']):05d}."
         there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
         if there is not None:
             raise UserError(f"{there} exists already, and a copy replaces no file: name a new directory")
-        return self._store.save(path, 0, None, *place)
+        return self._store.save(path, 0)
 
     def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
         path, files = self._inside(body["path"]), body["files"]
         replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
-        self._store.restore(path, files, *self._own_place(), replacing=replacing)
+        self._store.restore(path, files, replacing)
         return {"incarnation": str(self.incarnation)}
 
     def _clear(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -276,7 +258,7 @@ def _typed_errors() -> Iterator[None]:
     except Replaced as error:
         raise flight.FlightServerError(f"{wire.REPLACED}{error}") from None
     except LeaseHeld as error:
-        raise flight.FlightServerError(wire.HELD + wire.to_json(error.told()).decode()) from None
+        raise flight.FlightServerError(wire.HELD + wire.to_json(vars(error)).decode()) from None
     except KeyError as error:
         raise pa.ArrowInvalid(f"the request lacks {error}") from None
     except pa.ArrowException:

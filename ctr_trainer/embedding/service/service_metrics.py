@@ -62,14 +62,7 @@ class ServiceMetrics:
 
     @contextlib.contextmanager
     def measure(self, operation: str, table: str, rows: int, worker: str | None = None) -> Iterator[None]:
-        """Counts one request and times the body of the `with`.
-
-        Args:
-          operation: `pull`, `pull_newer`, `push` or `sync`.
-          table: its name.
-          rows: keys in the request.
-          worker: who pushes, or None.
-        """
+        """Counts one request for `rows` keys, of the `worker` that pushes, or None; times the body of the `with`."""
         start = time.perf_counter()
         try:
             yield
@@ -134,8 +127,7 @@ class ServiceMetrics:
     def serve(self, port: int, host: str) -> int:
         """Answers Prometheus at http://host:port/metrics. Returns the port; if 0 was asked for, a free one.
 
-        Raises:
-          UserError: the port is taken.
+        Raises UserError if the port is taken.
         """
         try:
             server = _HttpServer((host.strip("[]"), port), _HttpHandler)
@@ -167,7 +159,6 @@ class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer)
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers a connection in a thread of its own."""
         while len(self._connections) >= self.most_connections:
             oldest = next(iter(self._connections))
             self._connections.pop(oldest, None)
@@ -177,6 +168,5 @@ class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Closes a connection."""
         self._connections.pop(request, None)
         super().shutdown_request(request)

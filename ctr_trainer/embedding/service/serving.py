@@ -47,11 +47,11 @@ def serve(
     Args:
       bind: `host:port`; port 0 picks a free one.
       data_dir: directory of the snapshots, or its URL; made if it does not exist.
-      security: `ServerSecurity`; it needs a token if `bind` is not a loopback address.
+      security: it needs a token if `bind` is not a loopback address.
       port_file: file that `host:port` is written to, by rename, once the service answers.
       exit_with_stdin: whether to end, too, when stdin closes: that is when the parent process ends.
       save_at_exit: whether to save at a signal; when stdin closes nothing is saved.
-      restore: directory of such a save, or its URL, to start from; None for none.
+      restore: directory of such a save, or its URL, to start from.
       metrics_port: port for Prometheus, on the host of `bind`; None for none.
       file_cores: see `Service`.
 

@@ -1,8 +1,8 @@
 """The connection to one embedding service."""
 
+import contextlib
 import dataclasses
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,12 +12,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.guard import Held, Silence, first_line, meanings
-from ctr_trainer.embedding.service.lease import Lease
-from ctr_trainer.embedding.service.row_requests import INLINE, InlineColumns, SharedColumns, shared_or_inline
+from ctr_trainer.embedding.service.guard import Silence, first_line, meanings
+from ctr_trainer.embedding.service.lease import Lease, LeaseHeld
+from ctr_trainer.embedding.service.row_requests import SentColumns
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
-from ctr_trainer.embedding.store.row_codec import RowCodec
-from ctr_trainer.embedding.store.versions import ChangedRows
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
@@ -49,17 +48,9 @@ _CHANNEL = [
 
 
 class Shard:
-    """The connection to one service.
+    """The connection to one service, number `number`, from 0, among `shards`; see `ServiceClient` for the arguments.
 
-    Args:
-      address: `host:port`.
-      number, shards: its number, from 0, among `shards` shards.
-      timeout: seconds a request may take, retries included.
-      security: a `ClientSecurity`.
-      lease: the `Lease` of this client's training; None for a client that only reads.
-      ended: f() that returns None, or how the service's process has ended: then requests fail at once. None if this is
-        not known.
-      by_socket: see `ServiceClient`.
+    `ended` is that of this service; None if it is not known how the process has ended.
     """
 
     def __init__(
@@ -82,7 +73,7 @@ class Shard:
         self._lease = lease
         self._security, self._headers = security, security.headers
         self._ended = ended
-        self._columns: InlineColumns | SharedColumns = INLINE
+        self._columns = SentColumns()
         self._may_share = lease is not None and not by_socket and is_loopback(address.rpartition(":")[0])
         self._silence = Silence(address, timeout)
         try:
@@ -92,16 +83,13 @@ class Shard:
 
     @property
     def silent_seconds(self) -> float:
-        """How long the service did not answer, see `Silence`."""
         return self._silence.seconds
 
     def hello(self) -> None:
         """Tells the service its place, takes or shows the lease, and learns the service's incarnation.
 
-        If the holder of a lease died without giving it back, the lease ends after a while; this call waits for that.
-
-        Raises:
-          UserError: another training holds the lease, and lives.
+        If the holder of a lease died without giving it back, the lease ends after a while; this call waits for that. If
+        the holder lives, this raises UserError.
         """
         lease = self._lease and dataclasses.asdict(self._lease)
         body, first_heard = {**self._place(), "lease": lease}, None
@@ -110,10 +98,10 @@ class Shard:
                 self._incarnation = None
                 self._incarnation = self.action("hello", body)["incarnation"]
                 self._waits = True
-                if self._may_share and self._columns is INLINE:
-                    self._columns = shared_or_inline(lambda offer: self.action("read_memory", offer)["is_read"])
+                if self._may_share:
+                    self._columns.share(lambda offer: self.action("read_memory", offer)["is_read"])
                 return
-            except Held as held:
+            except LeaseHeld as held:
                 if first_heard not in (None, held.heard):
                     raise UserError(
                         f"embedding service {self.address} is used by {held.holder}. A service has the rows of one "
@@ -142,8 +130,7 @@ class Shard:
         """Calls `restore` or `clear`, and continues with the new rows."""
         self._incarnation = self.action(name, body)["incarnation"]
 
-    def copy(self, path: str | os.PathLike) -> list[dict[str, Any]]:
-        """Returns the files of a copy of all rows."""
+    def copy(self, path: str) -> list[FileEntry]:
         return self.action("copy", {**self._place(), "path": path})
 
     def look(self) -> None:
@@ -152,31 +139,24 @@ class Shard:
             raise ServiceLost(f"embedding service {self.address} has ended: {ending}")
 
     def _at_once(self, name: str) -> None:
-        try:
-            options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
+        options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
+        with contextlib.suppress(pa.ArrowException):  # The next request for rows meets the same error and reports it.
             list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
-        except pa.ArrowException:
-            pass  # The next request for rows meets the same error and reports it.
 
     def _place(self) -> dict[str, int]:
         return {"shard": self.number, "shards": self._shards}
 
     def action(self, name: str, body: dict[str, Any]) -> Any:
-        """Returns the answer to one action."""
-
         def call(options: flight.FlightCallOptions) -> Any:
             return _read(iter(list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))))
 
         return self._retried(name, call, _SNAPSHOT_SECONDS if name in _OF_SNAPSHOTS else None)
 
-    def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[dict[str, Any]]]]:
+    def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[FileEntry]]]:
         """Has the service capture its rows; it writes them from then on.
 
-        Returns:
-          (the snapshot that the files are a delta of, or None; a function that returns the files once they are written)
-
-        Raises:
-          ServiceLost: the service ends, or the connection to it does; of f, too.
+        Returns (the snapshot that the files are a delta of, or None; a function that returns the files once they are
+        written). Both raise ServiceLost if the service ends, or the connection to it does.
         """
 
         def begin(options: flight.FlightCallOptions) -> tuple[Any, Iterator[flight.Result]]:
@@ -185,7 +165,7 @@ class Shard:
 
         since, results = self._retried("save", begin, _SNAPSHOT_SECONDS)
 
-        def finish() -> list[dict[str, Any]]:
+        def finish() -> list[FileEntry]:
             try:
                 with meanings(self.address):
                     return _read(results)
@@ -195,49 +175,17 @@ class Shard:
 
         return since, finish
 
-    def pull(self, request: dict[str, Any], keys: np.ndarray, width: int) -> np.ndarray:
-        """Returns the rows of the keys, float32[U, width]."""
-        return self._rows(request, [keys], lambda results: wire.read_rows(results, len(keys), width))
-
-    def pull_newer(
-        self, request: dict[str, Any], keys: np.ndarray, versions: np.ndarray, width: int, codec: RowCodec
-    ) -> ChangedRows:
-        """Returns the rows whose versions at the service differ from `versions`."""
-        return self._rows(
-            request, [keys, versions], lambda results: wire.read_newer(results, width, codec, versions, is_sync=False)
-        )
-
-    def send(self, request: dict[str, Any], keys: np.ndarray, rows: np.ndarray) -> None:
-        """Returns once the rows of a `push` or a `put` are applied."""
-        self._rows(request, [keys, rows], lambda results: wire.read_receipt(results, len(keys)))
-
-    def sync(
-        self,
-        request: dict[str, Any],
-        keys: np.ndarray,
-        versions: np.ndarray,
-        deltas: np.ndarray,
-        width: int,
-        codec: RowCodec,
-    ) -> ChangedRows:
-        """Sends changes, and returns the rows that others have changed since `versions`."""
-        return self._rows(
-            request,
-            [keys, versions, deltas],
-            lambda results: wire.read_newer(results, width, codec, versions, is_sync=True),
-        )
-
-    def _rows(
+    def rows(
         self,
         request: dict[str, Any],
         columns: Sequence[np.ndarray],
-        read: Callable[[Iterator[flight.Result]], Any],
+        read: Callable[[Iterator[flight.Result], Sequence[np.ndarray]], Any],
     ) -> Any:
-        """Returns read(results) of a row request."""
+        """Returns read(results, columns) of a row request with these columns, of which the first are the keys."""
         op = request["op"]
         with self._columns.sending(self._signed(request), columns) as body, self._silence.waiting(op):
             action = flight.Action(op, body)
-            return self._retried(op, lambda options: read(self._flight.do_action(action, options)))
+            return self._retried(op, lambda options: read(self._flight.do_action(action, options), columns))
 
     def close(self) -> None:
         self._silence.close()

@@ -5,8 +5,8 @@ columns behind it, as they lie in memory, little-endian, each at a multiple of 6
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
 
-A client on the service's own host may leave the columns in shared memory (`row_requests`). Then the JSON says where
-they lie (`memory`) and how many bytes they have (`bytes`), and nothing follows it.
+A client on the service's own host may leave the columns in shared memory (`row_requests.SentColumns`). Then the
+JSON says where they lie (`memory`) and how many bytes they have (`bytes`), and nothing follows it.
 
 `count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
 in it is unpacked. Its answer is a JSON object and, in results of their own, columns: the rows of a pull; `position`
@@ -47,6 +47,7 @@ _BYTES_WITH_ROW = 12
 
 # For each column of a request its dtype and its width; None for one dimension.
 Layout = Sequence[tuple[str, int | None]]
+KEYS, VERSIONS = ("<i8", None), ("<u4", None)
 Body: TypeAlias = bytes | memoryview | np.ndarray | pa.Buffer
 
 
@@ -56,12 +57,7 @@ def rows_a_page(width: int) -> int:
 
 
 def pack(request: dict[str, Any], columns: Sequence[np.ndarray]) -> bytes:
-    """Returns the bytes of a row request.
-
-    Args:
-      request: dict, without `count`.
-      columns: C-contiguous arrays of one length.
-    """
+    """Returns the bytes of a row request, without `count`, and its columns: C-contiguous arrays of one length."""
     header = pack_header(request, len(columns[0]))
     parts: list[bytes | memoryview] = [header]
     size = len(header)
@@ -78,7 +74,6 @@ def pack_header(request: dict[str, Any], count: int) -> bytes:
 
 
 def columns_bytes(columns: Sequence[np.ndarray]) -> int:
-    """Returns how many bytes `put_columns` fills."""
     return max(start + len(column) for start, column in _placed(columns))
 
 
@@ -111,11 +106,9 @@ def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layou
     """Returns the columns of the bytes of a row request, views that may lie unaligned; 1-dimensional ones are aligned.
 
     Args:
-      body: a buffer.
       start: what `unpack_header` returned.
       table: its name, for the error.
       count: rows that the request announces.
-      layout: for each column (dtype, width); width None for one dimension.
 
     Raises:
       UserError: other sizes than these, or more than MOST_BYTES.
@@ -151,34 +144,6 @@ def refuse_long_answer(table: str, count: int, width: int, codec: RowCodec = PLA
         )
 
 
-def pull_layout() -> Layout:
-    """Returns the layout of a pull, for `unpack_columns`."""
-    return [("<i8", None)]
-
-
-def pull_newer_layout() -> Layout:
-    return [("<i8", None), ("<u4", None)]
-
-
-def push_layout(width: int) -> Layout:
-    """Returns the layout of a push and of a put."""
-    return [("<i8", None), PLAIN.schema(width)]
-
-
-def sync_layout(width: int, codec: RowCodec) -> Layout:
-    return [("<i8", None), ("<u4", None), codec.schema(width)]
-
-
-def rows_answer(rows: np.ndarray) -> list[flight.Result]:
-    """Returns the results of a pull for rows, float32[U, width]."""
-    return _answer({"count": len(rows)}, [rows])
-
-
-def receipt(count: int) -> list[flight.Result]:
-    """Returns the result of a push of `count` rows."""
-    return _answer({"count": count}, [])
-
-
 def newer_answer(newer: ChangedRows) -> list[flight.Result]:
     """Returns the results for `ChangedRows`. The keys of a sync that are not in it share one version, sent once."""
     count, number = len(newer.positions), 0
@@ -186,15 +151,13 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
         left_out = np.flatnonzero(newer.positions != np.arange(count))
         number = newer.versions[left_out[0] if len(left_out) else count]
     columns = [newer.positions.astype(np.uint32), newer.versions[newer.positions], newer.rows]
-    return _answer({"count": count, "version": int(number)}, columns)
+    return answer({"count": count, "version": int(number)}, columns)
 
 
 def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.ndarray:
-    """Returns what `rows_answer` made as float32[count, width].
+    """Returns the rows that a pull is answered with, float32[count, width].
 
-    Raises:
-      FlightUnavailableError: less came.
-      UserError: something else came.
+    Raises FlightUnavailableError if less came, and UserError if something else came.
     """
     header, (rows,) = _read_answer(results, [PLAIN.schema(width)])
     if header["count"] != count:
@@ -203,24 +166,20 @@ def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.nd
 
 
 def read_receipt(results: Iterator[flight.Result], count: int) -> None:
-    """Reads what `receipt` made; raises as `read_rows`."""
+    """Reads the answer to a push or a put; raises as `read_rows`."""
     header, _ = _read_answer(results, [])
     if header["count"] != count:
         raise UserError(f"the service took {header['count']} rows, {count} were sent")
 
 
 def read_newer(
-    results: Iterator[flight.Result],
-    width: int,
-    codec: RowCodec,
-    known: np.ndarray,
-    is_sync: bool,
+    results: Iterator[flight.Result], width: int, codec: RowCodec, known: np.ndarray, is_sync: bool
 ) -> ChangedRows:
-    """Reads what `newer_answer` made for a request with the versions `known`, uint32[U]. Returns `ChangedRows`
+    """Returns the `ChangedRows` that `newer_answer` made for a request with the versions `known`, uint32[U].
 
     Raises as `read_rows`.
     """
-    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), ("<u4", None), codec.schema(width)])
+    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), VERSIONS, codec.schema(width)])
     if len(positions) and positions.max() >= len(known):
         raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
     versions = np.full(len(known), header["version"], np.uint32) if is_sync else known.copy()
@@ -230,15 +189,13 @@ def read_newer(
 
 
 def to_json(value: Any) -> bytes:
-    """Returns bytes."""
     return json.dumps(value).encode()
 
 
 def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
     """Returns the dict of the JSON of a request.
 
-    Raises:
-      UserError: it is not a JSON object, or it is too long. It takes up to thirty times its bytes once it is read.
+    Raises UserError if it is not a JSON object, or too long: once it is read, it takes up to thirty times its bytes.
     """
     if len(memoryview(data)) > _MOST_JSON_BYTES:
         raise UserError(f"a request with {len(memoryview(data))} bytes of JSON: expected at most {_MOST_JSON_BYTES}")
@@ -251,7 +208,8 @@ def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
     return value
 
 
-def _answer(header: dict[str, Any], columns: Sequence[np.ndarray]) -> list[flight.Result]:
+def answer(header: dict[str, Any], columns: Sequence[np.ndarray] = ()) -> list[flight.Result]:
+    """Returns the results of a row request; `count` of the header is the length of the columns."""
     results = [flight.Result(to_json(header))]
     for column in columns:
         column = _bytes(np.ascontiguousarray(column))

@@ -14,22 +14,20 @@ A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight 
 
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, config_to_json, key_array
+from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, FileEntry, config_to_json, key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.row_watchers import Taking
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.training_configs import DTYPES
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
@@ -57,15 +55,10 @@ def value_array(values: np.ndarray) -> pa.Array:
     )
 
 
-def read_rows(
-    path: str | os.PathLike | Path, config: TableConfig, dtype: str
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def read_rows(path: AnyPath, config: TableConfig, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], values uint8[n, value_bytes]) of a file of rows, views of its blocks.
 
-    Args:
-      path: path or URL of the file, which was checked: see `records.check_files`.
-      config: the table's `TableConfig`.
-      dtype: type of the weights in the record.
+    The file was checked: see `records.check_files`.
     """
     for batch in _batches(path, schema(config, dtype, ROWS)):
         rows = batch.column("row")
@@ -74,13 +67,13 @@ def read_rows(
         yield batch.column("key").to_numpy(), values.reshape(-1, width)
 
 
-def read_removed(path: str | os.PathLike | Path, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
+def read_removed(path: AnyPath, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
     """Yields int64[n], the keys of a file of removed keys; arguments as for `read_rows`."""
     for batch in _batches(path, schema(config, dtype, REMOVED)):
         yield batch.column("key").to_numpy()
 
 
-def _batches(path: str | os.PathLike | Path, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(path: AnyPath, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
     file = path_of(path)
     try:
         with file.open_input() as source, pa.ipc.open_file(source) as reader:
@@ -93,26 +86,17 @@ def _batches(path: str | os.PathLike | Path, expected: pa.Schema) -> Iterator[pa
 
 
 def write(
-    path: str | os.PathLike | Path,
+    path: AnyPath,
     taking: Taking,
     lock: AbstractContextManager[Table],
     dtype: str,
     epoch: int,
     shard: int = 0,
     shards: int = 1,
-) -> list[dict[str, Any]]:
+) -> list[FileEntry]:
     """Writes what one shard's rows of a table give to an epoch; a table that gives nothing has no file.
 
-    Args:
-      path: the directory, which exists.
-      taking: a `row_watchers.Taking`.
-      lock: a context manager that gives the table while it holds its lock, for a block at a time.
-      dtype: type of the packed rows, see `packed_rows`.
-      epoch: its number.
-      shard, shards: which part of the table this is.
-
-    Returns:
-      a dict for each file: `file` (relative to `path`), `table`, `kind`, `rows`, `bytes` and `crc32`.
+    `lock` gives the table while it holds its lock, for a block at a time; the directory `path` exists.
 
     Raises:
       UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
@@ -156,26 +140,16 @@ def _refuse_not_finite(table: str, epoch: int, keys: np.ndarray, rows: np.ndarra
 
 
 def value_bytes(config: TableConfig, dtype: str) -> int:
-    """Returns the number of bytes of a packed row of a table.
-
-    Args:
-      config: the table's `TableConfig`.
-      dtype: one of `training_configs.DTYPES`.
-
-    Raises:
-      UserError: there is no such dtype.
-    """
+    """Returns the bytes of a packed row; raises UserError if `dtype` is not one of `training_configs.DTYPES`."""
     return _layout(config, dtype).itemsize
 
 
 def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.ndarray:
-    """Packs rows.
+    """Packs rows for an epoch of the publication.
 
     Args:
       rows: float32[n, at least weights], finite; their first `config.weights` columns are the weights.
-      config: the table's `TableConfig`.
       dtype: one of `training_configs.DTYPES`.
-      epoch: epoch of the publication, a uint32.
 
     Returns:
       uint8[n, value_bytes].
@@ -199,15 +173,7 @@ def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.nd
 
 
 def unpack(values: np.ndarray, config: TableConfig, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Unpacks what `pack` made.
-
-    Args:
-      values: uint8[n, value_bytes].
-      config, dtype: see `pack`.
-
-    Returns:
-      (weights float32[n, weights], epochs uint32[n])
-    """
+    """Returns (weights float32[n, weights], epochs uint32[n]) of what `pack` made."""
     layout = _layout(config, dtype)
     packed = np.ascontiguousarray(values).reshape(-1).view(layout)
     weights = packed["weights"].astype(np.float32)

@@ -44,11 +44,9 @@ def _is_part_of(name: str, table: str) -> bool:
 
 
 def blocks(files: Sequence[Path], config: TableConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (keys int64[n], rows float32[n, m]) of a table's files.
+    """Yields (keys int64[n], rows float32[n, m]) of a table's files, which `files_of` returned.
 
-    Args:
-      files: what `files_of` returned.
-      config: TableConfig; m is its `weights`, or its `width` if a file holds the optimizer's state too.
+    m is the `weights` of the TableConfig, or its `width` if a file holds the optimizer's state too.
 
     Raises:
       UserError: a file cannot be read, has other columns or another width, or a row is null or not finite, or a key

@@ -17,7 +17,6 @@ them, with their sizes and checksums, in its manifest.
 
 import contextlib
 import json
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,11 +26,13 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
-_BATCH_BYTES = 16 << 20
+# Of a file in a manifest: its name `file`, and `table`, `kind`, `rows`, `bytes` and `crc32`; of a snapshot, its name
+# `snapshot`, and `since`, what it is a delta of.
+FileEntry = dict[str, Any]
 CONFIG = b"ctr_trainer.table"
 _MOST_WEIGHTS = 1 << 16
 KEY = pa.field("key", pa.int64(), nullable=False)
@@ -41,16 +42,11 @@ _USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_us
 
 
 def config_to_json(config: TableConfig) -> str:
-    """Returns the JSON of a TableConfig."""
     return json.dumps(config.to_dict())
 
 
 def config_from_json(text: str | bytes) -> TableConfig:
-    """Returns the TableConfig of its JSON.
-
-    Raises:
-      UserError: it is not the JSON of a TableConfig.
-    """
+    """Returns the TableConfig of its JSON; raises UserError if it is none."""
     try:
         config = TableConfig.from_dict(json.loads(text))
         if not isinstance(config.name, str) or not all(isinstance(dim, int) for dim in config.dims):
@@ -86,22 +82,10 @@ def key_array(keys: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
 
 
-def row_blocks(
-    keys: np.ndarray,
-    rows: np.ndarray,
-    bytes_a_block: int = _BATCH_BYTES,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cuts int64[n] and float32[n, width] into (keys, rows) views of about `bytes_a_block`."""
-    step = max(bytes_a_block // (rows.shape[1] * 4 + 8), 1)
-    for first in range(0, len(keys), step):
-        yield keys[first : first + step], rows[first : first + step]
-
-
-def check(path: str | os.PathLike | Path, entry: dict[str, Any]) -> None:
+def check(path: AnyPath, entry: FileEntry) -> None:
     """Checks that a file is as `write` left it, by its size, its checksum and its number of rows.
 
-    Raises:
-      UserError: the file is missing, truncated or altered; the message names it.
+    Raises UserError, which names it, if the file is missing, truncated or altered.
     """
     file = _file(path, entry)
     try:
@@ -118,7 +102,7 @@ def check(path: str | os.PathLike | Path, entry: dict[str, Any]) -> None:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
 
-def read(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one rows file that was checked; at least once.
 
     An empty file yields one block of no rows, so that its table is known.
@@ -129,22 +113,20 @@ def read(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tupl
         yield config, *columns(batch)
 
 
-def read_config(path: str | os.PathLike | Path, entry: dict[str, Any]) -> TableConfig:
+def read_config(path: AnyPath, entry: FileEntry) -> TableConfig:
     """Returns the TableConfig of a file that was checked."""
     with _open(path, entry) as (config, _):
         return config
 
 
-def read_use(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[tuple[np.ndarray, ...]]:
+def read_use(path: AnyPath, entry: FileEntry) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a `use` file that was checked."""
     for batch in _batches(path, entry):
         yield tuple(column.to_numpy() for column in batch.columns)
 
 
 @contextlib.contextmanager
-def _open(
-    path: str | os.PathLike | Path, entry: dict[str, Any]
-) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
+def _open(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
     """Gives (TableConfig, Arrow file reader)."""
     file = _file(path, entry)
     try:
@@ -158,7 +140,7 @@ def _open(
         raise UserError(f"{file}: not an Arrow IPC file of a table: {error}") from None
 
 
-def _batches(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _batches(path: AnyPath, entry: FileEntry) -> Iterator[pa.RecordBatch]:
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
     for i in range(count):
@@ -168,7 +150,7 @@ def _batches(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Iterator[
         del batch
 
 
-def read_counts(path: str | os.PathLike | Path, entry: dict[str, Any]) -> tuple[np.ndarray, int]:
+def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
     """Returns (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
     with _open(path, entry) as (_, reader):
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
@@ -176,12 +158,8 @@ def read_counts(path: str | os.PathLike | Path, entry: dict[str, Any]) -> tuple[
         return np.stack(lines), int(reader.schema.metadata[_COUNTED])
 
 
-def check_chain(files: Sequence[dict[str, Any]]) -> None:
-    """Checks that files are one full snapshot and the deltas after it, in order.
-
-    Raises:
-      UserError: they are not; the message names the snapshot at fault.
-    """
+def check_chain(files: Sequence[FileEntry]) -> None:
+    """Raises UserError unless files are one full snapshot and the deltas after it, in order."""
     before = None
     for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
         if since != before:
@@ -192,10 +170,7 @@ def check_chain(files: Sequence[dict[str, Any]]) -> None:
         before = snapshot
 
 
-def iterate(
-    path: str | os.PathLike | Path,
-    files: Sequence[dict[str, Any]],
-) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def iterate(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Checks each file, then yields the rows as `merged` does."""
     check_chain(files)
     for entry in files:
@@ -203,18 +178,12 @@ def iterate(
     yield from merged(path, files)
 
 
-def merged(
-    path: str | os.PathLike | Path,
-    files: Sequence[dict[str, Any]],
-) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
 
     Each key comes once, with its last row; removed keys do not come. For that, an index of the keys in the deltas is
-    kept in memory. Each table comes at least once.
-
-    Args:
-      path: the snapshot's directory.
-      files: what the `save` of a store returned: the files of a full snapshot, then the files of its deltas.
+    kept in memory. Each table comes at least once. `files` are what the `save` of a store returned for a full snapshot,
+    then for each of its deltas.
     """
     newer: dict[str, Index] = {}
     base = files[0].get("snapshot") if files else None
@@ -239,7 +208,7 @@ def columns(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
 
 
-def _file(path: str | os.PathLike | Path, entry: dict[str, Any]) -> Path:
+def _file(path: AnyPath, entry: FileEntry) -> Path:
     if pathlib.PurePath(entry["file"]).name != entry["file"]:
         raise UserError(f"snapshot file {entry['file']!r}: expected a name without a directory")
     return path_of(path) / entry["file"]

@@ -1,21 +1,20 @@
 """Writes the files of a snapshot; see `snapshot` for what they are."""
 
 import contextlib
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.embedding.snapshot.snapshot import key_array, row_array, schema
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry, key_array, row_array, schema
 from ctr_trainer.embedding.table.changes import Block, Capture
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
@@ -83,23 +82,14 @@ class _ChecksumFile:
 
 @contextlib.contextmanager
 def arrow_file(
-    path: str | os.PathLike | Path,
-    name: str,
-    of_schema: pa.Schema,
-    cure: str = "free some space there",
-    direct: bool = False,
+    path: AnyPath, name: str, of_schema: pa.Schema, cure: str = "free some space there", direct: bool = False
 ) -> Iterator[ArrowFile]:
     """Gives the `ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
 
     Args:
       path: its directory, which exists.
-      name: its name there.
-      of_schema: its pyarrow schema.
-      cure: what the user can do if it cannot be written; the end of the message.
+      cure: what the user can do if it cannot be written; the end of the UserError's message.
       direct: see `Path.writing`.
-
-    Raises:
-      UserError: it cannot be written; names it.
     """
     target = path_of(path) / name
     with _told(target, cure), target.writing(direct) as file:
@@ -107,7 +97,7 @@ def arrow_file(
 
 
 def write(
-    path: str | os.PathLike | Path,
+    path: AnyPath,
     capture: Capture,
     lock: AbstractContextManager[Table],
     identity: str,
@@ -115,21 +105,14 @@ def write(
     step: int,
     shard: int = 0,
     shards: int = 1,
-) -> list[dict[str, Any]]:
+) -> list[FileEntry]:
     """Writes one shard's rows of a table, as they were when the capture began.
 
     Args:
       path: the directory, which exists.
-      capture: a `changes.Capture`.
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
-      identity: str, of this snapshot.
+      identity: of this snapshot.
       since: the identity of the snapshot that this is a delta of; None for a full one.
-      step: step of the snapshot.
-      shard, shards: which part of the table this is.
-
-    Returns:
-      a dict for each file: `file` (relative to `path`), `table`, `kind`, `snapshot`, `since`, `rows`, `bytes` and
-      `crc32`.
 
     Raises:
       UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
@@ -147,7 +130,7 @@ def write(
             return files[-1]
 
         files: list[ArrowFile] = []
-        entries: list[dict[str, Any]] = []
+        entries: list[FileEntry] = []
         rows_file = begin(kind, f"{name}{delta}.arrow")
         use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
         removed = capture.removed()
@@ -167,24 +150,12 @@ def write(
 
 
 def write_blocks(
-    path: str | os.PathLike | Path,
-    config: TableConfig,
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
-    identity: str,
-) -> dict[str, Any]:
+    path: AnyPath, config: TableConfig, blocks: Iterable[tuple[np.ndarray, np.ndarray]], identity: str
+) -> FileEntry:
     """Writes rows that are in no store, as a full snapshot of a table.
 
-    Args:
-      path: the directory, which exists.
-      config: TableConfig.
-      blocks: iterable of (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once.
-      identity: str, of the snapshot.
-
-    Returns:
-      a dict as `write` returns for each file.
-
-    Raises:
-      UserError: the file cannot be written; names it.
+    `blocks` are (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once. `path` exists. Raises
+    UserError if the file cannot be written.
     """
     file = f"{config.name}-00000-of-00001.arrow"
     with arrow_file(path, file, schema(config)) as rows_file:
@@ -206,8 +177,7 @@ def _blocks(capture: Capture, lock: AbstractContextManager[Table]) -> Iterator[B
 def _finite(blocks: Iterable[Block], table: str, step: int) -> Iterator[Block]:
     """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then counts those rows to the end.
 
-    Raises:
-      UserError: there are such rows; after the last block.
+    If there are such rows, this raises UserError after the last block.
     """
     count, key = 0, None
     for keys, rows, use in blocks:

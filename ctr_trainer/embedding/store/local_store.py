@@ -1,32 +1,37 @@
 """The store in this process."""
 
 import contextlib
-import os
+import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes
-from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable
+from ctr_trainer.embedding.index.key_kernels import shard_of
+from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
+from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable, tracked_table
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import MakeCopies, Store
-from ctr_trainer.embedding.store.store_snapshots import StoreSnapshots
 from ctr_trainer.embedding.store.versions import ChangedRows, merge_changes, newer
-from ctr_trainer.embedding.store.worker_rows import StepHistory, WorkerRows
+from ctr_trainer.embedding.store.worker_rows import TableRows, WorkerRows
 from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
+from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
 _BETWEEN_SECONDS = 1e-4
+# Seconds to wait for another save of the same store. If that save takes longer, its disk hangs.
+_SNAPSHOT_SECONDS = 3600
 _NOTHING = contextlib.nullcontext()
-_CATCH_UP_BLOCK = 8192  # Rows that are caught up under one hold of their lock.
+_BLOCK_BYTES = 16 << 20  # Of rows that are copied under one hold of their table's lock.
 
 
 def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
@@ -47,92 +52,31 @@ def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
         raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
 
 
-def check_unlimited(table: Table) -> None:
-    """Raises UserError if the table's limits say which keys have rows."""
-    if table.config.has_limits:
-        raise UserError(f"table {table.config.name}: a put to a table with limits; push changes")
+class LocalStore(Store):
+    """The Store in this process. Safe to use from several threads: each table has a lock.
 
-
-class TableRows(WorkerRows):
-    """A `Table`'s own rows: a step changes what every other user of the table reads, so there is nothing to sync.
-
-    For one thread at a time; a `SharedTable` locks its rows itself.
-
-    Args:
-      table: a `Table`.
+    Rows may change while files of them are written.
     """
 
-    def __init__(self, table: Table) -> None:
-        self.config = table.config
-        self._table = table
-        self._history: StepHistory | None = None
-
-    @property
-    def rows(self) -> np.ndarray:
-        return self._table.rows
-
-    @property
-    def lock_times(self) -> LockTimes:
-        return self._table.lock_times
-
-    def find(self, keys: np.ndarray) -> np.ndarray:
-        return self._table.find(keys)
-
-    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        slots = self._table.find_or_create(keys)
-        if self._history:
-            self._catch_up(slots, self._history.steps)
-        return slots
-
-    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        if self._history:
-            self._history.begin_step(learning_rate)
-            self._catch_up(slots, self._history.steps + 1)
-        self._table.apply_gradients(slots, gradients, learning_rate)
-        if self._history:
-            self._history.end_step()
-
-    def follow_steps(self, history: StepHistory) -> None:
-        self._history = history
-
-    def flush(self) -> None:
-        if self._history:
-            slots = np.flatnonzero(self._table.keys)
-            for first in range(0, len(slots), _CATCH_UP_BLOCK):
-                self._catch_up(slots[first : first + _CATCH_UP_BLOCK], self._history.steps)
-
-    def _catch_up(self, slots: np.ndarray, taken: int) -> None:
-        """Makes the steps that the rows at `slots` missed; `taken` is how many they count as having taken then."""
-        assert self._history is not None
-        with self._table.locked():
-            self._table.before_change(slots)
-            self._history.catch_up(self.config, self._table.rows, slots, taken)
-
-    def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
-        return self._table.find(keys)
-
-
-class LocalStore(Store):
-    """The Store in this process. Safe to use from several threads: each table has a lock."""
-
-    def __init__(self, make_table: MakeTable = Table) -> None:
-        """`make_table`: see `LockedTables`."""
+    def __init__(self, make_table: MakeTable = tracked_table) -> None:
         self._tables = LockedTables(make_table)
-        self._snapshots = StoreSnapshots(self._tables)
         self._sequences: dict[tuple[str, str], int] = {}
+        self._one, self._one_epoch = threading.Lock(), threading.Lock()
+        self._last: str | None = None  # The last snapshot, which a delta could follow.
 
     @property
     def tables(self) -> dict[str, Table]:
-        """dict[str, Table], by name."""
+        """The tables by name."""
         return self._tables.tables
 
-    def create_table(self, config: TableConfig, shard: int = 0, shards: int = 1) -> None:
-        """Makes an empty table, as `Store.create_table`; for the arguments see `LockedTables.create`."""
-        self._tables.create(config, shard, shards)
+    def take_place(self, shard: int, shards: int) -> None:
+        """Says that this store has the rows of `shard` among `shards` stores; without it, it has all rows."""
+        self._tables.place = shard, shards
+
+    def create_table(self, config: TableConfig) -> None:
+        self._tables.create(config)
 
     def config(self, name: str) -> TableConfig:
-        """Returns the TableConfig of a table."""
         return self._tables.config(name)
 
     def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
@@ -159,7 +103,8 @@ class LocalStore(Store):
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         rows = np.require(rows, requirements=("C",))
         with self._locked(table) as target:
-            check_unlimited(target)
+            if target.config.has_limits:
+                raise UserError(f"table {table}: a put to a table with limits; push changes")
             check_rows(target, keys, rows)
             if self._is_new(table, worker, sequence):
                 self._tables.mark(target, target.find_or_insert(keys, rows))
@@ -197,103 +142,152 @@ class LocalStore(Store):
                 with self._locked(name) as table:
                     stop = table.expire(stop)
 
-    def save(
-        self,
-        path: str | os.PathLike | Path,
-        step: int,
-        since: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        identity: str | None = None,
-    ) -> list[dict[str, Any]]:
-        """Writes every table, as `Store.save`.
-
-        Args:
-          path, step, since: see `Store.save`.
-          shard, shards: the number of this store among `shards` stores; both go into the names of the files.
-          identity: str, the name of this snapshot; None to draw one.
-        """
-        *_, files = self.saving(path, step, since, shard, shards, identity)
-        return files
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
+        *_, files = self.saving(path, step, since)
+        return lambda: files
 
     def saving(
-        self,
-        path: str | os.PathLike | Path,
-        step: int,
-        since: str | None = None,
-        shard: int = 0,
-        shards: int = 1,
-        identity: str | None = None,
+        self, path: AnyPath, step: int, since: str | None = None, identity: str | None = None
     ) -> Generator[Any, None, None]:
         """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
 
-        Args:
-          path, step, since, shard, shards, identity: see `save`.
+        `identity` names this snapshot, alike for all shards; None draws a name. For the others see `Store.save`.
         """
-        return self._snapshots.saving(path, step, since, shard, shards, identity)
+        directory = path_of(path)
+        with self._alone("save"):
+            if since is not None and since != self._last:
+                since = None
+            # Until all files are written, there is no snapshot that a delta could follow.
+            self._last, identity = None, identity or uuid.uuid4().hex
+            captures = []
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                for name in self._tables:
+                    with self._locked(name) as table:
+                        captures.append((self._locked(name), _changes(table).begin(table, full=since is None)))
+                yield since
+                files = []
+                for lock, capture in captures:
+                    files += snapshot_writer.write(directory, capture, lock, identity, since, step, *self._tables.place)
+            except OSError as error:
+                raise UserError(
+                    f"snapshot of step {step} in {directory}: {error.strerror} ({error.filename})"
+                ) from None
+            finally:
+                for lock, _ in captures:
+                    with lock as table:
+                        _changes(table).end()
+            self._last = identity
+            yield files
 
-    def publish(
-        self,
-        path: str | os.PathLike | Path,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-        shard: int = 0,
-        shards: int = 1,
-    ) -> list[dict[str, Any]]:
-        """Writes an epoch of a publication, as `Store.publish`; `shard` and `shards` are as for `save`."""
-        return self._snapshots.publish(path, epoch, dtype, after, shard, shards)
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
+        directory = path_of(path)
+        with self._one_epoch:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                takings = []
+                for name in self._tables:
+                    with self._locked(name) as table, table.locked():
+                        table.watchers.keep_published()
+                        published = table.watchers.published
+                        assert published is not None
+                        takings.append((self._locked(name), published.begin(table, epoch, after)))
+                files = []
+                for lock, taking in takings:
+                    files += packed_rows.write(directory, taking, lock, dtype, epoch, *self._tables.place)
+                return files
+            except OSError as error:
+                raise UserError(f"epoch {epoch} in {directory}: {error.strerror} ({error.filename})") from None
 
     def restore(
-        self,
-        path: str | os.PathLike | Path,
-        files: Sequence[dict[str, Any]],
-        shard: int = 0,
-        shards: int = 1,
-        replacing: AbstractContextManager[None] = _NOTHING,
+        self, path: AnyPath, files: Sequence[FileEntry], replacing: AbstractContextManager[None] = _NOTHING
     ) -> None:
-        """Replaces all rows, as `Store.restore`; keeps only the rows that belong to `shard` of `shards`.
+        """Replaces all rows, as `Store.restore`; keeps only the rows that belong to this shard.
 
-        Args:
-          path, files: see `Store.restore`.
-          shard, shards: the number of this store among `shards` stores.
-          replacing: a context manager. It is entered when all files are known to be sound, and the rows are replaced
-            within it.
+        `replacing` is entered when all files are known to be sound, and the rows are replaced within it.
         """
-        self._snapshots.restore(path, files, shard, shards, replacing)
-
-    def reopen(self) -> None:
-        """Does nothing: the rows lie in this process."""
-
-    def look(self) -> None:
-        """Does nothing: the rows go with this process."""
+        with self._alone("restore"):
+            snapshot.check_chain(files)
+            for entry in files:
+                snapshot.check(path, entry)
+                self._tables.create_restored(snapshot.read_config(path, entry), path)
+            with replacing:
+                self._clear()
+                self._fill(path, files)
+            self._last = files[-1].get("snapshot") if files else None
 
     def clear(self, replacing: AbstractContextManager[None] = _NOTHING) -> None:
-        """Forgets every row, as `Store.clear`; `replacing` is as for `restore`."""
-        self._snapshots.clear(replacing)
+        """Forgets every row, within `replacing`."""
+        with self._alone("clear"), replacing:
+            self._clear()
 
     def stats(self) -> dict[str, Any]:
         return self._tables.stats()
 
-    def close(self) -> None:
-        """Does nothing."""
-
     def read_blocks(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields copies (keys, rows) of a table's blocks. A row that comes or goes meanwhile may be missing."""
-        first = 0
-        while True:
+        first, step = 0, max(_BLOCK_BYTES // (self.config(name).width * 4 + 8), 1)
+        while first < len(self.tables[name].keys):
             with self._locked(name) as table:
-                slots = len(table.keys)
-                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:slots]), None)
-                if block is None:
-                    return
-                there = block[0] != 0
-                keys, rows = (array[there] for array in block)
+                keys = table.keys[first : first + step]
+                rows = table.rows[first : first + len(keys)]
+                there = keys != 0
+                keys, rows = keys[there], rows[there]
             yield keys, rows
-            first += len(there)
+            first += step
+
+    def _locked(self, name: str) -> AbstractContextManager[Table]:
+        return self._tables.locked(name)
 
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
 
-    def _locked(self, name: str) -> AbstractContextManager[Table]:
-        return self._tables.locked(name)
+    def _clear(self) -> None:
+        self._last = None
+        self._tables.clear()
+
+    def _fill(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
+        for config, keys, rows in snapshot.merged(path, files):
+            own = _owned(keys, *self._tables.place)
+            with self._locked(config.name) as table:
+                self._tables.mark(table, table.restore(keys[own], rows[own]))
+        for entry in files:
+            if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
+                with self._locked(entry["table"]) as table:
+                    if table.limits.admission is not None:
+                        table.limits.admission.merge_counts(*snapshot.read_counts(path, entry))
+            if entry.get("kind") == "use":
+                for keys, *use in snapshot.read_use(path, entry):
+                    with self._locked(entry["table"]) as table:
+                        table.set_use(keys, *use)
+        for name in self._tables:
+            with self._locked(name) as table:
+                _changes(table).restored(table)
+                table.trim()
+
+    @contextlib.contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        """Lets one save, restore or clear run at a time."""
+        if not self._one.acquire(timeout=_SNAPSHOT_SECONDS):
+            raise UserError(
+                f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: check "
+                "whether its disk hangs"
+            )
+        try:
+            yield
+        finally:
+            self._one.release()
+
+
+def _owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
+    """Returns which of the keys int64[n] belong to a shard: bool[n], or a slice."""
+    if shards == 1:
+        return slice(None)
+    owner = np.empty(len(keys), np.int32)
+    shard_of(keys, shards, owner)
+    return owner == shard
+
+
+def _changes(table: Table) -> Changes:
+    assert table.watchers.changes is not None
+    return table.watchers.changes

@@ -1,26 +1,27 @@
 """The tables of a store in this process, each with its lock and with the versions of its rows."""
 
-import os
 import re
 import threading
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ctr_trainer.embedding.store.versions import Versions
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import UserError
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-class MakeTable(Protocol):
-    """Makes the tables of a store: `Table`, `PublishedTables` or `SharedTables`."""
+# Makes a table of a store, with `most_rows` in place of the limit of its configuration: `SharedTables`, for instance.
+MakeTable = Callable[[TableConfig, int | None], Table]
 
-    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> Table: ...
+
+def tracked_table(config: TableConfig, most_rows: int | None) -> Table:
+    """Makes a table that only this process uses."""
+    return Table(config, True, most_rows)
 
 
 class _Locked:
@@ -41,16 +42,14 @@ class _Locked:
 class LockedTables:
     """Tables by name. Safe to use from several threads: a table is used while its lock is held.
 
-    Args:
-      make_table: makes a table.
-
     Attributes:
-      tables: dict[str, Table].
+      place: (shard, shards): the rows here are those of `shard` among `shards` stores, which share `max_rows` out.
     """
 
     def __init__(self, make_table: MakeTable) -> None:
         self._make_table = make_table
         self.tables: dict[str, Table] = {}
+        self.place = 0, 1
         self._versions: dict[str, Versions] = {}
         self._locks: dict[str, threading.RLock] = {}
         self._lock = threading.RLock()
@@ -59,30 +58,22 @@ class LockedTables:
         """Yields the names of the current tables, ascending."""
         return iter(sorted(self.tables))
 
-    def create(self, config: TableConfig, shard: int, shards: int) -> None:
-        """Makes a table if there is none of that name.
-
-        Args:
-          config: the TableConfig.
-          shard, shards: the number of this store among `shards` stores, which divide `max_rows` among them.
-
-        Raises:
-          UserError: a table of that name exists with another configuration.
-        """
-        different = self._created(config, shard, shards).config.differs(config)
+    def create(self, config: TableConfig) -> None:
+        """Makes a table if there is none of that name; raises UserError if there is one of another configuration."""
+        different = self._created(config).config.differs(config)
         if different:
             raise UserError(
                 "table {} exists with {} = {}, not {}: use the same configuration, or another table name, or restart "
                 "the service".format(config.name, *different)
             )
 
-    def create_restored(self, config: TableConfig, path: str | os.PathLike | Path, shard: int, shards: int) -> None:
+    def create_restored(self, config: TableConfig, path: AnyPath) -> None:
         """Makes a table as `create` does, for a table whose rows are in a snapshot in `path`.
 
         It may have other limits and other optimizer settings than it was saved with, but not another layout of its
         rows.
         """
-        different = self._created(config, shard, shards).config.differs(config, but=(*LIMITS, "settings"))
+        different = self._created(config).config.differs(config, but=(*LIMITS, "settings"))
         if different:
             field, asked, saved = different
             raise UserError(
@@ -91,7 +82,6 @@ class LockedTables:
             )
 
     def config(self, name: str) -> TableConfig:
-        """Returns the TableConfig of a table."""
         return self._there(name).config
 
     def versions(self, name: str) -> Versions:
@@ -116,7 +106,6 @@ class LockedTables:
                 self._versions[name].clear()
 
     def stats(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Returns what `Store.stats` does."""
         return {
             "tables": {
                 name: {**table.stats(), "bytes": table.nbytes + self._versions[name].nbytes}
@@ -129,7 +118,7 @@ class LockedTables:
             raise UserError(f"no table {name!r}; there are: {', '.join(self) or 'none'}")
         return self.tables[name]
 
-    def _created(self, config: TableConfig, shard: int, shards: int) -> Table:
+    def _created(self, config: TableConfig) -> Table:
         """Returns the Table of that name; makes it if there is none."""
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(
@@ -138,8 +127,8 @@ class LockedTables:
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                table = self._make_table(config, tracked=True, most_rows=config.most_rows(shard, shards))
+                table = self._make_table(config, config.most_rows(*self.place))
                 self._versions[config.name] = Versions()
-                table.watchers.follow(self._versions[config.name])
+                table.watchers.follow(self._versions[config.name].created)
                 self.tables[config.name] = table
             return self.tables[config.name]

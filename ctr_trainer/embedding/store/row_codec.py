@@ -1,11 +1,12 @@
 """How rows and their changes are encoded between a worker's cache and its store."""
 
-import abc
+import dataclasses
+from collections.abc import Callable
 
-import numba
 import numpy as np
 from numba import types
 
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.memory.growable_array import as_float32 as float32
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 from ctr_trainer.system.messages.errors import UserError
@@ -29,16 +30,10 @@ _BIG_TO_SMALL, _HALF_END = np.float32(2.0**112), np.float32(2.0**16)
 
 
 def pack(rows: np.ndarray) -> np.ndarray:
-    """Packs float32[n, width] into float16[n, width + 1].
+    """Packs finite float32[n, width] into float16[n, width + 1].
 
     Each row is scaled by its own power of two, so that a large accumulator does not overflow and a small change does
     not vanish. Column 0 is that power, an integer from -126 to 114.
-
-    Args:
-      rows: float32[n, width], finite.
-
-    Returns:
-      float16[n, width + 1].
     """
     out = np.empty((len(rows), rows.shape[1] + 1), np.float16)
     _pack(float32(rows), out.view(np.uint16))
@@ -48,29 +43,25 @@ def pack(rows: np.ndarray) -> np.ndarray:
 def unpack(packed: np.ndarray) -> np.ndarray:
     """Undoes `pack`, with an error of at most 2**-11 of the value or 2**-38 of the row's largest value.
 
-    Args:
-      packed: float16[n, width + 1], as `pack` returns it.
-
-    Returns:
-      float32[n, width]. If column 0 of a row is not an integer from -126 to 114, that row is not finite.
+    If column 0 of a row is not an integer from -126 to 114, that row is not finite.
     """
     out = np.empty((len(packed), packed.shape[1] - 1), np.float32)
     _unpack(np.require(packed, np.float16, ("C",)).view(np.uint16), out)
     return out
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _bits(value: np.float32) -> np.int32:
     return np.float32(value).view(np.int32)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _float(bits: np.int32) -> np.float32:
     return _I32(bits).view(np.float32)
 
 
 # Integers are narrowed after each operation: Numba widens them to 64 bits, and half as many fit a vector then.
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _to_half(value: np.float32) -> np.uint16:
     """The bits of float16 of a value below 65520, rounded to nearest, ties to even."""
     bits = _bits(value)
@@ -83,7 +74,7 @@ def _to_half(value: np.float32) -> np.uint16:
     return np.uint16((subnormal if size < _HALF_NORMAL else normal) | sign)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _from_half(half: np.uint16) -> np.float32:
     """Returns the value of a float16, given its bits; infinity if the float16 is not finite."""
     bits = _I32(half)
@@ -92,12 +83,12 @@ def _from_half(half: np.uint16) -> np.float32:
     return _float(_I32(_bits(size) | _I32(_I32(bits & _HALF_SIGN) << _I32(16))))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _power_of_two(power: np.int32) -> np.float32:
     return _float(_I32(_I32(_BIAS + power) << _FRACTION))
 
 
-@numba.njit(types.void(ROWS, _HALVES_OUT), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, _HALVES_OUT))
 def _pack(rows: np.ndarray, out: np.ndarray) -> None:
     for i in range(rows.shape[0]):
         largest = _I32(0)
@@ -111,7 +102,7 @@ def _pack(rows: np.ndarray, out: np.ndarray) -> None:
             out[i, d + np.uint64(1)] = _to_half(rows[i, d] * scale)
 
 
-@numba.njit(types.void(_HALVES, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(_HALVES, ROWS_OUT))
 def _unpack(packed: np.ndarray, out: np.ndarray) -> None:
     for i in range(out.shape[0]):
         power = _from_half(packed[i, 0])
@@ -123,74 +114,47 @@ def _unpack(packed: np.ndarray, out: np.ndarray) -> None:
             out[i, d] = _from_half(packed[i, d + np.uint64(1)]) * scale
 
 
-class RowCodec(abc.ABC):
-    """The interface of the codecs: each turns rows of float32 into the array that travels, and back.
+@dataclasses.dataclass(frozen=True)
+class RowCodec:
+    """Turns rows of float32 into the array that travels, and back.
 
     Attributes:
       name: the codec's name in `--sync_compression` and in requests to the service.
       is_exact: whether decoded rows equal the rows before encoding, bit by bit. If a codec is not exact, the worker
         keeps what it rounds away from a change, see `CachedRows.take`.
+      encode: f(finite float32[n, width]) -> the array [n, columns] of the dtype and columns of `schema`.
+      decode: f(array of `encode`, contiguous or not, aligned or not) -> C-contiguous float32[n, width].
+      dtype: of the array.
+      more: how many columns the array has in addition to those of the rows.
     """
 
     name: str
     is_exact: bool
+    encode: Callable[[np.ndarray], np.ndarray]
+    decode: Callable[[np.ndarray], np.ndarray]
+    dtype: str
+    more: int
 
-    @abc.abstractmethod
-    def encode(self, rows: np.ndarray) -> np.ndarray:
-        """Encodes finite float32[n, width] as an array of the dtype and columns that `schema` gives."""
-
-    @abc.abstractmethod
-    def decode(self, encoded: np.ndarray) -> np.ndarray:
-        """Returns C-contiguous float32[n, width] of an array from `encode`, contiguous or not, aligned or not."""
-
-    @abc.abstractmethod
     def schema(self, width: int) -> tuple[str, int]:
         """Returns (dtype, columns) of the array [n, columns] that rows of `width` floats are encoded as."""
+        return self.dtype, width + self.more
 
 
-class PlainCodec(RowCodec):
-    """Rows as they are; neither way makes a copy."""
-
-    name = "none"
-    is_exact = True
-
-    def encode(self, rows: np.ndarray) -> np.ndarray:
-        return rows
-
-    def decode(self, encoded: np.ndarray) -> np.ndarray:
-        """Returns the rows without a copy, even if they are not aligned: the kernels of a merge take them as well."""
-        return np.require(encoded, requirements=("C",))
-
-    def schema(self, width: int) -> tuple[str, int]:
-        return "<f4", width
+def _as_they_are(rows: np.ndarray) -> np.ndarray:
+    return rows
 
 
-class Float16Codec(RowCodec):
-    """Rows as float16, 11 bits a value in half the bytes; each row goes with its power of two, see `half`."""
-
-    name = "fp16"
-    is_exact = False
-
-    def encode(self, rows: np.ndarray) -> np.ndarray:
-        return pack(rows)
-
-    def decode(self, encoded: np.ndarray) -> np.ndarray:
-        return unpack(encoded)
-
-    def schema(self, width: int) -> tuple[str, int]:
-        return "<f2", width + 1
+def _contiguous(rows: np.ndarray) -> np.ndarray:
+    # Without a copy, even if they are not aligned: the kernels of a merge take them as well.
+    return np.require(rows, requirements=("C",))
 
 
-PLAIN = PlainCodec()
-CODECS = {codec.name: codec for codec in (PLAIN, Float16Codec())}
+PLAIN = RowCodec("none", True, _as_they_are, _contiguous, "<f4", 0)
+CODECS = {codec.name: codec for codec in (PLAIN, RowCodec("fp16", False, pack, unpack, "<f2", 1))}
 
 
 def find_codec(name: str) -> RowCodec:
-    """Returns the RowCodec of that name.
-
-    Raises:
-      UserError: there is no codec of that name; the message names the codecs.
-    """
+    """Returns the RowCodec of that name; raises UserError, which names the codecs, if there is none."""
     if name not in CODECS:
         raise UserError(
             f"sync_compression {name!r} is not one of {', '.join(CODECS)}: give one of these, and run workers and "

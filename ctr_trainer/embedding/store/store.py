@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import abc
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import ServiceLost
 
 MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes the copies of a worker, see `Store.worker_rows`.
@@ -62,21 +62,14 @@ class Store(abc.ABC):
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         """Returns the rows of `keys`, float32[U, width]; creates no row.
 
-        Args:
-          table: the table's name.
-          keys: int64[U].
-          missing: what a key without a row reads: `initial`, its initial row, or `zeros`.
+        A key without a row reads its initial row, or zeros if `missing` is `zeros`.
         """
 
     @abc.abstractmethod
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
-        """Returns `ChangedRows`: the rows whose version is not the one that the asker knows.
+        """Returns `ChangedRows`: the rows whose version is not the one that the asker knows, encoded by `codec`.
 
-        Args:
-          table: the table's name.
-          keys: int64[U].
-          versions: uint32[U], the version of each row that the asker knows.
-          codec: `RowCodec`, encodes the rows of the answer.
+        The known versions are uint32[U].
         """
 
     @abc.abstractmethod
@@ -87,24 +80,16 @@ class Store(abc.ABC):
         does nothing.
 
         Args:
-          table: the table's name.
-          keys: int64[U].
           deltas: float32[U, width].
-          worker: str, a name that is new each time a worker starts.
-          sequence: int, grows with each push of this worker to this table.
+          worker: a name that is new each time a worker starts.
+          sequence: grows with each push of this worker to this table.
         """
 
     @abc.abstractmethod
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        """Sets rows, whatever they were; for rows that one host alone changes.
+        """Sets the rows of a table without limits, whatever they were; for rows that one host alone changes.
 
         A put is applied exactly once, and never after a later one, as a `push` is.
-
-        Args:
-          table: the name of a table without limits.
-          keys: int64[U].
-          rows: float32[U, width].
-          worker, sequence: see `push`.
         """
 
     @abc.abstractmethod
@@ -121,10 +106,9 @@ class Store(abc.ABC):
         """Pushes deltas and brings back the rows that others changed, in one round trip.
 
         Args:
-          table, keys, worker, sequence: see `push`.
           deltas: float32[U, width] as `codec` encodes them.
           versions: uint32[U], the version of each row that the worker knows; None brings all rows back.
-          codec: `RowCodec`, encodes the deltas and the rows of the answer.
+          codec: encodes the deltas and the rows of the answer.
 
         Returns:
           `ChangedRows`: the rows whose version was not the one that the worker knew, with `deltas` added. Each other
@@ -135,8 +119,7 @@ class Store(abc.ABC):
     def advance(self, step: int) -> None:
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the rows that have expired."""
 
-    @abc.abstractmethod
-    def save(self, path: str | os.PathLike | Path, step: int, since: str | None = None) -> list[dict[str, Any]]:
+    def save(self, path: AnyPath, step: int, since: str | None = None) -> list[FileEntry]:
         """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes continue.
 
         Args:
@@ -146,16 +129,12 @@ class Store(abc.ABC):
             written. If it is None or another snapshot, all rows are written.
 
         Returns:
-          a list of dicts that `restore` takes, see `snapshot_writer.write`. Each `since` is None if all rows were
-          written.
+          what `restore` takes. Each `since` is None if all rows were written.
         """
+        return self.begin_save(path, step, since)()
 
-    def begin_save(
-        self,
-        path: str | os.PathLike | Path,
-        step: int,
-        since: str | None = None,
-    ) -> Callable[[], list[dict[str, Any]]]:
+    @abc.abstractmethod
+    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
         """Saves in two parts: all rows are known as they are now when this returns, and may change from then on.
 
         A store in this process writes them at once, since it is not told when its rows change.
@@ -163,17 +142,9 @@ class Store(abc.ABC):
         Returns:
           a function that returns what `save` does, once all files are written; it may be called in another thread.
         """
-        files = self.save(path, step, since)
-        return lambda: files
 
     @abc.abstractmethod
-    def publish(
-        self,
-        path: str | os.PathLike | Path,
-        epoch: int,
-        dtype: str,
-        after: int | None = None,
-    ) -> list[dict[str, Any]]:
+    def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         """Writes the rows that changed since an epoch of a publication into the directory `path`; rows may change.
 
         Each row is whole, and as it was at the call or later.
@@ -184,16 +155,13 @@ class Store(abc.ABC):
           dtype: type of the packed rows, see `packed_rows`.
           after: the epoch that was published last, with the files that this store wrote for it; None writes all rows.
 
-        Returns:
-          a list of dicts, see `packed_writer.write`.
-
         Raises:
           UserError: the files cannot be written, or the store does not know what changed since `after`: publish all
             rows. What was to be written goes into the next epoch.
         """
 
     @abc.abstractmethod
-    def restore(self, path: str | os.PathLike | Path, files: Sequence[dict[str, Any]]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         """Replaces all rows by the rows of a chain of snapshots, written by any number of shards.
 
         If a file is bad, the rows stay as they are.
@@ -207,17 +175,17 @@ class Store(abc.ABC):
     def clear(self) -> None:
         """Forgets every row; the tables stay."""
 
-    @abc.abstractmethod
     def reopen(self) -> None:
         """Continues with the rows as they are now.
 
         When one of several users of a store calls `restore` or `clear`, each other user forgets the rows that it knows
-        and calls `reopen`. Until then its requests are refused with ServiceLost.
+        and calls `reopen`. Until then the requests of that user to a service are refused with ServiceLost.
         """
+        return
 
-    @abc.abstractmethod
     def look(self) -> None:
         """Raises ServiceLost if the rows are known to be gone, without a request; takes microseconds."""
+        return
 
     @abc.abstractmethod
     def stats(self) -> dict[str, Any]:
@@ -227,18 +195,13 @@ class Store(abc.ABC):
           {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}}, ...}
         """
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Ends the use of the store."""
+        return
 
 
 class StoreReader(WorkerRows):
-    """Reads the rows of each lookup from the store; creates and trains no row. For one thread.
-
-    Args:
-      store: a `Store` that has the table.
-      config: the TableConfig.
-    """
+    """Reads the rows of each lookup from the store; creates and trains no row. For one thread."""
 
     def __init__(self, store: Store, config: TableConfig) -> None:
         self.config = config

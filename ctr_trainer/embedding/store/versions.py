@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import AHEAD, prefetch, prefetch_row
+from ctr_trainer.embedding.index.key_kernels import AHEAD, kernel, prefetch, prefetch_row
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT
@@ -25,18 +24,13 @@ ABSENT = 0
 NONE_KNOWN = 2**32 - 1
 
 
-@numba.njit(types.int64(VERSIONS, SLOTS, VERSIONS, VERSIONS_OUT, POSITIONS_OUT), nogil=True, cache=True)
+@kernel(types.int64(VERSIONS, SLOTS, VERSIONS, VERSIONS_OUT, POSITIONS_OUT))
 def differing_versions(
-    current: np.ndarray,
-    slots: np.ndarray,
-    known: np.ndarray,
-    versions: np.ndarray,
-    positions: np.ndarray,
+    current: np.ndarray, slots: np.ndarray, known: np.ndarray, versions: np.ndarray, positions: np.ndarray
 ) -> int:
     """versions[i] = the version at slots[i], 0 for the slot -1; `positions` gets each i whose version is not known[i].
 
-    Returns:
-      how many positions there are.
+    Returns how many positions there are.
     """
     count = 0
     for i in range(slots.size):
@@ -52,12 +46,7 @@ def differing_versions(
     return count
 
 
-@numba.njit(
-    types.int64(ROWS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, POSITIONS_OUT, ROWS_OUT),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.int64(ROWS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, POSITIONS_OUT, ROWS_OUT))
 def merge_rows(
     rows: np.ndarray,
     current: np.ndarray,
@@ -68,10 +57,9 @@ def merge_rows(
     positions: np.ndarray,
     newer: np.ndarray,
 ) -> int:
-    """Adds `deltas` to the rows at `slots`, and collects the rows whose version was not known[i].
+    """Adds `deltas` to the rows at `slots`, int64[U] without -1, and collects the rows whose version was not known[i].
 
     Args:
-      slots: int64[U]; no slot may be -1.
       number: the new version of the rows.
       positions, newer: out: each i whose version was not known[i], and that row with its delta added.
 
@@ -102,17 +90,15 @@ def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray 
     """Finds the rows whose version is not the one that the asker knows.
 
     Args:
-      table: `Table`.
-      versions: the table's `Versions`.
       keys: int64[U], distinct.
       known: uint32[U], the versions that the asker has; None if it has none.
-
-    Returns:
-      `ChangedRows`.
     """
     slots = table.find(keys)
-    versions.reserve(len(table.keys))
-    new_versions, positions = versions.differ(slots, known)
+    if known is None:
+        known = np.full(len(slots), NONE_KNOWN, np.uint32)
+    new_versions, positions = np.empty(len(slots), np.uint32), np.empty(len(slots), np.int64)
+    count = differing_versions(versions.reserve(len(table.keys)), slots, known, new_versions, positions)
+    positions = positions[:count]
     rows = table.take(slots[positions])
     absent = np.flatnonzero(slots[positions] < 0)
     if len(absent):
@@ -121,20 +107,11 @@ def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray 
 
 
 def merge_changes(
-    table: Table,
-    versions: Versions,
-    keys: np.ndarray,
-    deltas: np.ndarray,
-    known: np.ndarray | None,
+    table: Table, versions: Versions, keys: np.ndarray, deltas: np.ndarray, known: np.ndarray | None
 ) -> ChangedRows:
-    """Adds deltas to rows, as one push.
+    """Adds float32[U, width] deltas to rows, as one push; see `newer` for the arguments.
 
-    Args:
-      table, versions, keys, known: see `newer`.
-      deltas: float32[U, width].
-
-    Returns:
-      `ChangedRows`: the rows whose version was not the one that the asker knew, with their deltas added.
+    Returns the rows whose version was not the one that the asker knew, with their deltas added.
     """
     count = len(keys)
     number = versions.next()
@@ -197,11 +174,7 @@ class Versions:
         return self._count * 4
 
     def next(self) -> int:
-        """Returns the number of the push that begins now.
-
-        Raises:
-          UserError: all 4 billion numbers are used up.
-        """
+        """Returns the number of the push that begins now; raises UserError if all 4 billion numbers are used up."""
         if self._last + 1 == NONE_KNOWN:
             raise UserError(
                 "a table has taken 4,294,967,294 pushes, and row versions count no further: restart the service"
@@ -218,23 +191,6 @@ class Versions:
         self._array.reserve(count)
         self._count = max(self._count, count)
         return self._array.array
-
-    def differ(self, slots: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Compares the rows at `slots` with the versions that a client knows.
-
-        Args:
-          slots: int64[U]; -1 for a key without a row.
-          known: uint32[U], the versions that the asker knows; None if it knows none.
-
-        Returns:
-          (versions uint32[U], positions int64[n] of the rows whose version is not the asker's)
-        """
-        versions = np.empty(len(slots), np.uint32)
-        positions = np.empty(len(slots), np.int64)
-        if known is None:
-            known = np.full(len(slots), NONE_KNOWN, np.uint32)
-        count = differing_versions(self._array.array, slots, known, versions, positions)
-        return versions, positions[:count]
 
     def clear(self) -> None:
         """Forgets all versions; the table has forgotten its rows."""

@@ -12,20 +12,17 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 # A factor nearer to 1 than float32 can tell is not worth a pass over the gradients.
 _NO_FACTOR = 1e-7
+_CATCH_UP_BLOCK = 8192  # Rows that are caught up under one hold of their lock.
 
 
 @dataclasses.dataclass(frozen=True)
 class RowStep:
-    """One optimizer step of the rows that a worker's micro-batches looked up.
-
-    Attributes:
-      learning_rate: a float, the rate of one worker.
-      share: see `weighed`.
-    """
+    """One optimizer step of the rows that a worker's micro-batches looked up; for `share` see `weighed`."""
 
     learning_rate: float
     share: float = 1.0
@@ -35,11 +32,8 @@ class StepHistory:
     """The optimizer steps of a training: their number so far, their learning rates, and the L2 of each.
 
     A process knows the rates of its own steps. A row that is first met after a resume makes up for the steps before the
-    resume at the first rate that is known.
-
-    Args:
-      first: the global step that the process starts from.
-      l2: the factor of l2 / 2 * sum w^2 over the whole table.
+    resume at the first rate that is known. `first` is the global step that the process starts from, and `l2` the factor
+    of l2 / 2 * sum w^2 over the whole table.
     """
 
     def __init__(self, first: int, l2: float) -> None:
@@ -65,7 +59,7 @@ class StepHistory:
         """Makes the steps that rows missed.
 
         Args:
-          config: `TableConfig` of a table with a dense optimizer.
+          config: of a table with a dense optimizer.
           rows: float32[n, width], changed in place.
           slots: int64[U], distinct; -1 is skipped.
           taken: how many steps the rows count as having taken then; one more than `steps` if the caller steps them.
@@ -80,9 +74,7 @@ class StepHistory:
 
 
 def weighed(gradient: np.ndarray, weight: float, share: float, merge_factor: float) -> np.ndarray:
-    """Computes what the gradient of a micro-batch adds to the step of its rows.
-
-        merge_factor * share * weight * gradient
+    """Returns merge_factor * share * weight * gradient, what a micro-batch adds to the step of its rows.
 
     Args:
       gradient: float32 array, the gradient of the mean loss of the micro-batch's examples.
@@ -90,9 +82,6 @@ def weighed(gradient: np.ndarray, weight: float, share: float, merge_factor: flo
       share: workers / sum of the example weights of all micro-batches of the step, of all workers. If the workers do
         not exchange gradients in each step, 1 / sum of this worker's weights. 1 if the micro-batch is the whole step.
       merge_factor: the factor of `merging.gradient_factor` on each worker's gradient.
-
-    Returns:
-      float32 array of the gradient's shape.
     """
     return times(gradient, merge_factor * share * weight)
 
@@ -218,5 +207,61 @@ class WorkerRows(abc.ABC):
         return
 
     def totals(self) -> RowTotals:
-        """Returns RowTotals."""
         return RowTotals()
+
+
+class TableRows(WorkerRows):
+    """A `Table`'s own rows: a step changes what every other user of the table reads, so there is nothing to sync.
+
+    For one thread at a time; a `SharedTable` locks its rows itself.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.config = table.config
+        self._table = table
+        self._history: StepHistory | None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self._table.rows
+
+    @property
+    def lock_times(self) -> LockTimes:
+        return self._table.lock_times
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        return self._table.find(keys)
+
+    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
+        slots = self._table.find_or_create(keys)
+        if self._history:
+            self._catch_up(slots, self._history.steps)
+        return slots
+
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
+        if self._history:
+            self._history.begin_step(learning_rate)
+            self._catch_up(slots, self._history.steps + 1)
+        self._table.apply_gradients(slots, gradients, learning_rate)
+        if self._history:
+            self._history.end_step()
+
+    def follow_steps(self, history: StepHistory) -> None:
+        self._history = history
+
+    def flush(self) -> None:
+        if self._history:
+            slots = np.flatnonzero(self._table.keys)
+            for first in range(0, len(slots), _CATCH_UP_BLOCK):
+                self._catch_up(slots[first : first + _CATCH_UP_BLOCK], self._history.steps)
+
+    def _catch_up(self, slots: np.ndarray, taken: int) -> None:
+        """Makes the steps that the rows at `slots` missed; `taken` is how many they count as having taken then."""
+        assert self._history is not None
+        with self._table.locked():
+            self._table.before_change(slots)
+            self._history.catch_up(self.config, self._table.rows, slots, taken)
+
+    def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
+        return self._table.find(keys)

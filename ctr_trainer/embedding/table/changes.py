@@ -36,9 +36,6 @@ class RemovedKeys:
     """A list of keys that grows with each removal, and that a snapshot takes away without a copy.
 
     Two arrays take turns: one grows while a snapshot reads the other.
-
-    Args:
-      memory: where the keys lie, see `Table`.
     """
 
     def __init__(self, memory: TableMemory) -> None:
@@ -78,10 +75,7 @@ class Changes:
     """
 
     def __init__(self, memory: TableMemory) -> None:
-        """
-        Args:
-          memory: see `Table`. It holds the captured rows; the state of a running snapshot is local to its process.
-        """
+        """The captured rows lie in `memory`; the state of a running snapshot is local to its process."""
         self._present, self._changed, self._saved = self._sets = [
             Bits(memory.array(name, np.uint8)) for name in ("present", "changed", "saved")
         ]
@@ -128,15 +122,7 @@ class Changes:
         self._saved.become(self._present)
 
     def begin(self, table: TrackedTable, full: bool) -> "Capture":
-        """Begins a snapshot of the table as it is now.
-
-        Args:
-          table: the `Table`.
-          full: whether the snapshot holds all rows; else only those that changed since the last snapshot.
-
-        Returns:
-          `Capture`.
-        """
+        """Begins a snapshot of the table as it is now: of all rows if `full`, else of what has changed."""
         self._reserve(table)
         pending = self._present.copy() if full else self._changed.copy()
         self._saved.become(self._present)
@@ -152,7 +138,6 @@ class Changes:
             each.reserve(len(table.keys))
 
     def end(self) -> None:
-        """Ends the current snapshot."""
         self._capture = None
 
 
@@ -165,12 +150,7 @@ class Capture:
     """
 
     def __init__(self, table: TrackedTable, pending: Bits, removed: np.ndarray) -> None:
-        """
-        Args:
-          table: the `Table`.
-          pending: `Bits`, the slots to read.
-          removed: int64[n], the keys that were removed since the last snapshot; valid until the next one begins.
-        """
+        """Reads the slots `pending`; `removed`, int64[n], is valid until the next snapshot begins."""
         self.config = table.config
         self.counts = table.limits.admission.counts() if table.limits.admission else None
         self._pending = pending
@@ -193,11 +173,10 @@ class Capture:
             self._pending.remove(slots)
 
     def read(self, table: TrackedTable) -> Block | None:
-        """Copies the next block. Call it under the table's lock.
+        """Copies the next block, None at the end. Call it under the table's lock.
 
-        Returns:
-          (keys int64[n], rows float32[n, width], use), where `use` is (last_used uint32[n], frequency uint32[n]), or
-          None for a table that evicts no rows; None at the end.
+        It is (keys int64[n], rows float32[n, width], use), where `use` is (last_used uint32[n], frequency uint32[n]),
+        or None for a table that evicts no rows.
         """
         if self._kept:
             return self._kept.pop()

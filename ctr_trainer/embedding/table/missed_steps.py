@@ -13,12 +13,12 @@ segments of a row have made the same steps. They move in turn within a step, so 
 each waits for its own root and division.
 """
 
-import numba
 import numpy as np
 from numba import types
 from numba.core.typing.templates import Signature
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.table.row_kernels import ROWS_OUT
 
 # The most steps that are made up for one by one; for a row of 17 weights each takes some 16 ns. A row that missed more
@@ -38,7 +38,7 @@ def _signature(settings: int = 0) -> Signature:
     return types.void(ROWS_OUT, SLOTS, _INT64S, types.int64, _FLOATS, types.int64, types.int64, *own)
 
 
-@numba.njit(types.float32(types.float32, types.int64), nogil=True, cache=True)
+@kernel(types.float32(types.float32, types.int64))
 def _power(base: np.float32, exponent: int) -> np.float32:
     """Returns base ** exponent by products alone, so that it is the same on every machine."""
     result = _ONE
@@ -50,7 +50,7 @@ def _power(base: np.float32, exponent: int) -> np.float32:
     return result
 
 
-@numba.njit(_signature(), nogil=True, cache=True, error_model="numpy")
+@kernel(_signature())
 def sgd(
     rows: np.ndarray,
     slots: np.ndarray,
@@ -74,7 +74,7 @@ def sgd(
                 rows[slot, weights + part] = max(rows[slot, weights + part], np.float32(taken))
 
 
-@numba.njit(_signature(), nogil=True, cache=True, error_model="numpy")
+@kernel(_signature())
 def adagrad(
     rows: np.ndarray,
     slots: np.ndarray,
@@ -111,7 +111,7 @@ def adagrad(
                 state = clock + _OTHERS
 
 
-@numba.njit(_signature(4), nogil=True, cache=True, error_model="numpy")
+@kernel(_signature(4))
 def adam(
     rows: np.ndarray,
     slots: np.ndarray,

@@ -7,12 +7,11 @@ ms). There is no fused multiply-add and no reordering (`fastmath` is off), so eq
 machine.
 """
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, mix, prefetch_row
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, mix, prefetch_row
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
 # Rows as they lie in a message, not aligned: copying them to an aligned place would cost as much as adding them.
@@ -28,12 +27,7 @@ _NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 _CHECKED = 4096
 
 
-@numba.njit(
-    types.void(ROWS_OUT, KEYS, types.uint64, _WIDTHS, _FLOATS, _FLOATS),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.void(ROWS_OUT, KEYS, types.uint64, _WIDTHS, _FLOATS, _FLOATS))
 def initialize(
     rows: np.ndarray, keys: np.ndarray, seed: np.uint64, dims: np.ndarray, scales: np.ndarray, state: np.ndarray
 ) -> None:
@@ -63,7 +57,7 @@ def initialize(
             rows[i, start + position] = state[position]
 
 
-@numba.njit(types.void(ROWS, SLOTS, types.uint64, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, SLOTS, types.uint64, ROWS_OUT))
 def take(rows: np.ndarray, slots: np.ndarray, start: int, out: np.ndarray) -> None:
     """Sets out[i] = rows[slots[i], start:start + out.shape[1]]; zeros for the slot -1."""
     for i in range(slots.size):
@@ -78,7 +72,7 @@ def take(rows: np.ndarray, slots: np.ndarray, start: int, out: np.ndarray) -> No
                 out[i, d] = rows[slot, start + d]
 
 
-@numba.njit(types.void(ROWS, SLOTS), nogil=True, cache=True)
+@kernel(types.void(ROWS, SLOTS))
 def fetch(rows: np.ndarray, slots: np.ndarray) -> None:
     """Prefetches the rows at `slots` for the loops over them that come next; the slot -1 is skipped."""
     for i in range(slots.size):
@@ -86,7 +80,7 @@ def fetch(rows: np.ndarray, slots: np.ndarray) -> None:
             prefetch_row(rows, slots[i])
 
 
-@numba.njit(types.void(ROWS_OUT, SLOTS, MESSAGE_ROWS), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS_OUT, SLOTS, MESSAGE_ROWS))
 def put(rows: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
     """Sets rows[slots[i]] = values[i]; the slot -1 is skipped."""
     for i in range(slots.size):
@@ -98,7 +92,7 @@ def put(rows: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
                 rows[slot, d] = values[i, d]
 
 
-@numba.njit(types.void(ROWS_OUT, SLOTS, ROWS), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS_OUT, SLOTS, ROWS))
 def add(rows: np.ndarray, slots: np.ndarray, deltas: np.ndarray) -> None:
     """Computes rows[slots[i]] += deltas[i]; the slot -1 is skipped."""
     for i in range(slots.size):
@@ -108,7 +102,7 @@ def add(rows: np.ndarray, slots: np.ndarray, deltas: np.ndarray) -> None:
                 rows[slot, d] += deltas[i, d]
 
 
-@numba.njit(types.void(ROWS, ROWS, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, ROWS, SLOTS, ROWS_OUT))
 def difference(rows: np.ndarray, base: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
     """Sets out[i] = rows[slots[i]] - base[slots[i]]; no slot may be -1."""
     for i in range(slots.size):
@@ -117,7 +111,7 @@ def difference(rows: np.ndarray, base: np.ndarray, slots: np.ndarray, out: np.nd
             out[i, d] = rows[slot, d] - base[slot, d]
 
 
-@numba.njit(types.int64(_MESSAGE_BITS), nogil=True, cache=True)
+@kernel(types.int64(_MESSAGE_BITS))
 def _first_not_finite(bits: np.ndarray) -> int:
     for start in range(0, bits.size, _CHECKED):
         part, most = bits[start : start + _CHECKED], np.int32(0)

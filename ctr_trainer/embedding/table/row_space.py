@@ -1,10 +1,10 @@
 """What a table has for each slot: the row itself, with the rows that a lookup lends, and bits."""
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory, row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.table import row_kernels
@@ -21,10 +21,7 @@ class Bits:
     """A set of slots, one bit per slot of the table. A new slot is not in the set."""
 
     def __init__(self, array: GrowableArray | None = None) -> None:
-        """
-        Args:
-          array: an empty GrowableArray of uint8 for the bits; None to make one.
-        """
+        """`array` is an empty GrowableArray of uint8 for the bits; None to make one."""
         self._bits = array or GrowableArray(np.uint8)
         self._size = 0
 
@@ -60,12 +57,10 @@ class Bits:
         self._bits.array[: _bytes(other._size)] |= other._bits.array[: _bytes(other._size)]
 
     def clear(self) -> None:
-        """Takes every slot out."""
         self._bits.array[: _bytes(self._size)] = 0
         self._size = 0
 
     def copy(self) -> "Bits":
-        """Returns a copy with the same slots."""
         other = Bits()
         other.reserve(self._size)
         other._bits.array[: _bytes(self._size)] = self._bits.array[: _bytes(self._size)]
@@ -76,20 +71,10 @@ class Bits:
         self.reserve(other._size)
         self._bits.array[: _bytes(self._size)] = other._bits.array[: _bytes(self._size)]
 
-    def slots(self) -> np.ndarray:
-        """Returns int64[n], all slots in the set, ascending."""
-        return self.pop(0, self._size)[0] if self._size else np.empty(0, np.int64)
-
     def pop(self, start: int, most: int, remove: bool = False) -> tuple[np.ndarray, int]:
-        """Reads slots of the set, ascending.
+        """Returns (int64[n], up to `most` slots of the set from `start` on, ascending; the slot to start from next).
 
-        Args:
-          start: the slot to start from.
-          most: the most slots to read.
-          remove: whether the slots are taken out of the set.
-
-        Returns:
-          (int64[n] slots, the slot to start from next)
+        With `remove`, they are taken out of the set.
         """
         out = np.empty(min(most, self._size), np.int64)
         count, after = _next(self._bits.array, start, self._size, out)
@@ -102,7 +87,7 @@ def _bytes(slots: int) -> int:
     return (slots + 7) // 8
 
 
-@numba.njit(types.void(_BITS_OUT, SLOTS, types.int64, types.boolean), nogil=True, cache=True)
+@kernel(types.void(_BITS_OUT, SLOTS, types.int64, types.boolean))
 def _set(bits: np.ndarray, slots: np.ndarray, size: int, value: bool) -> None:
     for i in range(slots.size):
         slot = slots[i]
@@ -114,7 +99,7 @@ def _set(bits: np.ndarray, slots: np.ndarray, size: int, value: bool) -> None:
                 bits[slot >> 3] &= np.uint8(0xFF ^ bit)
 
 
-@numba.njit(types.UniTuple(types.int64, 2)(_BITS, types.int64, types.int64, _SLOTS_OUT), nogil=True, cache=True)
+@kernel(types.UniTuple(types.int64, 2)(_BITS, types.int64, types.int64, _SLOTS_OUT))
 def _next(bits: np.ndarray, start: int, size: int, out: np.ndarray) -> tuple[int, int]:
     words = bits[: bits.size // 8 * 8].view(np.uint64)
     count, slot = 0, start
@@ -132,11 +117,7 @@ def _next(bits: np.ndarray, start: int, size: int, out: np.ndarray) -> tuple[int
 
 
 class InitialRows:
-    """The rows that a table's new keys start with, a pure function of (config.seed, key).
-
-    Args:
-      config: a TableConfig.
-    """
+    """The rows that a table's new keys start with, a pure function of (config.seed, key)."""
 
     def __init__(self, config: TableConfig) -> None:
         self._width, self._seed = config.width, np.uint64(config.seed % 2**64)
@@ -156,12 +137,7 @@ class InitialRows:
 
 
 class RowSpace:
-    """The rows of a table, and behind them the rows that its last lookup lent.
-
-    Args:
-      memory: see `Table`.
-      width: floats of a row.
-    """
+    """The rows of a table, and behind them the rows that its last lookup lent."""
 
     def __init__(self, memory: TableMemory, width: int) -> None:
         self._rows, self._lent_stop = memory.array("rows", np.float32, (width,)), 0
@@ -176,27 +152,18 @@ class RowSpace:
         return self._rows.array[: max(slots, self._lent_stop)]
 
     def reserve(self, slots: int) -> None:
-        """Makes room for the rows of this many slots.
-
-        Raises:
-          UserError: the memory is used up.
-        """
+        """Makes room for the rows of this many slots; raises UserError if the memory is used up."""
         self._rows.reserve(slots)
 
     def lend(self, slots: int, count: int) -> np.ndarray:
         """Makes room for `count` rows that are the asker's until the next `lend` or `end_lending`.
 
-        Args:
-          slots: how many slots the table has.
-
-        Returns:
-          int64[count], their slots, one after the other.
+        The table has `slots` slots. Returns int64[count], the slots of the new rows, one after the other.
         """
         self._rows.reserve(slots + count)
         return self._lent(slots, count)
 
     def end_lending(self) -> None:
-        """Takes back what was lent."""
         self._lent_stop = 0
 
     def _lent(self, first: int, count: int) -> np.ndarray:
@@ -205,13 +172,9 @@ class RowSpace:
 
 
 class SharedRowSpace(RowSpace):
-    """A `RowSpace` in shared memory, where each worker lends rows in a region of its own.
+    """A `RowSpace` in shared memory, where each worker, see `RestingSlots`, lends rows in a region of its own.
 
     The regions lie behind the address space of all rows that the memory could hold, and take memory as they are used.
-
-    Args:
-      memory, width: see `RowSpace`.
-      member, members: see `RestingSlots`.
     """
 
     def __init__(self, memory: TableMemory, width: int, member: int, members: int) -> None:

@@ -1,13 +1,13 @@
 """Who has to know which rows of a table come, change and go."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.changes import Changes, RemovedKeys, TrackedTable
+from ctr_trainer.embedding.table.row_limits import RowUsage
 from ctr_trainer.embedding.table.row_space import Bits
-from ctr_trainer.embedding.table.row_usage import RowUsage
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 
@@ -26,9 +26,6 @@ class PublishedRows:
     be written, or if only some shards have written theirs.
 
     Caveat: use it under the table's lock only. Several processes may announce changes, and one takes epochs.
-
-    Args:
-      memory: see `Table`.
     """
 
     def __init__(self, memory: TableMemory) -> None:
@@ -63,15 +60,7 @@ class PublishedRows:
         self._epoch = self._after = None
 
     def begin(self, table: TrackedTable, epoch: int, after: int | None) -> "Taking":
-        """Begins to take an epoch.
-
-        Args:
-          table: the `Table`.
-          epoch: its number.
-          after: the epoch that was published last; None to take all rows.
-
-        Returns:
-          `Taking`.
+        """Begins to take an epoch, after the epoch that was published last; None to take all rows.
 
         Raises:
           UserError: another epoch was taken here last.
@@ -114,31 +103,23 @@ class PublishedRows:
 
 
 class Taking:
-    """An epoch that is being taken, block by block, while the table changes.
+    """An epoch that is being taken, block by block under the table's lock, while the table changes.
 
     A key is in a block or among `removed`, and never in both.
 
     Attributes:
-      config: the TableConfig.
       removed: int64[n], ascending: the published keys that went since the last epoch, and that the table did not have
         when this one began.
     """
 
     def __init__(self, config: TableConfig, slots: Bits, removed: np.ndarray) -> None:
-        """
-        Args:
-          slots: `Bits`, the slots to read; the table takes out each slot whose row is removed.
-        """
+        """Reads `slots`; the table takes out each slot whose row is removed."""
         self.config, self.removed = config, removed
         self._slots, self._cursor = slots, 0
         self._most = max(_BLOCK_BYTES // (config.weights * 4), 1)
 
     def read(self, table: TrackedTable) -> tuple[np.ndarray, np.ndarray] | None:
-        """Copies the next block. Call it under the table's lock.
-
-        Returns:
-          (keys int64[n], weights float32[n, weights]); None at the end.
-        """
+        """Copies the next block, (keys int64[n], weights float32[n, weights]); None at the end."""
         while True:
             slots, self._cursor = self._slots.pop(self._cursor, self._most)
             if not len(slots):
@@ -148,34 +129,13 @@ class Taking:
                 return table.keys[slots], table.take(slots, self.config.weights)
 
 
-class Follower(Protocol):
-    """Something that is told whenever slots get new rows."""
-
-    def created(self, slots: np.ndarray, size: int) -> None: ...
-
-
-class Watcher(Follower, Protocol):
-    """A follower that is also told before rows change or go: `Changes`, `PublishedRows`."""
-
-    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None: ...
-
-    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None: ...
-
-    def before_clear(self, table: TrackedTable) -> None: ...
-
-
 class RowWatchers:
     """Who is told of changes of a table's rows: its next snapshot, its publication, its limits, its followers.
 
     Caveat: use it under the table's lock only.
 
-    Args:
-      memory: where what they keep lies, see `Table`.
-      tracked: whether to keep `changes`.
-      usage: `RowUsage`; None if no row is ever evicted.
-
     Attributes:
-      changes: `Changes` since the last snapshot; None if they are not kept.
+      changes: `Changes` since the last snapshot; None unless `tracked`.
       published: `PublishedRows`; None until `keep_published`.
     """
 
@@ -183,40 +143,39 @@ class RowWatchers:
         self._memory, self._usage = memory, usage
         self.changes = Changes(memory) if tracked else None
         self.published: PublishedRows | None = None
-        self._told: list[Watcher] = [] if self.changes is None else [self.changes]
-        self._followers: list[Follower] = [each for each in (self.changes, usage) if each is not None]
+        self._told: list[Changes | PublishedRows] = [] if self.changes is None else [self.changes]
+        self._followers: list[Callable[[np.ndarray, int], None]] = [
+            each.created for each in (self.changes, usage) if each is not None
+        ]
 
-    def follow(self, follower: Follower) -> None:
-        """Has `follower.created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
-        self._followers.append(follower)
+    def follow(self, created: Callable[[np.ndarray, int], None]) -> None:
+        """Has `created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
+        self._followers.append(created)
 
     def keep_published(self) -> None:
         """Has `published` kept from now on. If it is kept already, this does nothing."""
         if self.published is None:
             self.published = PublishedRows(self._memory)
             self._told.append(self.published)
-            self.follow(self.published)
+            self.follow(self.published.created)
 
     def created(self, first: int, size: int, reused: np.ndarray) -> None:
         """Tells that the slots from `first` on, and those in `reused`, int64[n], got new rows; there are `size` now."""
         if self._followers:
             slots = np.concatenate([np.arange(first, size), reused])
-            for follower in self._followers:
-                follower.created(slots, size)
+            for created in self._followers:
+                created(slots, size)
 
     def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Tells that the rows at `slots`, int64[U], distinct, are about to be trained or set; -1 is skipped."""
         for each in self._told:
             each.before_change(table, slots)
         if self._usage is not None:
             self._usage.trained(slots, len(table.keys))
 
     def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Tells that the rows at `slots`, int64[U], and their keys are about to be removed."""
         for each in self._told:
             each.before_removal(table, slots)
 
     def before_clear(self, table: TrackedTable) -> None:
-        """Tells that all rows are about to be removed."""
         for each in self._told:
             each.before_clear(table)

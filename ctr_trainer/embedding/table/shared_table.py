@@ -5,92 +5,18 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory
+from ctr_trainer.embedding.index.hash_index import RestingSlots
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
-from ctr_trainer.embedding.table.row_space import RowSpace, SharedRowSpace
+from ctr_trainer.embedding.table.row_space import SharedRowSpace
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-
-_COUNT, _CLOCK, _MEMBERS = range(3)
-
-
-class RestingSlots:
-    """The slots of removed keys, from the removal until no worker can use them.
-
-    A worker uses slots from its lookup to its step, and its next lookup says that it is done with them. So a slot has
-    rested when each worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
-    step skips it; if it had a new key at once, the step would train that key's row.
-
-    Caveat: use it under the table's lock, except `begin_lookup`.
-
-    Args:
-      memory: `SharedMemory` of the table.
-      member: this worker's number among those that share the memory, from 0.
-      members: how many share it.
-    """
-
-    def __init__(self, memory: TableMemory, member: int, members: int) -> None:
-        self._slots, self._since = memory.array("resting", np.int64), memory.array("resting_since", np.int64)
-        self._numbers, self._memory = memory.counts("resting", _MEMBERS + members), memory
-        self._own = _MEMBERS + member
-
-    def __len__(self) -> int:
-        return int(self._numbers[_COUNT])
-
-    def begin_lookup(self) -> None:
-        """Says that this worker is done with the slots of its earlier lookups."""
-        self._numbers[self._own] = self._numbers[_CLOCK]
-
-    def add(self, slots: np.ndarray) -> None:
-        """Has slots, int64[U], rest from now on."""
-        count = len(self)
-        for array, values in ((self._slots, slots), (self._since, self._numbers[_CLOCK])):
-            array.reserve(count + len(slots))
-            array.array[count : count + len(slots)] = values
-        self._numbers[_COUNT] += len(slots)
-        self._numbers[_CLOCK] += 1
-
-    def take_rested(self) -> np.ndarray:
-        """Returns int64[n], the slots that have rested; they are no longer here."""
-        count, done = len(self), self._numbers[_MEMBERS:].min()
-        rested = int(np.searchsorted(self._since.array[:count], done))
-        slots = self._slots.array[:rested].copy()
-        if rested:
-            for array in (self._slots.array, self._since.array):
-                array[: count - rested] = array[rested:count].copy()
-            self._numbers[_COUNT] -= rested
-        return slots
-
-    def clear(self) -> None:
-        """Forgets all slots."""
-        self._numbers[_COUNT] = 0
 
 
 class LockedTable(Table):
     """A `Table` whose lookups and steps hold the lock of its rows.
 
     So another thread may copy whole rows, and take what is to be published, within `locked`.
-
-    Args:
-      config, tracked, most_rows, memory, space, resting: see `Table`.
     """
-
-    def __init__(
-        self,
-        config: TableConfig,
-        tracked: bool = False,
-        most_rows: int | None = None,
-        memory: TableMemory | None = None,
-        space: RowSpace | None = None,
-        resting: RestingSlots | None = None,
-    ) -> None:
-        memory = memory or PrivateMemory()
-        super().__init__(config, tracked, most_rows, memory, space, resting)
-        self._lock = memory.lock("table")
-
-    @property
-    def lock_times(self) -> LockTimes:
-        return self._lock.times
 
     def locked(self) -> AbstractContextManager[None]:
         return self._lock.alone()
@@ -120,13 +46,11 @@ class LockedTable(Table):
         return slots
 
 
-class PublishedTables:
-    """Makes the tables of one process that publishes them; a `LocalStore` calls it for each table."""
-
-    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> LockedTable:
-        table = LockedTable(config, tracked, most_rows)
-        table.watchers.keep_published()
-        return table
+def published_table(config: TableConfig, most_rows: int | None) -> LockedTable:
+    """Makes a table of a `LocalStore` whose process publishes it."""
+    table = LockedTable(config, True, most_rows)
+    table.watchers.keep_published()
+    return table
 
 
 class SharedTable(LockedTable):
@@ -146,11 +70,7 @@ class SharedTable(LockedTable):
     def __init__(
         self, config: TableConfig, tracked: bool, memory: SharedMemory, member: int = 0, members: int = 1
     ) -> None:
-        """
-        Args:
-          config, tracked: see `Table`.
-          memory: `SharedMemory`, in which the owner makes its SharedTable first.
-          member, members: see `RestingSlots`.
+        """The owner of the memory makes its SharedTable first; for `member` and `members` see `RestingSlots`.
 
         Raises:
           UserError: the memory cannot be had, see `SharedMemory`.
@@ -176,18 +96,15 @@ class SharedTable(LockedTable):
 class SharedTables:
     """Makes the SharedTables of one process; a `LocalStore` calls it for each table.
 
-    Args:
-      memory: `SharedMemory`.
-      member, members: see `RestingSlots`.
-      is_published: whether the workers announce changes of the rows to `PublishedRows`.
+    If `is_published`, the workers announce changes of the rows to `PublishedRows`; for the others see `RestingSlots`.
     """
 
     def __init__(self, memory: SharedMemory, member: int = 0, members: int = 1, is_published: bool = False) -> None:
         self._memory, self._member, self._members = memory, member, members
         self._is_published = is_published
 
-    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> SharedTable:
-        table = SharedTable(config, tracked, self._memory.under(config.name), self._member, self._members)
+    def __call__(self, config: TableConfig, most_rows: int | None) -> SharedTable:
+        table = SharedTable(config, True, self._memory.under(config.name), self._member, self._members)
         if self._is_published:
             table.watchers.keep_published()
         return table

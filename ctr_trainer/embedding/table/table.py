@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.index.hash_index import Index, Resting
-from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory, as_float32, as_int64
+from ctr_trainer.embedding.index.hash_index import Index, RestingSlots
+from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
 from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace
@@ -27,13 +27,6 @@ class Table:
 
     Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
     Call `before_change` before writing to `rows`.
-
-    Attributes:
-      config: the TableConfig.
-      watchers: `RowWatchers`.
-      limits: `RowLimits`.
-      counters: `RowCounters`.
-      lock_times: how long this process has waited for the rows' lock and held it; 0 if there is no lock.
     """
 
     def __init__(
@@ -43,19 +36,18 @@ class Table:
         most_rows: int | None = None,
         memory: TableMemory | None = None,
         space: RowSpace | None = None,
-        resting: Resting | None = None,
+        resting: RestingSlots | None = None,
     ) -> None:
-        """
+        """Makes an empty table in `memory`; None for memory of this process.
+
         Args:
-          config: a TableConfig.
-          tracked: whether to keep `changes`, for snapshots.
+          tracked: whether to keep the changes since the last snapshot, for the next one.
           most_rows: see `RowLimits`.
-          memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
           space: `RowSpace` of the rows; None to make one.
           resting: see `Index`.
         """
         self.config, self._initial = config, InitialRows(config)
-        memory = memory or PrivateMemory()
+        memory = memory or TableMemory()
         self._index = Index(memory, resting)
         self._space = space or RowSpace(memory, config.width)
         self._optimizer = OPTIMIZERS[config.optimizer.name]
@@ -63,6 +55,7 @@ class Table:
         self.limits = RowLimits(config, most_rows, memory)
         self.watchers = RowWatchers(memory, tracked, self.limits.usage)
         self.counters = RowCounters(memory)
+        self._lock = memory.lock("table")  # Only a `LockedTable` takes it.
 
     def __len__(self) -> int:
         return len(self._index)
@@ -79,7 +72,6 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the index and of the rows."""
         return self._index.nbytes + self._index.slots * (self.config.width * 4 + 8 * self.config.evicts)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
@@ -93,10 +85,8 @@ class Table:
     def find_or_create(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; a missing row is created with its initial values.
 
-        A key that gets no row, because of the limits, is lent its initial row until the next call.
-
-        Raises:
-          UserError: the memory is used up; the table is unchanged.
+        A key that gets no row, because of the limits, is lent its initial row until the next call. If the memory is
+        used up, this raises UserError, and the table is unchanged.
         """
         keys = as_int64(keys)
         slots = self.find_or_make(keys)
@@ -120,14 +110,9 @@ class Table:
         return self._initial.of(as_int64(keys))
 
     def read(self, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        """Copies rows; creates none.
+        """Returns float32[U, width], copies of the rows of int64[U] keys; creates none.
 
-        Args:
-          keys: int64[U].
-          missing: what an unknown key reads: `initial`, its initial row, or `zeros`. The key 0 reads zeros.
-
-        Returns:
-          float32[U, width].
+        An unknown key reads its initial row, or zeros if `missing` is `zeros`. The key 0 reads zeros.
         """
         if missing not in ("initial", "zeros"):
             raise ValueError(f"missing={missing!r} must be 'initial' or 'zeros'")
@@ -141,8 +126,7 @@ class Table:
     def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
         """Returns float32[U, columns], a copy of the rows at the slots; zeros for the slot -1.
 
-        Args:
-          columns: how many of a row's floats, from the first on; None for all.
+        `columns` counts a row's floats from the first on; None for all.
         """
         rows = np.empty((len(slots), columns or self.config.width), np.float32)
         row_kernels.take(self._space.array, slots, 0, rows)
@@ -165,14 +149,9 @@ class Table:
         return slots
 
     def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-        """Adds deltas to rows. A missing row is created with its initial values first.
+        """Adds float32[U, width] deltas to the rows of int64[U] keys, distinct. A missing row is created first.
 
-        Args:
-          keys: int64[U], distinct.
-          deltas: float32[U, width].
-
-        Returns:
-          int64[U] slots. A key that gets no row has the slot -1, and its delta is dropped.
+        Returns int64[U] slots. A key that gets no row has the slot -1, and its delta is dropped.
         """
         slots = self.find_or_make(as_int64(keys))
         self.before_change(slots)
@@ -181,7 +160,7 @@ class Table:
 
     @property
     def lock_times(self) -> LockTimes:
-        return LockTimes()
+        return self._lock.times
 
     def locked(self) -> AbstractContextManager[None]:
         """Returns a context manager for threads other than the one that trains the rows; see `LockedTable`."""
@@ -202,13 +181,9 @@ class Table:
             self.limits.usage.step = step
 
     def expire(self, start: int = 0) -> int | None:
-        """Evicts rows that were last trained more than `ttl_steps` steps ago.
+        """Evicts rows last trained more than `ttl_steps` steps ago, in a bounded number of slots from `start` on.
 
-        Args:
-          start: the slot to begin at; a call searches a bounded number of slots.
-
-        Returns:
-          the slot at which the next call has to begin; None at the end.
+        Returns the slot at which the next call has to begin; None at the end.
         """
         slots, stop = self.limits.expired(self.keys, start)
         self._evict(slots)
@@ -223,7 +198,6 @@ class Table:
         self.watchers.before_change(self, slots)
 
     def stats(self) -> dict[str, int]:
-        """Returns a dict of `rows`, `bytes` and `counters`."""
         return dict(rows=len(self), bytes=self.nbytes, **self.counters.to_dict())
 
     def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -238,16 +212,12 @@ class Table:
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Makes one optimizer step on each row.
 
-        A row that is not among `slots` keeps its weights and its state, see `optimizer_kernels`; with a dense
-        optimizer it makes up for the step when it is next read, see `missed_steps`.
+        A row that is not among `slots` keeps its weights and its state, see `optimizer_kernels`; with a dense optimizer
+        it makes up for the step when it is next read, see `missed_steps`.
 
         Args:
           slots: int64[U], distinct; -1 is skipped.
           gradients: list of float32[U, dim], one per segment; the gradients of equal keys are already summed.
-          learning_rate: a float.
-
-        Raises:
-          ValueError: a gradient has another shape.
         """
         for dim, gradient in zip(self.config.dims, gradients, strict=True):
             if gradient.shape != (len(slots), dim):
@@ -257,7 +227,6 @@ class Table:
         self._optimizer.step_rows(self._space.array, slots, gradients, learning_rate, self._settings)
 
     def clear(self) -> None:
-        """Forgets every row."""
         self.watchers.before_clear(self)
         self._index.clear()
         self._space.end_lending()

@@ -19,18 +19,8 @@ class TableConfig:
     """The layout and the update rule of one table's rows.
 
     A row is `[weights of segment 0, weights of segment 1, ..., state of segment 0, state of segment 1, ...]`,
-    contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`. The state
-    of a segment of `dim` weights, see `optimizer_kernels` for what the letters mean:
-
-    | optimizer | state |
-    |---|---|
-    | `sgd` | none |
-    | `momentum` | u[dim] |
-    | `adagrad` | acc[dim] |
-    | `rowwise_adagrad` | acc[1] |
-    | `adam`, `adamw` | m[dim], v[dim], c1[1], c2[1] |
-    | `ftrl` | q[dim], n[dim] |
-    | `dense_sgd`, `dense_adagrad`, `dense_adam` | the same without `dense_`, then steps[1] |
+    contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`.
+    `sparse_optimizers` says which state each optimizer keeps for a segment, and in which order.
 
     Attributes:
       name: name of the table, unique in a job, as `dim16`.
@@ -105,7 +95,6 @@ class TableConfig:
         return cls(**values, optimizer=optimizer)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a dict that JSON can hold."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**values, "optimizer": self.optimizer.name, "settings": dataclasses.asdict(self.optimizer)}
 
@@ -123,7 +112,6 @@ class TableConfig:
 
     @property
     def evicts(self) -> bool:
-        """Whether rows may be evicted."""
         return bool(self.max_rows or self.ttl_steps)
 
     @functools.cached_property

@@ -23,15 +23,12 @@ class RowFrequency:
         p = (n - 1) / (T - 1)
 
     T is the number of the worker's steps since the beginning of the window in which the row was first stepped, and n
-    the number of these steps that stepped the row. One step is left out of both counts: without it the row would not
-    be here, so it tells nothing about p. If T is 1, p is 0. Over one window alone p would be rough for small n;
+    the number of these steps that stepped the row. One step is left out of both counts: without it the row would not be
+    here, so it tells nothing about p. If T is 1, p is 0. Over one window alone p would be rough for small n;
     docs/staleness.md says what that costs. When T passes 512, n and T are halved.
 
-    A slot is the index of a row. Not safe to use from several threads at a time.
-
-    Args:
-      memory: `PrivateMemory`; or `SharedMemory`, and then the steps of all workers that share it are counted together.
-      most_rows: the most rows that there may be.
+    A slot is the index of a row, of at most `most_rows`. The steps of all workers that share `memory` are counted
+    together. Not safe to use from several threads at a time.
     """
 
     def __init__(self, memory: TableMemory, most_rows: int) -> None:
@@ -55,12 +52,9 @@ class RowFrequency:
         self._numbers[[_LAST_BEGAN, _BEGAN]] = self._numbers[[_BEGAN, _NOW]]
 
     def take(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ends the window of the rows at `slots`, int64[U].
+        """Ends the window of the rows at `slots`, int64[U]. Returns (their p, float32[U], their steps in it, int64[U]).
 
         Training continues between `begin_window` and `take`; its steps in between count for this window.
-
-        Returns:
-          (p float32[U], steps int64[U]): p of each row, and the row's steps in the window.
         """
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
         now, _, began = (int(number) for number in self._numbers)
@@ -77,9 +71,7 @@ class CachedRows(KeptRows):
     row without a change to send equals its base, except for what a codec rounded away. A row is `STEPPED` from a step
     until its change is taken, and `IN_FLIGHT` from then until the change lands; a row may be both.
 
-    Args:
-      config, memory: see `KeptRows`.
-      shares: `merging.Shares`, the part of a row's change that `take` gives; None for the whole change.
+    `shares` is the part of a row's change that `take` gives; None for the whole change.
     """
 
     def __init__(self, config: TableConfig, shares: Shares | None, memory: TableMemory) -> None:
@@ -93,11 +85,9 @@ class CachedRows(KeptRows):
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the rows and their bases take."""
         return 2 * self.table.nbytes
 
     def mark_stepped(self, slots: np.ndarray) -> None:
-        """Does what `KeptRows.mark_stepped` does."""
         super().mark_stepped(slots)
         if self._shares is not None:
             self._frequency.step(np.require(slots, np.int64, ("C",)))
@@ -108,50 +98,33 @@ class CachedRows(KeptRows):
         return self.table.keys[slots], self._versions.array[slots]
 
     def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
-        """Does what `KeptRows.end_window` does."""
         with lock.alone():
             self._frequency.begin_window()
             return self._stepped(message)
 
     def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
-        """Returns float32[U], the factor on L2 of each row, as of the last `take` of the row; None without `shares`.
-
-        Args:
-          slots: int64[U]; the factor at the slot -1 has no meaning.
-        """
         return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
 
     def take(self, slots: np.ndarray, codec: RowCodec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Puts the changes of the rows at `slots` in flight.
+        """Puts the changes of the rows at `slots`, int64[U], in flight.
 
         What the codec rounds away from a change stays in the row and goes out with the next change. With `shares`, the
         next change is multiplied by its share, so what stays is the rounding error divided by the share of this change.
 
-        Args:
-          slots: int64[U].
-          codec: `RowCodec`.
-
-        Returns:
-          (keys int64[U], versions uint32[U], deltas as `codec` encodes them)
+        Returns (keys int64[U], versions uint32[U], deltas as `codec` encodes them).
         """
         take = self._take_exact if codec.is_exact else self._take_rounded
         return self.table.keys[slots], self._versions.array[slots], take(slots, codec)
 
     def land(
-        self,
-        slots: np.ndarray,
-        versions: np.ndarray,
-        positions: np.ndarray,
-        rows: np.ndarray,
-        window: int,
+        self, slots: np.ndarray, versions: np.ndarray, positions: np.ndarray, rows: np.ndarray, window: int
     ) -> None:
         """Ends the flight of `slots`: `rows` become the base at slots[positions]; steps since then stay on top.
 
         Args:
           slots: int64[U], as of `take`.
           versions: uint32[U], the new version of each row at `slots`.
-          positions: int64[n], the positions in `slots` of the rows that came back.
-          rows: float32[n, width], these rows.
+          positions: int64[n], the positions in `slots` of the `rows` that came back.
           window: the window in which the rows at `slots` now count as checked.
         """
         kept_row_kernels.land(
@@ -168,15 +141,9 @@ class CachedRows(KeptRows):
         )
 
     def accept(
-        self,
-        keys: np.ndarray,
-        known: np.ndarray,
-        newer: ChangedRows,
-        rows: np.ndarray,
-        window: int,
-        create: bool,
+        self, keys: np.ndarray, known: np.ndarray, newer: ChangedRows, rows: np.ndarray, window: int, create: bool
     ) -> None:
-        """Does what `KeptRows.accept` does; steps since the request stay on top of the rows that came."""
+        # Steps since the request stay on top of the rows that came.
         slots = self.table.find(keys)
         if (slots < 0).any():
             self._add(keys, slots < 0, newer.positions, create)
@@ -196,7 +163,6 @@ class CachedRows(KeptRows):
         )
 
     def mark_unsent(self) -> None:
-        """Does what `KeptRows.mark_unsent` does."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
         self._state.array[: len(self)][unsent] |= kept_row_kernels.STEPPED
 

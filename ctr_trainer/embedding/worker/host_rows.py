@@ -5,14 +5,12 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import RowLock, TableMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import kept_row_kernels
-from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptMessage, KeptRows
+from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptRows
 from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.system.measuring.latency import Latency
@@ -21,64 +19,6 @@ from ctr_trainer.system.measuring.latency import Latency
 # steps.
 _MUCH = 0.1
 _HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
-
-
-class OnlyCopy(KeptRows):
-    """Rows of a table that no other host changes: a sync sends whole rows, which replace the rows of the service.
-
-    A row that is here is never older than the service's. So it has no base and no version, and takes half the memory
-    of a row of `CachedRows`. An answer to a pull only adds the rows that are still missing here.
-
-    Args:
-      config: the TableConfig, without limits: else the service, too, would change rows.
-      memory: see `KeptRows`.
-    """
-
-    def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
-        """Ends a window without the lock: a row that is stepped meanwhile is sent as it is when it is taken."""
-        return self._stepped(message)
-
-    def mark_unsent(self) -> None:
-        """Does nothing: nothing is rounded away."""
-
-    def take(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Takes rows to send; they have no change to send after that, and count as checked in `window`.
-
-        Args:
-          slots: int64[U].
-          window: the present window.
-          keys: out: int64[U].
-          rows: out: float32[U, width].
-        """
-        kept_row_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
-        np.take(self.table.keys, slots, out=keys)
-
-    def accept(
-        self,
-        keys: np.ndarray,
-        known: np.ndarray,
-        newer: ChangedRows,
-        rows: np.ndarray,
-        window: int,
-        create: bool,
-    ) -> None:
-        """Does what `KeptRows.accept` does."""
-        missing = self.table.find(keys) < 0
-        if not missing.any():
-            return
-        first, there = len(self), missing[newer.positions]
-        self.table.find_or_insert(keys[newer.positions[there]], rows[there])
-        if create:
-            missing[newer.positions] = False
-            self.table.find_or_create(keys[missing])
-        self._begin(first)
-        self._stamps.array[first : len(self)] = window
-
-    def l2_shares(self, slots: np.ndarray) -> None:
-        """Returns None: all factors on L2 are 1, see `CachedRows.l2_shares`."""
-
-    def _known(self, slots: np.ndarray) -> np.ndarray:
-        return np.full(len(slots), ABSENT, np.uint32)
 
 
 class HostRows(RowCache):
@@ -90,7 +30,7 @@ class HostRows(RowCache):
 
     If no other host changes the rows (there are no others, and the table has no limits), a sync sends each changed
     row as it is, and the service puts it in place of its own: that takes half the memory and half the time of a change,
-    see `OnlyCopy`. If the codec rounds, changes are sent all the same: what is rounded away from them is not lost.
+    see `KeptRows`. If the codec rounds, changes are sent all the same: what is rounded away from them is not lost.
 
     Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
     finished; while a step runs, it reads some rows before that step and some after it. No update is lost:
@@ -104,7 +44,7 @@ class HostRows(RowCache):
 
     Args:
       store, config, worker, lookup_latency, push_latency, codec, shares: see `RowCache`.
-      memory: `SharedMemory` of this table, whose owner makes its HostRows first; `PrivateMemory` of a worker alone.
+      memory: `SharedMemory` of this table, whose owner makes its HostRows first; or a lone worker's own memory.
       is_syncer: whether this worker syncs; one worker on each host does.
       has_others: whether there are other hosts.
       is_alone: whether this worker is the only one of the host; if so, slots are valid until a `begin_window`.
@@ -156,7 +96,6 @@ class HostRows(RowCache):
             super().flush()
 
     def pull_ahead(self, keys: np.ndarray) -> int:
-        """Pulls rows as `RowCache.pull_ahead` does; none if the service has no row that is missing here."""
         return super().pull_ahead(keys) if self.asks else self._window
 
     @property
@@ -165,7 +104,7 @@ class HostRows(RowCache):
         return not self._has_others and self._codec.is_exact and not self.config.has_limits
 
     def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
-        return OnlyCopy(self.config, memory) if self._is_only else super()._keep(shares, memory)
+        return KeptRows(self.config, memory) if self._is_only else super()._keep(shares, memory)
 
     def _sync_part(self, slots: np.ndarray, codec: RowCodec) -> None:
         if not self._is_only:
@@ -174,11 +113,9 @@ class HostRows(RowCache):
         self._sequence += 1
         keys = self._message.column("keys", np.int64, len(slots))
         rows = self._message.column("rows", np.float32, len(slots), self.config.width)
-        copies = self._copies
-        assert isinstance(copies, OnlyCopy)
-        for block in copies.blocks(len(slots)):
+        for block in self._copies.blocks(len(slots)):
             with self._lock.shared():  # Other workers may look rows up meanwhile; a step waits.
-                copies.take(slots[block], self._window, keys[block], rows[block])
+                self._copies.take_rows(slots[block], self._window, keys[block], rows[block])
         with self.push_latency.measure():
             self._store.put(self.config.name, keys, rows, self._worker, self._sequence)
         self.bytes_synced += keys.nbytes + rows.nbytes

@@ -4,12 +4,11 @@ A row and its base are read and written in one pass: their memory is cold, and e
 arithmetic of several.
 """
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, prefetch_row
+from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, prefetch_row
 from ctr_trainer.embedding.store.versions import POSITIONS_OUT, VERSIONS, VERSIONS_OUT
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
 
@@ -20,25 +19,17 @@ _EIGHT_STEPPED = np.uint64(0x0101010101010101)
 
 _STATE = types.Array(types.uint8, 1, "C", readonly=True)
 _STATE_OUT = types.Array(types.uint8, 1, "C")
+_COPIES = ROWS_OUT, ROWS_OUT  # The rows and their bases.
+_CHECKS = VERSIONS_OUT, VERSIONS_OUT  # The versions of the rows and their stamps.
 
 
-@numba.njit(
-    types.int64(KEYS, SLOTS, _STATE, VERSIONS, types.uint32, POSITIONS_OUT),
-    nogil=True,
-    cache=True,
-)
+@kernel(types.int64(KEYS, SLOTS, _STATE, VERSIONS, types.uint32, POSITIONS_OUT))
 def find_stale(
-    keys: np.ndarray,
-    slots: np.ndarray,
-    state: np.ndarray,
-    stamps: np.ndarray,
-    since: int,
-    positions: np.ndarray,
+    keys: np.ndarray, slots: np.ndarray, state: np.ndarray, stamps: np.ndarray, since: int, positions: np.ndarray
 ) -> int:
     """Finds the keys without a slot, and the keys whose row was not stepped and last checked before `since`.
 
-    Returns:
-      how many of `positions` are filled.
+    Returns how many of `positions` are filled.
     """
     count = 0
     for i in range(slots.size):
@@ -55,7 +46,7 @@ def find_stale(
     return count
 
 
-@numba.njit(types.void(_STATE_OUT, SLOTS), nogil=True, cache=True)
+@kernel(types.void(_STATE_OUT, SLOTS))
 def mark_stepped(state: np.ndarray, slots: np.ndarray) -> None:
     """state[slots[i]] |= STEPPED; the slot -1 is skipped."""
     for i in range(slots.size):
@@ -63,7 +54,7 @@ def mark_stepped(state: np.ndarray, slots: np.ndarray) -> None:
             state[slots[i]] |= STEPPED
 
 
-@numba.njit(types.int64(_STATE), nogil=True, cache=True)
+@kernel(types.int64(_STATE))
 def count_stepped(state: np.ndarray) -> int:
     """Returns how many rows are STEPPED."""
     count = 0
@@ -72,7 +63,7 @@ def count_stepped(state: np.ndarray) -> int:
     return count
 
 
-@numba.njit(types.int64(_STATE, POSITIONS_OUT), nogil=True, cache=True)
+@kernel(types.int64(_STATE, POSITIONS_OUT))
 def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
     """`slots` gets the slots of the STEPPED rows, ascending, as many as it has room for. Returns how many it got."""
     words, count = state[: state.size // 8 * 8].view(np.uint64), 0
@@ -91,7 +82,7 @@ def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
     return count
 
 
-@numba.njit(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT))
 def take_changes(rows: np.ndarray, base: np.ndarray, state: np.ndarray, slots: np.ndarray, deltas: np.ndarray) -> None:
     """deltas[i] = row - base at slots[i]; then row and base become base + deltas[i], as the service computes it.
 
@@ -108,12 +99,7 @@ def take_changes(rows: np.ndarray, base: np.ndarray, state: np.ndarray, slots: n
         state[slot] = IN_FLIGHT
 
 
-@numba.njit(
-    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT))
 def take_shares(
     rows: np.ndarray,
     base: np.ndarray,
@@ -125,9 +111,7 @@ def take_shares(
 ) -> None:
     """Does what `take_changes` does, with deltas[i] = share * (row - base); the rest of the change is dropped.
 
-    Args:
-      bounds: float32[3, width], of `merging.Shares`.
-      shares: float32[2, U], of `merging.Shares.of`.
+    `bounds`, float32[3, width], are of `merging.Shares`, and `shares`, float32[2, U], of `Shares.of`.
     """
     for i in range(slots.size):
         slot, share, more = slots[i], shares[0, i], shares[1, i]
@@ -141,19 +125,9 @@ def take_shares(
         state[slot] = IN_FLIGHT
 
 
-@numba.njit(
-    types.void(ROWS, _STATE_OUT, VERSIONS_OUT, SLOTS, types.uint32, ROWS_OUT),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.void(ROWS, _STATE_OUT, VERSIONS_OUT, SLOTS, types.uint32, ROWS_OUT))
 def take_rows(
-    rows: np.ndarray,
-    state: np.ndarray,
-    stamps: np.ndarray,
-    slots: np.ndarray,
-    window: int,
-    taken: np.ndarray,
+    rows: np.ndarray, state: np.ndarray, stamps: np.ndarray, slots: np.ndarray, window: int, taken: np.ndarray
 ) -> None:
     """taken[i] = the row at slots[i], which has no change to send after that; stamps[slots[i]] = window."""
     for i in range(slots.size):
@@ -165,14 +139,7 @@ def take_rows(
         state[slot], stamps[slot] = 0, window
 
 
-@numba.njit(
-    types.void(
-        ROWS_OUT, ROWS_OUT, _STATE_OUT, VERSIONS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, SLOTS, MESSAGE_ROWS, types.uint32
-    ),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.void(*_COPIES, _STATE_OUT, *_CHECKS, SLOTS, VERSIONS, SLOTS, MESSAGE_ROWS, types.uint32))
 def land(
     rows: np.ndarray,
     base: np.ndarray,
@@ -198,24 +165,7 @@ def land(
         state[slot] &= ~IN_FLIGHT
 
 
-@numba.njit(
-    types.void(
-        ROWS_OUT,
-        ROWS_OUT,
-        _STATE,
-        VERSIONS_OUT,
-        VERSIONS_OUT,
-        SLOTS,
-        VERSIONS,
-        VERSIONS,
-        SLOTS,
-        MESSAGE_ROWS,
-        types.uint32,
-    ),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.void(*_COPIES, _STATE, *_CHECKS, SLOTS, VERSIONS, VERSIONS, SLOTS, MESSAGE_ROWS, types.uint32))
 def accept(
     rows: np.ndarray,
     base: np.ndarray,

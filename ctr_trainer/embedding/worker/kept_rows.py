@@ -1,13 +1,11 @@
 """The rows that a worker keeps of a store's table, and what it knows of each row."""
 
-import abc
-
 import numpy as np
 import numpy.typing as npt
 
 from ctr_trainer.embedding.memory.growable_array import GrowableArray, RowLock, TableMemory, row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
-from ctr_trainer.embedding.store.versions import ChangedRows
+from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import kept_row_kernels
@@ -33,14 +31,7 @@ class KeptMessage:
         self._bytes: dict[str, np.ndarray] = {}
 
     def column(self, name: str, dtype: npt.DTypeLike, count: int, width: int | None = None) -> np.ndarray:
-        """Returns an array [count], or [count, width], of any values.
-
-        Args:
-          name: name of the column, such as `keys`.
-          dtype: dtype of the array.
-          count: rows.
-          width: None for one dimension.
-        """
+        """Returns an array [count], or [count, width], of any values, for the column of that name, such as `keys`."""
         shape = (count,) if width is None else (count, width)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if name not in self._bytes or len(self._bytes[name]) < size:
@@ -48,16 +39,20 @@ class KeptMessage:
         return self._bytes[name][:size].view(dtype).reshape(shape)
 
 
-class KeptRows(abc.ABC):
+class KeptRows:
     """Rows, and for each row its state and its stamp, the window in which it was last checked.
 
     A row is `STEPPED` from a step until its change is taken.
 
+    These are rows that no other host changes; `CachedRows` are others. A sync sends whole rows, which replace the rows
+    of the service. A row that is here is never older than the service's. So it has no base and no version, and takes
+    half the memory of a row of `CachedRows`. An answer to a pull only adds the rows that are still missing here.
+
     Not safe to use from several threads at a time: `RowCache` locks it. Slots are valid until `tidy`.
 
     Args:
-      config: the TableConfig.
-      memory: where the arrays lie: `PrivateMemory`, or `SharedMemory`.
+      config: of a table without limits, but for `CachedRows`: else the service, too, would change rows.
+      memory: where the arrays lie.
 
     Attributes:
       table: the Table of the rows.
@@ -79,14 +74,9 @@ class KeptRows(abc.ABC):
         return self.table.nbytes
 
     def stale(self, keys: np.ndarray, since: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Looks keys up, and says which rows have to be pulled.
+        """Looks int64[U] keys up, and says which rows have to be pulled: those last checked before the window `since`.
 
-        Args:
-          keys: int64[U].
-          since: a window; a row that was last checked before it has to be pulled.
-
-        Returns:
-          (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here)
+        Returns (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here).
         """
         slots, positions = self.table.find(keys), np.empty(len(keys), np.int64)
         count = kept_row_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
@@ -111,17 +101,20 @@ class KeptRows(abc.ABC):
         """Returns the slices of `count` rows that are taken in one hold of the lock each."""
         return [slice(first, min(first + _LOCKED_ROWS, count)) for first in range(0, count, _LOCKED_ROWS)]
 
-    @abc.abstractmethod
     def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
-        """Ends a window: from here on, its changes are taken.
+        """Ends a window: its changes are taken from here on. Returns int64[n], the slots of the changed rows.
 
-        Args:
-          lock: `RowLock` of the rows, not held.
-          message: `KeptMessage` for the answer.
-
-        Returns:
-          int64[n], the slots of the rows that have a change to send.
+        This does not take the lock: a row that is stepped meanwhile is sent as it is when it is taken.
         """
+        return self._stepped(message)
+
+    def take_rows(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:
+        """Fills int64[U] `keys` and float32[U, width] `rows` with the rows at `slots`, to send.
+
+        They have no change to send after that, and count as checked in `window`.
+        """
+        kept_row_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
+        np.take(self.table.keys, slots, out=keys)
 
     def make(self, keys: np.ndarray, window: int) -> np.ndarray:
         """Returns int64[U] slots of `keys`; a key without a row here gets an initial row, checked in `window`."""
@@ -131,15 +124,8 @@ class KeptRows(abc.ABC):
         self._stamps.array[first : len(self)] = window
         return slots
 
-    @abc.abstractmethod
     def accept(
-        self,
-        keys: np.ndarray,
-        known: np.ndarray,
-        newer: ChangedRows,
-        rows: np.ndarray,
-        window: int,
-        create: bool,
+        self, keys: np.ndarray, known: np.ndarray, newer: ChangedRows, rows: np.ndarray, window: int, create: bool
     ) -> None:
         """Takes the answer to a pull, except for rows that another answer has overtaken.
 
@@ -151,14 +137,24 @@ class KeptRows(abc.ABC):
           window: the window in which the request was made.
           create: whether a key that has no row anywhere gets an initial row here.
         """
+        missing = self.table.find(keys) < 0
+        if not missing.any():
+            return
+        first, there = len(self), missing[newer.positions]
+        self.table.find_or_insert(keys[newer.positions[there]], rows[there])
+        if create:
+            missing[newer.positions] = False
+            self.table.find_or_create(keys[missing])
+        self._begin(first)
+        self._stamps.array[first : len(self)] = window
 
-    @abc.abstractmethod
     def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
         """Returns float32[U], the factor on L2 of each row at `slots`; None if all factors are 1."""
+        return None
 
-    @abc.abstractmethod
     def mark_unsent(self) -> None:
         """Marks the rows that hold something that a codec rounded away from an earlier change, so that it is sent."""
+        return
 
     def tidy(self, window: int) -> None:
         """Drops the rows that were not used in the last eight windows, and renumbers the slots.
@@ -181,9 +177,9 @@ class KeptRows(abc.ABC):
         for array, values in arrays:
             array.array[: len(kept)] = values
 
-    @abc.abstractmethod
     def _known(self, slots: np.ndarray) -> np.ndarray:
         """Returns uint32[n], the versions of the rows at `slots`, int64[n]; ABSENT for the slot -1."""
+        return np.full(len(slots), ABSENT, np.uint32)
 
     def _row_arrays(self) -> tuple[GrowableArray, ...]:
         """Returns the arrays with one element per row, without the table's own."""

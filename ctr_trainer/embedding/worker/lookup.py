@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
-from ctr_trainer.embedding.index.key_kernels import DistinctKeys
+from ctr_trainer.embedding.index.key_kernels import DistinctKeys, kernel
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.worker import lookup_kernels
 
@@ -17,10 +16,7 @@ KeySequence = tuple[np.ndarray, np.ndarray, int]
 
 
 def coefficients(
-    positions: np.ndarray,
-    splits: np.ndarray,
-    combiner: str,
-    weights: np.ndarray | None = None,
+    positions: np.ndarray, splits: np.ndarray, combiner: str, weights: np.ndarray | None = None
 ) -> np.ndarray:
     """Computes the coefficients: a bag's vector is the sum of its values' rows, each times its coefficient c_i.
 
@@ -31,14 +27,10 @@ def coefficients(
     Args:
       positions: int32[n]; below 0 for a key 0, which is no value.
       splits: int32[B + 1]; bag b has the values splits[b] to splits[b + 1].
-      combiner: `sum`, `mean` or `sqrtn`.
       weights: float32[n]; None for ones.
 
     Returns:
       float32[n].
-
-    Raises:
-      ValueError: there is no such combiner.
 
     Source: TensorFlow, embedding_lookup_sparse.
     """
@@ -50,7 +42,7 @@ def coefficients(
     return out
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@kernel()
 def _normalise(positions: np.ndarray, splits: np.ndarray, power: int, out: np.ndarray) -> None:
     for b in range(splits.size - 1):
         total = 0.0
@@ -75,12 +67,11 @@ class Lookup:
     """
 
     def __init__(self, keys: np.ndarray, bags: Sequence[Bag] = (), sequences: Sequence[KeySequence] = ()) -> None:
-        """
-        Args:
+        """Args:
           keys: int64[B, F], the single-valued features; F may be 0.
           bags: list of (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None), one for each
-            multi-valued feature. Example b has the keys values[splits[b]:splits[b + 1]]; see `pooling.coefficients`
-            for the combiner and the weights.
+            multi-valued feature. Example b has the keys values[splits[b]:splits[b + 1]]; see `coefficients` for the
+            combiner and the weights.
           sequences: list of (values int64[n], splits int32[B + 1], length), one for each sequence feature; no example
             has more than `length` values.
 
@@ -108,15 +99,9 @@ class Lookup:
         self.unique = found.keys
 
     def take(self, rows: np.ndarray, slots: np.ndarray, columns: int) -> np.ndarray:
-        """Copies the first columns of the distinct keys' rows; all tensors are made from this copy.
+        """Returns float32[U, columns], the first columns of the distinct keys' rows: the source of all tensors.
 
-        Args:
-          rows: float32[n, width], the rows of a table.
-          slots: int64[U], the slot of each key of `unique`; -1 reads zeros.
-          columns: how many columns are copied.
-
-        Returns:
-          float32[U, columns].
+        `slots`, int64[U], are those of `unique` in a table's `rows`; -1 reads zeros.
         """
         out = np.empty((len(self.unique), columns), np.float32)
         row_kernels.take(rows, slots, 0, out)
@@ -127,8 +112,7 @@ class Lookup:
 
         Args:
           distinct: float32[U, columns], what `take` returned.
-          start: the first column of the segment.
-          dim: the width of the segment.
+          start: the first column of the segment, which has `dim` columns.
 
         Returns:
           float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow feeds
@@ -142,15 +126,10 @@ class Lookup:
         return out.reshape(self._examples, self._columns, dim)
 
     def gather_sequence(self, number: int, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
-        """Makes the embedding tensor of one sequence, for one segment of the rows.
+        """Returns the tensor of the sequence of that number, for one segment of the rows; see `gather`.
 
-        Args:
-          number: the place of the sequence in `sequences`.
-          distinct, start, dim: see `gather`.
-
-        Returns:
-          float32[B, length, dim], allocated as by `gather`. The j-th value of an example stands at j; behind the last
-          value there are zeros.
+        It is float32[B, length, dim], allocated as by `gather`. The j-th value of an example stands at j; behind the
+        last value there are zeros.
         """
         positions, splits, length = self._sequences[number]
         out = _aligned_empty(self._examples * length, dim)
@@ -158,24 +137,16 @@ class Lookup:
         return out.reshape(self._examples, length, dim)
 
     def vectors(self, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
-        """Makes the tensor of the distinct keys, for one segment of the rows.
+        """Returns the tensor of the distinct keys, for one segment of the rows; see `gather`.
 
-        Args:
-          distinct, start, dim: see `gather`.
-
-        Returns:
-          float32[U + 1, dim], allocated as by `gather`; the last is the vector of no value, zeros.
+        It is float32[U + 1, dim], allocated as by `gather`; the last is the vector of no value, zeros.
         """
         out = _aligned_empty(len(self.unique) + 1, dim)
         out[:-1], out[-1] = distinct[:, start : start + dim], 0
         return out
 
     def pairs(self, number: int) -> np.ndarray:
-        """Returns int32[N, 2], for each value of a sequence its example and the number of its key among `vectors`.
-
-        Args:
-          number: see `gather_sequence`.
-        """
+        """Returns int32[N, 2], for each value of a sequence its example and the number of its key among `vectors`."""
         positions, splits, _ = self._sequences[number]
         out = _aligned_empty(len(positions), 2).view(np.int32)
         lookup_kernels.pair(positions, splits, len(self.unique), out)
@@ -188,15 +159,12 @@ class Lookup:
         sequences: Sequence[np.ndarray | None] = (),
         vectors: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Returns float32[U, dim]: the gradients of each distinct key, summed.
+        """Returns float32[U, dim]: the gradients of each distinct key, summed; None is no gradient.
 
         Args:
-          dim: the width of the segment.
-          gradient: float32[B, F + len(bags), dim], the gradient of the tensor of `gather`; None for no gradient. Each
-            key of a bag gets the bag's gradient times the key's coefficient.
-          sequences: list, by number of the sequence: float32[B, length, dim], the gradient of the tensor of
-            `gather_sequence`, or None.
-          vectors: float32[U + 1, dim], the gradient of the tensor of `vectors`; None for no gradient.
+          gradient: of the tensor of `gather`. Each key of a bag gets the bag's gradient times the key's coefficient.
+          sequences: list, by number of the sequence, of the gradients of the tensors of `gather_sequence`, or None.
+          vectors: of the tensor of `vectors`.
         """
         out = np.zeros((len(self.unique), dim), np.float32)
         if gradient is not None:

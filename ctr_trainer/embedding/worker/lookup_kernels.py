@@ -6,10 +6,10 @@ segment of one column, a linear weight, needs no loop over columns: 0.02 ms in p
 unsigned for the reason that `row_kernels` gives.
 """
 
-import numba
 import numpy as np
 from numba import types
 
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 
 _POSITIONS = types.Array(types.int32, 1, "C", readonly=True)
@@ -22,14 +22,9 @@ _PAIRS_OUT = types.Array(types.int32, 2, "C")
 _OF_SEQUENCE = (_POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
 
 
-@numba.njit(types.void(ROWS, _COLUMN, *_OF_FEATURES), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, _COLUMN, *_OF_FEATURES))
 def spread(
-    distinct: np.ndarray,
-    start: int,
-    positions: np.ndarray,
-    features: int,
-    columns: int,
-    out: np.ndarray,
+    distinct: np.ndarray, start: int, positions: np.ndarray, features: int, columns: int, out: np.ndarray
 ) -> None:
     """out[b * columns + f] = distinct[positions[b * features + f], start:start + dim], zeros for the position -1."""
     if out.shape[1] == 1:
@@ -50,7 +45,7 @@ def spread(
                     out[target, d] = distinct[position, start + d]
 
 
-@numba.njit(types.void(ROWS, _COLUMN, *_OF_BAGS), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, _COLUMN, *_OF_BAGS))
 def pool(
     distinct: np.ndarray,
     start: int,
@@ -73,14 +68,9 @@ def pool(
                     out[target, d] += coefficients[i] * distinct[position, start + d]
 
 
-@numba.njit(types.void(ROWS, _COLUMN, *_OF_SEQUENCE), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, _COLUMN, *_OF_SEQUENCE))
 def align(
-    distinct: np.ndarray,
-    start: int,
-    positions: np.ndarray,
-    splits: np.ndarray,
-    length: int,
-    out: np.ndarray,
+    distinct: np.ndarray, start: int, positions: np.ndarray, splits: np.ndarray, length: int, out: np.ndarray
 ) -> None:
     """out[b * length + j] = distinct[positions[splits[b] + j], start:start + dim]; zeros behind the last value of b."""
     for b in range(splits.size - 1):
@@ -96,7 +86,7 @@ def align(
                     out[target, d] = distinct[position, start + d]
 
 
-@numba.njit(types.void(_POSITIONS, _POSITIONS, types.int64, _PAIRS_OUT), nogil=True, cache=True)
+@kernel(types.void(_POSITIONS, _POSITIONS, types.int64, _PAIRS_OUT))
 def pair(positions: np.ndarray, splits: np.ndarray, no_value: int, out: np.ndarray) -> None:
     """out[i] = (b, positions[i]) for each value i of example b; `no_value` in place of the position -1."""
     for b in range(splits.size - 1):
@@ -105,7 +95,7 @@ def pair(positions: np.ndarray, splits: np.ndarray, no_value: int, out: np.ndarr
             out[i, 1] = positions[i] if positions[i] >= 0 else no_value
 
 
-@numba.njit(types.void(ROWS, *_OF_FEATURES), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, *_OF_FEATURES))
 def sum_spread(gradient: np.ndarray, positions: np.ndarray, features: int, columns: int, out: np.ndarray) -> None:
     """out[positions[b * features + f]] += gradient[b * columns + f]; the position -1 is skipped."""
     if out.shape[1] == 1:
@@ -124,7 +114,7 @@ def sum_spread(gradient: np.ndarray, positions: np.ndarray, features: int, colum
                     out[position, d] += gradient[source, d]
 
 
-@numba.njit(types.void(ROWS, *_OF_BAGS), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, *_OF_BAGS))
 def sum_pool(
     gradient: np.ndarray,
     positions: np.ndarray,
@@ -144,7 +134,7 @@ def sum_pool(
                     out[position, d] += coefficients[i] * gradient[source, d]
 
 
-@numba.njit(types.void(ROWS, *_OF_SEQUENCE), nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(ROWS, *_OF_SEQUENCE))
 def sum_align(gradient: np.ndarray, positions: np.ndarray, splits: np.ndarray, length: int, out: np.ndarray) -> None:
     """out[positions[splits[b] + j]] += gradient[b * length + j] for each value j of example b; padding is skipped."""
     for b in range(splits.size - 1):

@@ -52,11 +52,11 @@ steps of the other optimizers do not grow with the gradient, except for what eps
 Caveat: within a window a worker's state has only its own steps. docs/staleness.md says what that costs.
 """
 
-import numba
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.store.versions import POSITIONS_OUT, VERSIONS_OUT
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS, Optimizer
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -67,7 +67,7 @@ _FLOATS_OUT = types.Array(types.float32, 1, "C")
 MERGES = ("sum", "mean", "adaptive")
 
 
-@numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)
+@kernel(types.void(_STEPS_OUT, SLOTS))
 def count_step(steps: np.ndarray, slots: np.ndarray) -> None:
     """steps[slots[i]] += 1, up to the largest uint16; the slot -1 is skipped."""
     for i in range(slots.size):
@@ -75,22 +75,7 @@ def count_step(steps: np.ndarray, slots: np.ndarray) -> None:
             steps[slots[i]] = min(steps[slots[i]] + 1, _MOST_STEPS)
 
 
-@numba.njit(
-    types.void(
-        _STEPS_OUT,
-        _FLOATS_OUT,
-        VERSIONS_OUT,
-        SLOTS,
-        types.int64,
-        types.int64,
-        types.int64,
-        _FLOATS_OUT,
-        POSITIONS_OUT,
-    ),
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
+@kernel(types.void(_STEPS_OUT, _FLOATS_OUT, VERSIONS_OUT, SLOTS, *(types.int64,) * 3, _FLOATS_OUT, POSITIONS_OUT))
 def take_rates(
     steps: np.ndarray,
     met: np.ndarray,
@@ -105,14 +90,11 @@ def take_rates(
     """Ends the window of the rows at `slots`, see `RowFrequency`.
 
     Args:
-      steps: number of steps of each slot's row in this window.
-      met: number of steps of each slot's row in the earlier windows.
+      steps, met: the steps of each slot's row in this window, and in the earlier windows.
       since: for each slot, the worker's step at which the first of these windows began.
-      now: the worker's steps so far.
-      began: the worker's step at which this window began.
+      now, began: the worker's steps so far, and its step at which this window began.
       most: when T passes this many steps, n and T are halved.
-      rates: out: p of each row.
-      taken: out: each row's steps in this window.
+      rates, taken: out: p of each row, and its steps in this window.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -141,21 +123,15 @@ class Shares:
         self.bounds, self._workers, self._beta, self.l2_factor = bounds, workers, beta, l2_factor
 
     def by_rates(self, rates: np.ndarray) -> np.ndarray:
-        """Returns float32[U], share(p) of each row.
-
-        Args:
-          rates: float32[U], p: the fraction of the worker's steps that stepped the row.
-        """
+        """Returns float32[U], share(p) of each row; float32[U] `rates` are the p."""
         at_least_one = 1 - (1 - rates) ** self._workers
         return np.divide(at_least_one, self._workers * rates, out=np.ones_like(rates), where=rates > 0)
 
     def of(self, share: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Returns float32[2, U]: the share before `bounds`, and by how much the share of slow averages exceeds 1/K.
 
-        Args:
-          share: float32[U], of `by_rates`.
-          steps: int[U], the row's steps in this window. 0, as of a row that is sent only for what float16 rounded away,
-            counts as 1.
+        `share` is of `by_rates`, and `steps`, int[U], are the row's steps in this window. 0, as of a row that is sent
+        only for what float16 rounded away, counts as 1.
         """
         more = np.zeros_like(share)
         if self.bounds[2].any():
@@ -171,18 +147,9 @@ class Shares:
 
 
 def shares(config: TableConfig, merge: str, workers: int) -> Shares | None:
-    """Makes the shares of a table's rows.
+    """Returns the `Shares` of a table's rows for K workers; None if the whole of each change is sent.
 
-    Args:
-      config: a TableConfig.
-      merge: one of MERGES.
-      workers: K, the number of workers.
-
-    Returns:
-      Shares; None if the whole of each change is sent.
-
-    Raises:
-      ValueError: `merge` is not one of MERGES.
+    Raises ValueError if `merge` is not one of MERGES.
     """
     optimizer = OPTIMIZERS[config.optimizer.name]
     merge = _of(optimizer, merge)
@@ -203,17 +170,12 @@ def shares(config: TableConfig, merge: str, workers: int) -> Shares | None:
 
 
 def gradient_factor(optimizer: str, merge: str, workers: int, scale: float, sharing: int = 1) -> float:
-    """Returns the factor on each worker's gradient, a float.
+    """Returns the factor on the gradient of each of K workers.
 
     Args:
-      optimizer: the optimizer's name.
-      merge: one of MERGES.
-      workers: K, the number of workers.
+      merge: one of MERGES; else this raises ValueError.
       scale: s, the factor by which `--scale_lr` lets learning rates grow.
       sharing: how many workers train the same copy of the rows; their steps add up, whichever merge the copies have.
-
-    Raises:
-      ValueError: `merge` is not one of MERGES.
     """
     return scale / sharing if _of(OPTIMIZERS[optimizer], merge) == "mean" else scale / workers
 

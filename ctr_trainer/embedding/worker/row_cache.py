@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes, PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
@@ -66,18 +66,16 @@ class RowCache(WorkerRows):
         push_latency: Latency | None = None,
         codec: RowCodec = PLAIN,
         shares: Shares | None = None,
-        memory: TableMemory = PrivateMemory(),  # noqa: B008, it holds nothing
+        memory: TableMemory = TableMemory(),  # noqa: B008, it holds nothing
     ) -> None:
         """Creates the table in the store, if the store does not have it.
 
         Args:
-          store: `Store`.
-          config: `TableConfig`.
           worker: name of this worker. A random part is added at each start, so that the store accepts its pushes.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
-          codec: `RowCodec`, encodes changes and rows.
-          shares: `merging.Shares`; None to send the whole of each change.
-          memory: where the copies lie: `PrivateMemory`, or `SharedMemory` of this table alone.
+          codec: encodes changes and rows.
+          shares: None to send the whole of each change.
+          memory: where the copies lie; `SharedMemory` is of this table alone.
         """
         self.config = config
         self._lock = memory.lock("cache")
@@ -101,7 +99,6 @@ class RowCache(WorkerRows):
 
     @property
     def rows(self) -> np.ndarray:
-        """float32[n, width], in slot order."""
         return self._copies.table.rows
 
     def locked(self) -> AbstractContextManager[None]:
@@ -117,10 +114,8 @@ class RowCache(WorkerRows):
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         """Returns int64[U] slots; pulls each row that is not here or not up to date.
 
-        Args:
-          keys: int64[U], distinct.
-          since: what `pull_ahead` returned for these keys: rows checked in that window or later count as up to date.
-            None if only rows checked in this window do.
+        `since` is what `pull_ahead` returned for these keys: rows checked in that window or later count as up to date.
+        If it is None, only rows checked in this window do.
         """
         return self._find(keys, since, create=True)
 
@@ -132,13 +127,7 @@ class RowCache(WorkerRows):
         """Pulls the rows that a later `find_or_create` of these keys would pull; not for the training thread.
 
         Staleness: the rows are up to date as of the window of this call. So the staleness of the lookup grows by the
-        number of steps between this call and the lookup.
-
-        Args:
-          keys: int64[U], distinct.
-
-        Returns:
-          `since` for that lookup.
+        number of steps between this call and the lookup. Returns `since` for that lookup.
         """
         with self._lock.shared():
             since = self._oldest(None)
@@ -149,23 +138,16 @@ class RowCache(WorkerRows):
         return since
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        """Makes one optimizer step on each row, here and at once; see `Table.apply_gradients` for the arguments."""
         with self._lock.alone():
             self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
 
     def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
-        """Returns float32[U], the factor on L2 of each row, see `merging`; None if all factors are 1.
-
-        Args:
-          slots: int64[U]; the factor at the slot -1 has no meaning.
-        """
         with self._lock.shared():
             return self._copies.l2_shares(slots)
 
     def sync(self) -> None:
-        """Calls `begin_window`, then `sync_window`."""
         self.begin_window()
         self.sync_window()
 
@@ -185,7 +167,6 @@ class RowCache(WorkerRows):
             self._sync_part(part, codec or self._codec)
 
     def flush(self) -> None:
-        """Syncs so that the store has, bit by bit, all that this worker changed."""
         self.begin_window()
         if not self._codec.is_exact:
             with self._lock.alone():
@@ -193,16 +174,11 @@ class RowCache(WorkerRows):
         self.sync_window(PLAIN)
 
     def push(self) -> None:
-        """Makes the first half of a strict sync: a flush. A barrier and `refresh` have to follow."""
         self.flush()
         self._pushed = True
 
     def refresh(self) -> None:
-        """Makes the second half of a strict sync: from here on a lookup returns rows with the pushes of all workers.
-
-        Raises:
-          RuntimeError: there was no `push`.
-        """
+        """Makes the second half of a strict sync: from here on a lookup returns rows with the pushes of all workers."""
         if not self._pushed:
             raise RuntimeError("refresh was called without a push before it")
         with self._lock.alone():
@@ -217,11 +193,9 @@ class RowCache(WorkerRows):
         self._pushed = False
 
     def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
-        """Returns the `KeptRows` of this cache."""
         return CachedRows(self.config, shares, memory)
 
     def _cached_rows(self) -> CachedRows:
-        """Returns the copies of a table that others change too."""
         assert isinstance(self._copies, CachedRows)
         return self._copies
 

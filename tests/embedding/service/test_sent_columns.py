@@ -8,7 +8,7 @@ import pytest
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.row_requests import InlineColumns, ReceivedColumns, SharedColumns
+from ctr_trainer.embedding.service.row_requests import ReceivedColumns, SentColumns
 from ctr_trainer.system.messages.errors import UserError
 
 pytestmark = pytest.mark.skipif(not SharedMemory.is_possible(), reason="this system has no memfd_create(2)")
@@ -31,7 +31,8 @@ def arrived(body, received):
 
 @pytest.fixture
 def shared():
-    sender = SharedColumns()
+    sender = SentColumns()
+    sender.share(lambda offer: True)
     yield sender
     sender.close()
 
@@ -43,7 +44,7 @@ def assert_equal(got, expected):
 
 @pytest.mark.parametrize("count", [0, 1, MANY])
 def test_what_arrives_is_what_was_sent_either_way(shared, count):
-    for sender in (InlineColumns(), shared):
+    for sender in (SentColumns(), shared):
         with sender.sending({"op": "sync"}, columns(count)) as body:
             assert_equal(arrived(body, ReceivedColumns()), columns(count))
 

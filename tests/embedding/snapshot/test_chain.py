@@ -210,14 +210,16 @@ def test_shards_restore_a_chain_that_another_number_of_shards_saved(tmp_path):
             own = _owner(keys, 2) == number
             store.push("t", keys[own], deltas[own], "w", step)
             store.tables["t"].remove(gone)
+            store.take_place(number, 2)
             # As a client does: one identity for the files of all shards.
-            files += store.save(tmp_path, step, f"s{step - 1}" if step > 1 else None, number, 2, f"s{step}")
+            files += [*store.saving(tmp_path, step, f"s{step - 1}" if step > 1 else None, f"s{step}")][-1]
         whole.push("t", keys, deltas, "w", step)
         whole.tables["t"].remove(gone)
     restored = {}
     for number in range(3):
         store = _new_store()
-        store.restore(tmp_path, files, number, 3)
+        store.take_place(number, 3)
+        store.restore(tmp_path, files)
         keys = store.tables["t"].keys
         assert (_owner(keys, 3) == number).all()
         restored.update(_rows(store))

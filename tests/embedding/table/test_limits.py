@@ -6,7 +6,7 @@ import pytest
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table import row_usage
+from ctr_trainer.embedding.table import row_limits
 from ctr_trainer.embedding.table.row_limits import Admission
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -117,11 +117,12 @@ def _counted(directory, times, shards=1):
     """Returns stores and files of a table whose keys 1 to 9 were seen `times` times; a key seen 3 times has a row."""
     stores = [LocalStore() for _ in range(shards)]
     for shard, store in enumerate(stores):
+        store.take_place(shard, shards)
         store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=3))
         for sequence in range(times):
             keys = np.array([key for key in range(1, 10) if key % shards == shard])
             store.push("t", keys, np.ones((len(keys), 2), np.float32), "w", sequence)
-    files = [store.save(directory, 1, None, shard, shards, "first") for shard, store in enumerate(stores)]
+    files = [[*store.saving(directory, 1, None, "first")][-1] for store in stores]
     return stores, [file for part in files for file in part]
 
 
@@ -165,7 +166,8 @@ def test_the_shards_of_a_table_share_its_max_rows():
     assert TableConfig("t", (2,), (0.5,)).most_rows(1, 2) == 0
     for shard, most in enumerate([3, 3, 3, 2]):
         store = LocalStore()
-        store.create_table(config, shard, 4)
+        store.take_place(shard, 4)
+        store.create_table(config)
         store.push("t", np.arange(1, 100), np.ones((99, 2), np.float32), "w", 1)
         assert len(store.tables["t"]) == most
 
@@ -202,8 +204,8 @@ def test_rows_of_the_batch_at_hand_are_not_evicted_and_what_does_not_fit_is_lent
 
 @pytest.mark.parametrize("scanned, found", [(1, 1), (2, 1 << 16), (1 << 22, 1)])
 def test_ttl_evicts_rows_not_trained_for_longer(scanned, found, monkeypatch):
-    monkeypatch.setattr(row_usage, "_SCANNED", scanned)
-    monkeypatch.setattr(row_usage, "_EXPIRED", found)
+    monkeypatch.setattr(row_limits, "_SCANNED", scanned)
+    monkeypatch.setattr(row_limits, "_EXPIRED", found)
     table = _table(ttl_steps=10)
     _train(table, [1, 2], 5)
     _train(table, [2], 12)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.table import row_watchers
-from ctr_trainer.embedding.table.shared_table import LockedTable, PublishedTables, SharedTable
+from ctr_trainer.embedding.table.shared_table import LockedTable, SharedTable, published_table
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -22,7 +22,7 @@ def three_rows_a_block(monkeypatch):
 
 
 def _table(**limits):
-    return PublishedTables()(dataclasses.replace(CONFIG, **limits), tracked=True, most_rows=None)
+    return published_table(dataclasses.replace(CONFIG, **limits), None)
 
 
 def _step(table, *keys):

@@ -144,7 +144,7 @@ def test_growth_copies_where_the_reservation_is_refused(monkeypatch):
 
 
 def test_more_rows_than_memory_are_refused_and_change_nothing():
-    array = growable_array.GrowableArray(np.float32, (4,), reserve_bytes=1600)
+    array = growable_array.GrowableArray(np.float32, (4,), most_rows=100)
     with pytest.raises(UserError, match="101 rows of 16 bytes do not fit"):
         array.reserve(101)
     table = _table(dims=(4,))

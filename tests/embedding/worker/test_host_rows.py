@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
@@ -129,7 +129,7 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
 
 def test_a_worker_alone_on_its_host_drops_rows_at_a_sync_and_has_them_back_as_they_were(store, monkeypatch):
     monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    settings = dict(memory=PrivateMemory(), is_syncer=True, has_others=False, is_alone=True)
+    settings = dict(memory=TableMemory(), is_syncer=True, has_others=False, is_alone=True)
     rows = HostRows(store, CONFIG, "rank0", **settings)
     rows.begin()
     _step(rows, np.arange(1, 101), 1.0)

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.worker.cached_rows import RowFrequency
 
 
 def _rows(count):
-    frequency = RowFrequency(PrivateMemory(), 1 << 20)
+    frequency = RowFrequency(TableMemory(), 1 << 20)
     for array in frequency.arrays:
         array.reserve(count)
     return frequency
