@@ -96,8 +96,7 @@ def model_fn(features, labels, mode, params):
     wide_optimizer = tf.train.FtrlOptimizer(0.05, l1_regularization_strength=0.001)
     deep_optimizer = tf.train.AdagradOptimizer(0.05)
     train_op = tf.group(
-        wide_optimizer.minimize(loss, var_list=wide_variables),
-        deep_optimizer.minimize(loss, var_list=deep_variables),
+        wide_optimizer.minimize(loss, var_list=wide_variables), deep_optimizer.minimize(loss, var_list=deep_variables)
     )
     with tf.control_dependencies([train_op]):
         train_op = tf.assign_add(tf.train.get_global_step(), 1)
