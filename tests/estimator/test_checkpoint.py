@@ -10,7 +10,6 @@ from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
 from ctr_trainer.system.files.lease import FileLease
 from ctr_trainer.system.messages.errors import UserError
-from tests import small
 
 
 def _save(model_dir, step, content=b"weights"):
@@ -83,8 +82,10 @@ def test_what_a_killed_process_has_left_of_checkpoints_goes_and_nothing_else_doe
     assert [path for path in (*kept, *left) if os.path.exists(path)] == kept
 
 
-def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this_job(tmp_path, monkeypatch, capsys):
-    data, model, taken = small.make(tmp_path / "data", rows=200), tmp_path / "model", []
+def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this_job(
+    data, tmp_path, monkeypatch, capsys
+):
+    model, taken = tmp_path / "model", []
     extend = retention.extend
 
     def extended(path, files, base):

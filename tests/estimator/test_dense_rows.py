@@ -12,16 +12,12 @@ from ctr_trainer.estimator.open_rows import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.settings.setting import SettingError
 from ctr_trainer.settings.training_configs import PublishConfig
-from tests import published, small
+from tests import published
+from tests.checkpoints import rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
 
 STEPS = 12
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("dense_rows"), rows=600)
 
 
 def _estimator(model_dir, optimizer="dense_adam", l2=0.1, overlap=False, **config):
@@ -31,12 +27,7 @@ def _estimator(model_dir, optimizer="dense_adam", l2=0.1, overlap=False, **confi
 
 def _train(estimator, data, max_steps=STEPS, hooks=()):
     estimator.train(lambda position: BatchReader(data, 16, position=position, seed=5), hooks, max_steps=max_steps)
-    saved = estimator.latest_checkpoint()
-    return {
-        key: row
-        for config, keys, rows in snapshot.iterate(saved.path, saved.tables)
-        for key, row in zip(keys.tolist(), rows.tolist(), strict=True)
-    }
+    return rows_by_key(estimator.latest_checkpoint())
 
 
 @pytest.mark.parametrize("overlap", [False, True])

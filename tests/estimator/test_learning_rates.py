@@ -11,16 +11,10 @@ from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
-from tests import small
 from tests.checkpoints import values
 from tests.estimator import deepfm
 
 RATE, STEPS = 0.1, 20  # 320 rows in batches of 16.
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("learning_rates"), rows=16 * STEPS)
 
 
 class Killed(Exception):

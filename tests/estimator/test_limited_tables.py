@@ -2,21 +2,13 @@
 
 import dataclasses
 
-import pytest
-
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.spec import TableLimits
-from tests import small
+from tests.checkpoints import rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("limited"), rows=600)
 
 
 class _Limited(BatchReader):
@@ -41,8 +33,7 @@ def _keys_after(data, model_dir, max_steps, **limits):
     config = dict(save_checkpoints_steps=10, summary_steps=0, embedding=embedding)
     estimator = deepfm.estimator(model_dir, TrainOp("sgd", 0.1, 0.5, **CONSTANT), (4,), **config)
     estimator.train(input_fn, max_steps=max_steps)
-    saved = estimator.latest_checkpoint()
-    return {key for _, keys, _ in snapshot.iterate(saved.path, saved.tables) for key in keys.tolist()}
+    return rows_by_key(estimator.latest_checkpoint()).keys()
 
 
 def test_limits_of_the_feature_spec_hold_in_training_and_across_checkpoints(data, tmp_path):

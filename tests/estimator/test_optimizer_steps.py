@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
-from tests.checkpoints import Witness
+from tests.checkpoints import Witness, rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
 from tests.row_optimizers import row_optimizer
@@ -38,10 +37,7 @@ def _train(
     input_fn, witness = deepfm.batches(data, batch_size, shuffle=False, epochs=None if max_steps else 1), Witness()
     result = estimator.train(input_fn, hooks=[witness], max_steps=max_steps)
     checkpoint = estimator.latest_checkpoint()
-    rows = {}
-    for _, keys, values in snapshot.iterate(checkpoint.path, checkpoint.tables):
-        rows.update(zip(keys.tolist(), values.copy(), strict=True))
-    return result, witness.dense, rows, checkpoint
+    return result, witness.dense, rows_by_key(checkpoint), checkpoint
 
 
 def _assert_equal(one, other):

@@ -5,15 +5,9 @@ import pytest
 
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from tests import small
 from tests.checkpoints import values
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("overlap_lookup") / "train", rows=640)
 
 
 def _train(data, model_dir, max_steps, overlap=True, save_every=0, accumulation_steps=1):
@@ -45,7 +39,7 @@ def test_a_run_is_repeatable_and_a_resumed_one_ends_where_an_undisturbed_one_doe
 def test_a_row_is_trained_by_every_step_that_read_it(data, tmp_path):
     start, in_turn = (_train(data, tmp_path / f"in_turn{n}", n, overlap=False) for n in (20, 40))
     beside = _train(data, tmp_path / "beside", 40)
-    keys = start["keys"]  # All of the data: 20 steps are an epoch.
+    keys = start["keys"]  # All of the data: 20 steps are two epochs.
     changes = _rows_of(in_turn, keys) - _rows_of(start, keys)
     lagged = _rows_of(beside, keys) - _rows_of(start, keys)
     assert not np.array_equal(changes, lagged)

@@ -11,7 +11,6 @@ from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.report.comparison import format_phases
 from ctr_trainer.system.measuring.clock import PHASES, TRAINING
-from tests import small
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
 
@@ -19,10 +18,9 @@ STEPS, SKIPPED = 24, 4
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(data, tmp_path_factory):
     """The (result, log messages, trace events) of a run."""
     directory, said = tmp_path_factory.mktemp("run"), []
-    data = small.make(directory / "data", rows=320)
     config = dict(log_steps=8, phase_steps=SKIPPED, profile_steps=(6, 9), save_checkpoints_steps=12)
     estimator = deepfm.estimator(directory / "model", TrainOp("adagrad", 0.1, 0.3, **CONSTANT), **config)
     spec = EvalSpec(lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=8)

@@ -175,33 +175,6 @@ def test_train_and_evaluate_has_tf_estimators_names(data, tmp_path):
     assert metrics["examples"] == 64
 
 
-def test_a_tf_data_dataset_is_evaluated_from_its_beginning_each_time(tmp_path):
-    tf1 = tf.compat.v1
-
-    def model_fn(features, labels, mode, params):
-        w = tf1.get_variable("w", [2], initializer=tf1.zeros_initializer())
-        logits = tf.reduce_sum(features["x"] * w, 1)
-        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
-        train_op = tf1.train.GradientDescentOptimizer(1.0).minimize(loss, tf1.train.get_global_step())
-        own = {"accuracy": tf1.metrics.accuracy(labels, tf.cast(logits > 0, tf.float32))}
-        return EstimatorSpec(mode, {"logits": logits}, loss, train_op, own if mode == "eval" else None)
-
-    def input_fn(mode):
-        x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
-        features = {"x": x, "user": np.arange(64) % 8}
-        dataset = tf.data.Dataset.from_tensor_slices((features, (x[:, 0] > 0).astype(np.float32))).batch(16)
-        return dataset.repeat() if mode == "train" else dataset
-
-    estimator = Estimator(model_fn, tmp_path, config=RunConfig(threads=1))
-    spec = EvalSpec(
-        input_fn, every_n_steps=2, best_metric="accuracy", best_direction="max", metrics=MetricsConfig(group_by="user")
-    )
-    metrics, _ = train_and_evaluate(estimator, TrainSpec(input_fn, max_steps=6), spec)
-    assert [e["examples"] for e in EvaluationHistory.load(tmp_path).evaluations] == [64, 64, 64]
-    assert metrics["accuracy"] > 0.9
-    assert metrics["gauc"] == pytest.approx(1.0, abs=0.1)
-
-
 def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(tmp_path):
     def model_fn(features, labels, mode, params):
         bias = tf.compat.v1.get_variable("bias", [], initializer=tf.compat.v1.zeros_initializer())
