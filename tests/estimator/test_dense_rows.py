@@ -12,12 +12,17 @@ from ctr_trainer.estimator.open_rows import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.settings.setting import SettingError
 from ctr_trainer.settings.training_configs import PublishConfig
-from tests import published
+from tests import published, small
 from tests.checkpoints import rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
 
 STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("dense_rows"), rows=600)
 
 
 def _estimator(model_dir, optimizer="dense_adam", l2=0.1, overlap=False, **config):
