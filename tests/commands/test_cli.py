@@ -10,13 +10,7 @@ import pytest
 
 from ctr_trainer import __version__, cli
 from ctr_trainer.experiment import flags
-from tests import small
 from tests.parallel import launch
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("cli"), rows=300)
 
 
 def _flagfile(tmp_path, data, *more):

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from ctr_trainer import cli
-from tests import small
 
 pytest.importorskip("optuna", reason="search needs optuna")
 pytestmark = pytest.mark.integration
@@ -27,11 +26,6 @@ start = "{start}"
 low = 0.0
 high = 0.5
 """
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("search"), rows=300)
 
 
 def _arguments(tmp_path, data, *others, start="0.04"):

@@ -1,12 +1,14 @@
-"""The README: its four steps are run as they stand, on a CSV file."""
+"""The README and the pages about the Python API: their steps and examples are run as they stand."""
 
 import re
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.features.toml import tomllib
+from tests import small
 from tests.docs import page
 
 README = (page.ROOT / "README.md").read_text()
@@ -48,3 +50,33 @@ def test_the_four_steps_lead_from_a_csv_file_to_a_saved_model(tmp_path, monkeypa
     assert '"examples": 100' in capsys.readouterr().out
     assert pq.read_table("scores.parquet").num_rows == 100
     assert (tmp_path / "serving" / "mine" / "1" / "saved_model.pb").exists()
+
+
+PRINTED = {
+    "ctr_trainer": "1000",
+    "data": "{'dim4': (32, ",
+    "estimator": "",
+    "features": "small ['user', 'item', 'place', 'device'",
+    "hooks": "",
+    "layers": "(4, 8)",
+    "metrics": "1.0",
+    "models": "hidden_units=(",
+    "sparse_optimizers": "adagrad",
+}
+
+
+def test_each_page_has_an_example():
+    assert sorted(PRINTED) == sorted(path.stem for path in (page.DOCS / "api").glob("*.md"))
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_example_prints_what_the_page_says(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if name in ("data", "features"):
+        made = small.make(tmp_path, rows=64)
+        (tmp_path / "made").mkdir()
+        made.rename(tmp_path / "made" / "train")
+        (tmp_path / "made").rename(tmp_path / "data")
+    (example,) = page.blocks((page.DOCS / "api" / f"{name}.md").read_text(), "python")
+    exec(example, {})
+    assert PRINTED[name] in capsys.readouterr().out

@@ -1,9 +1,13 @@
+"""The clock of a training, the table of its phases, and percentiles of latencies."""
+
 import types
 
 import pytest
 
+from ctr_trainer.estimator.hooks.step_trace_hook import PURPOSES
 from ctr_trainer.system.measuring import clock as clocks
-from ctr_trainer.system.measuring.clock import PHASES, Clock
+from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock, operation
+from ctr_trainer.system.measuring.latency import Latency
 
 
 @pytest.fixture
@@ -76,3 +80,59 @@ def test_percentiles_are_of_the_stretches_of_the_phases_that_have_a_log_name(tim
 
 def test_the_time_that_tensorflow_traces_by_is_that_of_the_clock(time):
     assert clocks.since_1970(99.0) == 1e9 - 1.0
+
+
+def test_no_name_stands_for_two_phases():
+    for names in (
+        [phase.name for phase in TABLE],
+        [phase.log_name for phase in TABLE if phase.log_name],
+        [phase.operation for phase in TABLE if phase.operation],
+    ):
+        assert len(set(names)) == len(names)
+
+
+def test_the_names_that_users_search_the_log_for_stay():
+    assert [(phase.log_name, phase.operation) for phase in TABLE if phase.log_name] == [
+        ("StepReadWait", "OpsReadSample"),
+        ("StepLookup", "OpsEmbeddingLookup"),
+        ("StepRowUpdate", "OpsPushGrad"),
+        ("StepSyncWait", "OpsParameterSync"),
+    ]
+    assert operation("update") == "OpsPushGrad"
+
+
+def test_the_names_of_a_step_s_phases_stay_in_their_order():
+    assert list(STEP_TITLES) == [
+        *("read_sample", "embedding_lookup", "input_to_device", "forward", "loss", "backward", "exchange"),
+        *("dense_update", "push", "sync", "dense_sync", "hooks", "checkpoint", "evaluation"),
+    ]
+
+
+def test_what_a_trace_tells_are_the_phases_in_the_graph():
+    assert {phase.name for phase in TABLE if phase.in_graph} == set(PURPOSES)
+    assert {phase.step_name for phase in TABLE if phase.in_graph} == set(PURPOSES)
+
+
+def test_a_heartbeat_has_room_for_each_name():
+    assert max(map(len, PHASES)) <= 16
+
+
+def _recorded(*microseconds):
+    latency = Latency("PsPushGrad")
+    for each in microseconds:
+        latency.record(each)
+    return latency
+
+
+def test_what_two_processes_did_between_two_looks_is_added_up():
+    first, second = _recorded(10, 10, 500), _recorded(20)
+    before = [first.encoded(), second.encoded()]
+    for microseconds in (10, 30, 40):
+        first.record(microseconds)
+    second.record(7_000)
+    found = Latency.between("PsPushGrad", "2 shards", before, [first.encoded(), second.encoded()])
+    figures = "count: 4  P50: 30  P95: 7003  P99: 7003  Max: 7003"  # The bucket of 7,000 ends at 7,003.
+    assert found.status_line() == f"[RunStatus]: PsPushGrad statistics => {figures}, of 2 shards"
+    assert Latency.between("PsPushGrad", "", before, before).percentiles()["count"] == 0
+    # A shard that was restarted has done less than at the last look: all of it is new.
+    assert Latency.between("PsPushGrad", "", [], [_recorded(5).encoded()]).percentiles()["count"] == 1

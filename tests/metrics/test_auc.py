@@ -1,12 +1,13 @@
-"""The AUC of all examples, and of groups of examples."""
+"""The AUC of all examples and of groups of examples, and the table of deciles."""
 
 import numba
 import numpy as np
 import pytest
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 
 from ctr_trainer.metrics import auc
-from ctr_trainer.metrics.auc import AUC
+from ctr_trainer.metrics.auc import AUC, Reliability
 from ctr_trainer.metrics.evaluation_metrics import grouped_auc
 
 
@@ -88,3 +89,39 @@ def test_no_example_or_no_group_with_both_classes_is_nan():
     result = _grouped([1, 2], [1, 0], [1, 2])
     assert np.isnan(result.value)
     assert (result.groups, result.left_out) == (0, 2)
+
+
+def _table(logits, labels, weights=None):
+    reliability = Reliability()
+    logits = np.float32(logits)
+    reliability.update(logits, np.float32(labels), np.ones_like(logits) if weights is None else np.float32(weights))
+    return reliability.table()
+
+
+def test_deciles_are_scikit_learns_quantile_bins():
+    rng = np.random.default_rng(0)
+    logits = rng.permutation(np.linspace(-6, 3, 1000))
+    probabilities = 1 / (1 + np.exp(-logits))
+    labels = (rng.random(1000) < probabilities).astype(float)
+    real, predicted = calibration_curve(labels, probabilities, n_bins=10, strategy="quantile")
+    rows = _table(logits, labels)
+    assert [row["decile"] for row in rows] == list(range(1, 11))
+    assert [row["weight"] for row in rows] == [100] * 10
+    assert [row["real_mean"] for row in rows] == pytest.approx(real)
+    assert [row["prob_mean"] for row in rows] == pytest.approx(predicted, abs=1e-6)
+    assert [row["copc"] for row in rows] == pytest.approx(real / predicted, rel=1e-5)
+
+
+def test_ties_stay_in_one_decile():
+    assert _table([0, 0, 0, 0], [1, 0, 0, 1]) == [dict(decile=6, weight=4, prob_mean=0.5, real_mean=0.5, copc=1.0)]
+
+
+def test_deciles_are_of_the_weights():
+    # Of weight 10 in all, the first example is the lower half: its middle, 2.5, is in the third decile.
+    rows = _table([-1, 0, 1], [0, 1, 1], [5, 3, 2])
+    assert [(row["decile"], row["weight"]) for row in rows] == [(3, 5), (7, 3), (10, 2)]
+
+
+def test_without_examples_there_is_no_row():
+    assert _table([], []) == []
+    assert _table([1, 2], [1, 0], [0, 0]) == []

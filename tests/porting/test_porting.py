@@ -82,8 +82,9 @@ ARGUMENTS = {
 def run(program, workers, data, out, *more):
     """The figures that each rank of a ported program prints at its end."""
     arguments = [each.format(data=data, out=out) for each in ARGUMENTS[program]]
-    # A lone worker starts as users start it.
-    done = launch.run(workers, AFTER / f"{program}.py", *arguments, *more, is_warm=workers > 0)
+    # The lone worker of one program starts as users start it.
+    is_warm = workers > 0 or program != "deepfm"
+    done = launch.run(workers, AFTER / f"{program}.py", *arguments, *more, is_warm=is_warm)
     return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '{"loss"' in line]
 
 
