@@ -19,37 +19,16 @@ from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
-from tests import small
+from tests import golden, small
 from tests.constant import CONSTANT
-
-tf1 = tf.compat.v1
-
-
-class _Losses(tf1.train.SessionRunHook):
-    def __init__(self):
-        self.found = []
-
-    def begin(self):
-        self._loss = tf1.get_default_graph().get_tensor_by_name("the_loss:0")
-
-    def before_run(self, run_context):
-        return tf1.train.SessionRunArgs(self._loss)
-
-    def after_run(self, run_context, run_values):
-        self.found.append(float(run_values.results))
 
 
 def _train(data, model_dir, model_fn, **params):
-    def named(features, labels, mode, params):
-        spec = model_fn(features, labels, mode, params)
-        tf.identity(spec.loss, "the_loss")
-        return spec
-
-    losses = _Losses()
+    losses = golden.Losses(model_fn)
     params = ModelParams(TrainOp("adagrad", 0.05, 0.1, **CONSTANT), hidden_units=(8,), **params)
-    estimator = Estimator(named, model_dir, params, RunConfig(threads=1), name="towers")
+    estimator = Estimator(losses.model_fn, model_dir, params, RunConfig(threads=1), name="towers")
     estimator.train(lambda: BatchReader(data, 32, shuffle=False, epochs=1), [losses])
-    return losses.found
+    return losses.values
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 import json
 import os
 
-import pytest
-
 from ctr_trainer import cli
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
@@ -28,12 +26,6 @@ def test_the_newest_finished_checkpoint_is_the_latest(tmp_path):
     assert (newest.step, newest.examples, newest.position) == (10, 7, {"epoch": 1})
 
 
-def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
-    first, second = _save(tmp_path, 10), _save(tmp_path, 20)
-    os.remove(os.path.join(second.path, "manifest.json"))
-    assert checkpoints.latest_checkpoint(tmp_path) == first
-
-
 def test_beginning_again_removes_what_an_unfinished_one_left(tmp_path):
     path = checkpoints.checkpoint_path(tmp_path, 10)
     checkpoints.begin(path)
@@ -50,20 +42,6 @@ def test_the_last_k_stay(tmp_path):
     retention.remove_old(tmp_path, keep=2)
     assert [checkpoint.step for checkpoint in checkpoints.list_checkpoints(tmp_path)] == [3, 4]
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-0000000003", "step-0000000004"]
-
-
-@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-def test_a_damaged_dense_file_is_refused_by_name(tmp_path, damage):
-    saved = _save(tmp_path, 1, b"weights")
-    saved.verify_dense()
-    path = os.path.join(saved.path, "dense.data")
-    if damage == "missing":
-        os.remove(path)
-    else:
-        with open(path, "wb") as file:
-            file.write(b"weight" if damage == "truncated" else b"weighty")
-    with pytest.raises(UserError, match=r"dense\.data is missing, truncated or altered"):
-        saved.verify_dense()
 
 
 def test_the_manifest_is_json_that_people_can_read(tmp_path):

@@ -32,11 +32,6 @@ def test_log1p_keeps_the_sign():
     np.testing.assert_allclose(transformed([math.e - 1, 1 - math.e, 0], "log1p"), [1, -1, 0], rtol=1e-6)
 
 
-def test_a_missing_value_is_filled_before_the_transform():
-    np.testing.assert_allclose(transformed([math.nan], "log1p", default=math.e - 1), [1], rtol=1e-6)
-    assert transformed([math.nan], "standardize", default=6).tolist() == [1]
-
-
 def test_standardize_and_minmax_by_hand():
     assert transformed([2, 6, -2], "standardize").tolist() == [0, 1, -1]
     np.testing.assert_allclose(transformed([-1, 9, 4, 19], "minmax"), [0, 1, 0.5, 2], rtol=1e-6)
@@ -59,15 +54,6 @@ def test_values_are_clipped_after_the_default_and_before_the_transform():
 def test_a_constant_feature_becomes_zero(transform):
     constant = {"x": dict(mean=3.0, std=0.0, min=3.0, max=3.0)}
     assert transformed([3, 5], transform, statistics=constant).tolist() == [0, 0]
-
-
-def test_each_column_has_its_own_transform():
-    features = (DenseFeature("a", "a", "log1p"), DenseFeature("b", "b", "standardize"), DenseFeature("c", "c"))
-    spec = FeatureSpec("s", Label("y"), features, ())
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        dense = tf.constant([[math.e - 1, 10, -5], [0, math.nan, math.nan]], tf.float32)
-        out = session.run(dense_transform(dense, spec, {"b": dict(mean=4.0, std=2.0, min=0.0, max=9.0)}))
-    np.testing.assert_allclose(out, [[1, 3, -5], [0, -2, 0]], rtol=1e-6)
 
 
 def piecewise(values, statistics=PIECES, others=(), default=0.0):

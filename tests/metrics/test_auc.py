@@ -1,14 +1,12 @@
-"""The AUC of all examples and of groups of examples, and the table of deciles."""
+"""The AUC of all examples, and the table of deciles."""
 
 import numba
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import roc_auc_score
 
 from ctr_trainer.metrics import auc
 from ctr_trainer.metrics.auc import AUC, Reliability
-from ctr_trainer.metrics.evaluation_metrics import grouped_auc
 
 
 def _auc(logits, labels, weights=None):
@@ -36,15 +34,6 @@ def test_counts_a_weight_of_two_as_two_examples():
     assert twice.result() == pytest.approx(_auc([1, 1, 2, 0, 3], [1, 1, 1, 0, 0]).result())
 
 
-def test_is_within_1e_5_of_the_exact_auc_and_merges():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(-2, 1, 200_000).astype(np.float32)
-    labels = (rng.random(200_000) < 1 / (1 + np.exp(-logits))).astype(np.float32)
-    first, second = _auc(logits[:70_000], labels[:70_000]), _auc(logits[70_000:], labels[70_000:])
-    first.state += second.state
-    assert first.result() == pytest.approx(roc_auc_score(labels, logits), abs=1e-5)
-
-
 def test_scores_beyond_the_bins_count_at_their_ends():
     assert _auc([1e9, -1e9], [1, 0]).result() == 1.0
 
@@ -56,39 +45,6 @@ def test_what_an_update_runs_is_compiled_when_the_metric_is_made(monkeypatch):
     assert len(count.signatures) == 1
     made.update(*np.zeros((3, 4), np.float32))
     assert len(count.signatures) == 1
-
-
-def _grouped(logits, labels, groups, weights=None):
-    weights = np.ones(len(logits), np.float32) if weights is None else np.float32(weights)
-    return grouped_auc(np.float32(logits), np.where(np.array(labels) > 0, weights, -weights), np.int64(groups))
-
-
-def test_weights_groups_by_their_examples_and_leaves_out_those_of_one_class():
-    # group 7: (2 > 1) -> 1.0 of 2 examples; group 8: (0 < 1), (0 < 3) -> 0.0 of 3; group 9: positives only
-    result = _grouped([2, 1, 0, 1, 3, 5], [1, 0, 1, 0, 0, 1], [7, 7, 8, 8, 8, 9])
-    assert result.value == pytest.approx(2 / 5)
-    assert (result.groups, result.left_out) == (2, 1)
-
-
-def test_scores_of_different_groups_are_not_compared():
-    # Within each group the positive is above, though group 1's negative is above group 2's positive.
-    assert _grouped([9, 8, 2, 1], [1, 0, 1, 0], [1, 1, 2, 2]).value == 1.0
-
-
-def test_a_weight_of_two_counts_as_two_examples():
-    twice = _grouped([1, 2, 0, 0, 1], [1, 1, 0, 1, 0], [1, 1, 1, 2, 2], [2, 1, 1, 1, 1])
-    assert twice == _grouped([1, 1, 2, 0, 0, 1], [1, 1, 1, 0, 1, 0], [1, 1, 1, 1, 2, 2])
-
-
-def test_one_group_is_the_auc_and_ties_count_a_half():
-    assert _grouped([1, 1, 0], [1, 0, 0], [4, 4, 4]).value == pytest.approx(0.75)
-
-
-def test_no_example_or_no_group_with_both_classes_is_nan():
-    assert np.isnan(_grouped([], [], []).value)
-    result = _grouped([1, 2], [1, 0], [1, 2])
-    assert np.isnan(result.value)
-    assert (result.groups, result.left_out) == (0, 2)
 
 
 def _table(logits, labels, weights=None):

@@ -17,7 +17,7 @@ from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model
 from tests import small
-from tests.models import tasks
+from tests.models import every
 
 # What layers are made with, and what says all in its first line.
 HELPERS = {"outer", "flat_inputs", "flat", "BatchStatistic", "batch_statistics", "SharedSignatures", "random_planes"}
@@ -89,7 +89,7 @@ PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "models.md").read_text()
 def test_the_page_has_each_model_with_its_params():
     page = PAGE[: PAGE.index("<!-- benchmarks/quality_zoo.py writes the next table")]
     rows = {match.group(1): match.group(0) for match in re.finditer(r"^\| `(\w+)` \|.*$", page, re.MULTILINE)}
-    others = {model for _, model, _ in tasks.CASES.values()}
+    others = {model for _, model, _ in every.CASES.values()}
     assert list(rows) == [name for name in MODELS if name not in others]
     for name, row in rows.items():
         for field in (each.name for each in dataclasses.fields(find_model(name).params_class)):

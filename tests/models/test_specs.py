@@ -10,10 +10,10 @@ from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.models import dcn_v2, fibinet, final_mlp, masknet, param_texts
 from ctr_trainer.models.registry import MODELS, find_model
 from ctr_trainer.system.messages.errors import UserError
-from tests.models import every, tasks
+from tests.models import every
 
 tf1 = tf.compat.v1
-MINE = [name for name in every.VARIANTS if name not in tasks.CASES]
+MINE = [name for name in every.VARIANTS if name not in every.CASES]
 USER, ITEM = dict(name="user", column="user", dim=4), dict(name="item", column="item", dim=4)
 PRICE = dict(name="price", column="price")
 _ANY_DIM = ("lr", "wide_deep", "dcn_v2", "final_mlp", "gdcn", "final_net", "qnn", "fcn", "rank_mixer", "pepnet", "tabm")

@@ -6,8 +6,7 @@ import pytest
 
 from ctr_trainer.estimator import Estimator
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.models import deepfm, mmoe
-from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models import mmoe
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
@@ -28,12 +27,6 @@ def test_esmm_predicts_the_product_of_click_and_conversion(data, tmp_path):
     for example in model.predict(lambda: every.once("esmm", data[2])):
         product = example["probabilities/clicked"] * example["cvr"]
         assert example["probabilities/bought"] == pytest.approx(product, rel=1e-5)
-
-
-def test_a_model_of_one_label_wants_to_know_which(data, tmp_path):
-    model = Estimator(deepfm.model_fn, tmp_path / "model", ModelParams(TrainOp()))
-    with pytest.raises(UserError, match="label=: .*clicked, bought"):
-        model.train(lambda: every.once("", data[2]))
 
 
 def test_a_model_of_several_labels_wants_several(data, tmp_path):

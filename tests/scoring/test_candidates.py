@@ -1,6 +1,7 @@
 """One context with many candidates, over the sockets of a scoring server, against the expanded rows."""
 
 import json
+import pathlib
 
 import numpy as np
 import pyarrow as pa
@@ -107,23 +108,17 @@ def test_a_ranking_request_has_the_limits_of_the_expanded_one(client, request_bo
     assert status == 413 and "bytes if each of 20 candidates had its own copy" in answer["error"]
 
 
-def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, request_body, tmp_path, monkeypatch):
-    """Such a tower has no signatures for ranking."""
-    export = small_model.estimator.export_to
+def _without_ranking(tower):
+    """Removes the signatures for ranking, as an earlier version exported a tower."""
+    file = pathlib.Path(tower, tf.saved_model.SAVED_MODEL_FILENAME_PB)
+    saved = SavedModel.FromString(file.read_bytes())
+    for name in ("ranking", "ranking_keys"):
+        del saved.meta_graphs[0].signature_def[name]
+    file.write_bytes(saved.SerializeToString())
 
-    def exported(path, **settings):
-        made = export(path, **settings)
-        file = f"{made}/{tf.saved_model.SAVED_MODEL_FILENAME_PB}"
-        with open(file, "rb") as stream:
-            saved = SavedModel.FromString(stream.read())
-        for name in ("ranking", "ranking_keys"):
-            del saved.meta_graphs[0].signature_def[name]
-        with open(file, "wb") as stream:
-            stream.write(saved.SerializeToString())
-        return made
 
-    monkeypatch.setattr(small_model.estimator, "export_to", exported)
-    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0])
+def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, request_body, tmp_path):
+    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], change=_without_ranking)
     context, candidates = request_body
     with running(tmp_path) as server:
         client = Client(server.port)

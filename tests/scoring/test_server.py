@@ -221,7 +221,7 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
             expected = small_model.expected[1 if epoch else 0]
             np.testing.assert_allclose(probabilities(answer), expected, atol=1e-6, rtol=0)
 
-        trained.publish(tmp_path, estimator, newer, epoch=1, variables=trained.not_finite)
+        trained.publish(tmp_path, estimator, newer, epoch=1, change=trained.not_finite)
         until(lambda: "problem" in client.ask("/healthz")[1], "the refusal")
         refused = 'ctr_score_refreshes_total{outcome="refused"}'
         for _ in range(3):
@@ -243,9 +243,7 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
 
 
 def test_a_first_record_that_is_not_finite_is_waited_out(small_model, tmp_path):
-    trained.publish(
-        tmp_path, small_model.estimator, small_model.checkpoints[0], variables=trained.not_finite, holder="a"
-    )
+    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], change=trained.not_finite, holder="a")
     with running(tmp_path, wait=False) as server, contextlib.closing(Client(server.port)) as client:
         until(lambda: "is nan" in client.ask("/healthz")[1]["status"], "the refusal")
         assert client.predict(instances=small_model.instances[:1])[0] == 503
