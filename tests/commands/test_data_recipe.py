@@ -138,18 +138,22 @@ def test_evaluate_takes_the_best_checkpoint_if_the_recipe_chose_to_keep_it(tmp_p
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["global_step"] == expected
 
 
-@pytest.mark.parametrize("in_flagfile", [True, False])
 @pytest.mark.parametrize(
-    ("given", "stay", "change"),
+    ("given", "in_flagfile", "stay", "change"),
     [
-        ("--batch_size=64", {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.5}),
-        ("--learning_rate=0.05", {"learning_rate": 0.05, "optimizer": "adagrad"}, {"embedding_learning_rate": 0.001}),
-        ("--embedding_l2=0", {"embedding_learning_rate": 0.05, "embedding_l2": 0.0}, {"l2": 0.002}),
-        ("--max_steps=4", {"epochs": 1, "max_steps": 4, "lr_schedule": "cooldown"}, {"batch_size": 128}),
-        ("--recipe=none", {"batch_size": 1024, "epochs": 1, "optimizer": "adagrad", "dropout": 0.0}, {}),
+        ("--batch_size=64", True, {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.5}),
+        (
+            "--learning_rate=0.05",
+            False,
+            {"learning_rate": 0.05, "optimizer": "adagrad"},
+            {"embedding_learning_rate": 0.001},
+        ),
+        ("--embedding_l2=0", True, {"embedding_learning_rate": 0.05, "embedding_l2": 0.0}, {"l2": 0.002}),
+        ("--max_steps=4", False, {"epochs": 1, "max_steps": 4, "lr_schedule": "cooldown"}, {"batch_size": 128}),
+        ("--recipe=none", True, {"batch_size": 1024, "epochs": 1, "optimizer": "adagrad", "dropout": 0.0}, {}),
     ],
 )
-def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, stay, change, in_flagfile):
+def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, in_flagfile, stay, change):
     (tmp_path / "own.flags").write_text(given)
     found = _train(data, tmp_path / "model", f"--flagfile={tmp_path / 'own.flags'}" if in_flagfile else given)
     assert {name: found["flags"][name] for name in stay} == stay

@@ -280,19 +280,6 @@ def test_the_auc_of_a_run_is_of_all_examples_of_all_ranks():
     assert hooks[0].auc(all_sum)["auc"] == pytest.approx((right + tied / 2) / 6**2)
 
 
-def test_the_learning_rate_of_a_line_s_step_follows_its_figures(caplog):
-    def hooks():
-        lines, lr = [MetricLines()], tf.constant(0.05)
-        return [MetricsHook({}, tf.constant(2.0), lines, _running(), every_n_steps=3, learning_rate=lr)]
-
-    with caplog.at_level(logging.INFO):
-        _run(hooks, steps=7)
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
-    figures = [f"step {step}, loss = 2.00000000" for step in (3, 6, 7)]
-    rate = "current lr: 0.050000"
-    assert [line.split(" (")[0] for line in lines] == [each for line in figures for each in (line, rate)]
-
-
 def _line(workers, of, label=""):
     own = WorkerFigures(lr=0.05, steps_per_sec=63.9, examples_per_sec=65430.9)
     values = {metric_name(name, label): value for name, value in {"auc": 0.6706, "xentropy_mean": 0.41}.items()}
