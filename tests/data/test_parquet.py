@@ -1,6 +1,5 @@
 """Parquet made elsewhere: converted, and read as it is."""
 
-import collections
 import datetime
 import decimal
 import itertools
@@ -195,14 +194,6 @@ def test_several_readers_hash_the_same_keys_in_the_same_order(path):
         assert np.array_equal(a.bags["tags"].values, b.bags["tags"].values)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_every_row_comes_once_an_epoch_whatever_the_number_of_workers(path, size):
-    workers = [list(reader(path, rank=rank, size=size, epochs=2)) for rank in range(size)]
-    assert len({len(batches) for batches in workers}) == 1
-    assert collections.Counter(rows_of(itertools.chain(*workers))) == collections.Counter(2 * list(range(ROWS)))
-    assert rows_of(itertools.chain(*workers)) != 2 * list(range(ROWS))
-
-
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (2, 3), (3, 1)])
 def test_a_run_resumes_at_its_position(path, before, after):
     taken = [itertools.islice(reader(path, rank=rank, size=before), 3) for rank in range(before)]
@@ -214,8 +205,8 @@ def test_a_run_resumes_at_its_position(path, before, after):
 
 
 def test_files_without_rows_are_read_too(tmp_path):
-    pq.write_table(foreign.table(0, 0).append_column("day", pa.array([], pa.string())), tmp_path / "a.parquet")
-    pq.write_table(foreign.table(0, 5).append_column("day", pa.array(["d"] * 5)), tmp_path / "b.parquet")
+    pq.write_table(foreign.one_day(0), tmp_path / "a.parquet")
+    pq.write_table(foreign.one_day(5), tmp_path / "b.parquet")
     assert sorted(rows_of(reader(tmp_path, epochs=1))) == list(range(5))
 
 
@@ -225,7 +216,7 @@ def test_only_the_features_that_need_statistics_are_passed_over():
 
 
 def test_quantiles_are_fitted_before_the_first_batch(tmp_path):
-    table = foreign.table(0, 40).append_column("day", pa.array(["d"] * 40))
+    table = foreign.one_day(40)
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=16)
     spec = type(SPEC).from_dict(SPEC.to_dict() | {"dense": [], "sparse": [{"name": "row", "dim": 2, "quantiles": 4}]})
     batches = list(BatchReader(source(tmp_path, spec), 40, shuffle=False, epochs=1))
@@ -233,7 +224,7 @@ def test_quantiles_are_fitted_before_the_first_batch(tmp_path):
 
 
 def test_the_pieces_of_a_number_are_fitted_before_the_first_batch(tmp_path):
-    table = foreign.table(0, 40).append_column("day", pa.array(["d"] * 40))
+    table = foreign.one_day(40)
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=16)
     dense = [{"name": "row", "transform": "piecewise_linear", "pieces": 4}]
     spec = type(SPEC).from_dict(SPEC.to_dict() | {"dense": dense, "sparse": []})
@@ -242,7 +233,7 @@ def test_the_pieces_of_a_number_are_fitted_before_the_first_batch(tmp_path):
 
 
 def test_a_bad_row_that_is_read_is_named_by_file_and_row(tmp_path):
-    table = foreign.table(0, 20).append_column("day", pa.array(["d"] * 20))
+    table = foreign.one_day(20)
     table = table.set_column(1, "clicked", pa.array([2 if i == 17 else 0 for i in range(20)]))
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=8)
     layout = scan(tmp_path / "a.parquet", SPEC)
@@ -251,7 +242,7 @@ def test_a_bad_row_that_is_read_is_named_by_file_and_row(tmp_path):
 
 
 def test_a_file_that_changed_since_is_refused(tmp_path):
-    table = foreign.table(0, 20).append_column("day", pa.array(["d"] * 20))
+    table = foreign.one_day(20)
     pq.write_table(table, tmp_path / "a.parquet")
     layout = scan(tmp_path, SPEC)
     pq.write_table(table.slice(0, 19), tmp_path / "a.parquet")

@@ -21,10 +21,34 @@ from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
-from tests.hooks.saved import Saved
 from tests.metrics.ranks import Ranks
 
 tf1 = tf.compat.v1
+
+
+class Saved:
+    """Notes the steps that are to be saved, each once, as `Saving` does.
+
+    Args:
+      takes: f(), called where a checkpoint is begun.
+
+    Attributes:
+      steps: list of them.
+    """
+
+    def __init__(self, takes=lambda: None):
+        self.steps, self._takes = [], takes
+
+    def __call__(self, session, step):
+        self.begin(session, step)
+
+    def begin(self, session, step):
+        if self.steps[-1:] != [step]:
+            self.steps.append(step)
+            self._takes()
+
+    def look(self):
+        """Nothing is under way."""
 
 
 def _run(make_hooks, steps):
@@ -312,15 +336,21 @@ def test_a_line_has_the_rates_of_this_worker_and_of_all(caplog, names, line, sho
     assert caplog.messages == [*figures, "current lr: 0.050000"]
 
 
+class Recording(tf1.train.SessionRunHook):
+    """Records 100 microseconds at each step."""
+
+    def __init__(self, latency):
+        self._latency = latency
+
+    def before_run(self, run_context):
+        self._latency.record(100)
+
+
 def test_run_status_reports_each_interval_by_itself(caplog):
     latency = Latency("OpsReadSample")
 
-    class Recording(tf1.train.SessionRunHook):
-        def before_run(self, run_context):
-            latency.record(100)
-
     with caplog.at_level(logging.INFO):
-        _run(lambda: [Recording(), RunStatusHook([latency], every_n_steps=2)], steps=3)
+        _run(lambda: [Recording(latency), RunStatusHook([latency], every_n_steps=2)], steps=3)
     lines = [r.getMessage() for r in caplog.records if "RunStatus" in r.getMessage()]
     assert lines.pop(0).startswith("[RunStatus]: all in microseconds")
     assert lines == [
@@ -352,13 +382,9 @@ def test_percentiles_come_by_their_seconds_and_not_with_each_period_of_the_log(c
     """Every 30 s and at the end, however many steps there are: these take far less than 30 s."""
     latency = Latency("StepLookup")
 
-    class Recording(tf1.train.SessionRunHook):
-        def before_run(self, run_context):
-            latency.record(100)
-
     def hooks():
         metrics = MetricsHook({}, tf.constant(2.0), [MetricLines()], _running(), every_n_steps=1)
-        return [Recording(), metrics, RunStatusHook([latency], every_n_secs=RunConfig().log_secs)]
+        return [Recording(latency), metrics, RunStatusHook([latency], every_n_secs=RunConfig().log_secs)]
 
     with caplog.at_level(logging.INFO):
         _run(hooks, steps=20)

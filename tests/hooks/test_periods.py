@@ -13,8 +13,7 @@ from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
 from ctr_trainer.system.messages.errors import UserError
-from tests.hooks.saved import Saved
-from tests.hooks.test_hooks import _run
+from tests.hooks.test_hooks import Saved, _run
 from tests.metrics.ranks import Ranks
 
 FLAGS = ("eval_epochs", "eval_steps")
