@@ -32,7 +32,7 @@ class Seen(tf1.train.SessionRunHook):
 def model_fn(features, labels, mode, params, config):
     w = tf1.get_variable("w", [3], initializer=tf1.constant_initializer(params.get("start", 0.0)))
     logits = tf.reduce_sum(features["x"] * w, 1)
-    predictions = {"score": tf.sigmoid(logits), "other": -logits}
+    predictions = {"score": tf.sigmoid(logits), "other": -logits, "logits": logits}
     outputs = {
         "serving_default": tf_estimator.export.PredictOutput({"chance": predictions["score"]}),
         "negative": tf_estimator.export.PredictOutput(predictions["other"]),
@@ -139,7 +139,7 @@ def test_a_program_predicts_by_keys_exports_its_outputs_and_reads_its_variables(
     (first, *rest) = estimator.predict(input_fn, predict_keys="other")
     assert list(first) == ["other"] and len(rest) == 63 and hook.runs >= 8
     np.testing.assert_allclose(first["other"], -X[0] @ weights, atol=1e-6)
-    with pytest.raises(UserError, match="predict_keys=chance: the model predicts score, other"):
+    with pytest.raises(UserError, match="predict_keys=chance: the model predicts score, other, logits"):
         next(estimator.predict(input_fn, predict_keys=["chance"]))
     receive = tf_estimator.export.build_parsing_serving_input_receiver_fn({"x": tf.io.FixedLenFeature([3], tf.float32)})
     (tmp_path / "note.txt").write_text("kept")
