@@ -139,13 +139,6 @@ def test_an_evaluation_is_one_line_of_the_log_with_the_best_so_far(data, tmp_pat
         assert line.count(" = ") == len(each) - 1
 
 
-def test_zero_steps_between_evaluations_make_one_at_the_end(data, tmp_path):
-    _, result = _train(data, tmp_path, 12, _eval_spec(data, every_n_steps=0, best_metric="auc"))
-    assert result["evaluation"]["global_step"] == 12
-    assert [each["step"] for each in EvaluationHistory.load(tmp_path).evaluations] == [12]
-    assert os.listdir(tmp_path / "best") == ["step-0000000012"]
-
-
 def test_training_stops_when_nothing_better_comes_and_stays_stopped(data, tmp_path):
     # No improvement is as large as 1, so the first evaluation is the best and the third one in a row ends it.
     patience = dict(best_metric="logloss", early_stopping_patience=2, early_stopping_min_delta=1.0)
