@@ -96,13 +96,6 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
     assert kept == [str(found["best_trial"])]  # The best trial alone keeps its model.
 
 
-def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, capsys, warm_python):
-    arguments = _arguments(tmp_path, data, "--minutes=30", "--best_metric=gauc")
-    assert cli.main(arguments) == 1
-    assert "the first 3 trials failed" in (error := capsys.readouterr().err)
-    assert "the model has no such metric" in error
-
-
 def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupted(tmp_path, data, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=10")
     command = [sys.executable, "-m", "ctr_trainer", *arguments]
