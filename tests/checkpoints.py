@@ -25,6 +25,12 @@ def rows(checkpoint):
     return {"keys": np.sort(keys), "rows": values[np.argsort(keys)]}
 
 
+def rows_by_key(checkpoint):
+    """Returns a dict of key -> row for the tables of a checkpoint."""
+    found = rows(checkpoint)
+    return dict(zip(found["keys"].tolist(), found["rows"], strict=True))
+
+
 def values(checkpoint):
     """Returns a dict of the dense variables by name, the sorted `keys`, and their `rows`."""
     reader = tf.train.load_checkpoint(checkpoint.dense_prefix)

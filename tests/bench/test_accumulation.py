@@ -11,15 +11,8 @@ from ctr_trainer.bench.job_flags import BenchFlags, job_flags
 from ctr_trainer.bench.report import Figure
 from ctr_trainer.commands import bench
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.experiment import flags
-from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.system.messages.errors import UserError
-
-
-def _experiment(*arguments):
-    values = flags.define([Experiment])
-    values(["bench", *arguments])
-    return flags.read(Experiment, values)
+from tests.bench.test_settings import _experiment
 
 
 def _settings(batches, *equal):

@@ -7,21 +7,10 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.bench import settings
-from ctr_trainer.bench.job_flags import AccumulationFlags, BenchFlags
 from ctr_trainer.commands import bench
-from ctr_trainer.experiment import flags
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks.md"
 TEXT = DOCS.read_text()
-
-
-def test_the_documentation_names_flags_that_exist():
-    known = set(flags.define((*flags.EXPERIMENT[:-1], BenchFlags, AccumulationFlags)))
-    for program in (DOCS.parents[1] / "benchmarks").glob("*.py"):
-        known |= set(re.findall(r'"--(\w+)"', program.read_text()))
-    named = set(re.findall(r"--([a-z_]\w*)", TEXT))
-    unknown = {name for name in named if name not in known and name.removeprefix("no") not in known}
-    assert unknown <= {"flagfile"}
 
 
 def test_the_documentation_names_every_axis():

@@ -1,3 +1,5 @@
+"""Methods that are measured, and the convolutional network of `bench network`."""
+
 import json
 
 import numpy as np
@@ -5,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
-from ctr_trainer.bench import methods
+from ctr_trainer.bench import methods, models, reference_networks, worker
 from ctr_trainer.bench.models import gpus_of, in_towers
 from ctr_trainer.bench.report import Figure
 from ctr_trainer.data.reader import BatchReader
@@ -17,39 +19,19 @@ from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
-from tests import small
+from tests import golden, small
 from tests.constant import CONSTANT
-
-tf1 = tf.compat.v1
-
-
-class _Losses(tf1.train.SessionRunHook):
-    def __init__(self):
-        self.found = []
-
-    def begin(self):
-        self._loss = tf1.get_default_graph().get_tensor_by_name("the_loss:0")
-
-    def before_run(self, run_context):
-        return tf1.train.SessionRunArgs(self._loss)
-
-    def after_run(self, run_context, run_values):
-        self.found.append(float(run_values.results))
 
 
 def _train(data, model_dir, model_fn, **params):
-    def named(features, labels, mode, params):
-        spec = model_fn(features, labels, mode, params)
-        tf.identity(spec.loss, "the_loss")
-        return spec
-
-    losses = _Losses()
+    losses = golden.Losses(model_fn)
     params = ModelParams(TrainOp("adagrad", 0.05, 0.1, **CONSTANT), hidden_units=(8,), **params)
-    estimator = Estimator(named, model_dir, params, RunConfig(threads=1), name="towers")
+    estimator = Estimator(losses.model_fn, model_dir, params, RunConfig(threads=1), name="towers")
     estimator.train(lambda: BatchReader(data, 32, shuffle=False, epochs=1), [losses])
-    return losses.found
+    return losses.values
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +146,73 @@ def test_a_real_run_measures_every_method_on_equal_examples(tmp_path, capsys, wa
     assert shown.startswith("Measured at a load of ") == found["overloaded"]
     assert "Optimizer steps: one worker 80, one process, two towers 40, two processes 40, " in shown
     assert (tmp_path / "methods.png").exists()
+
+
+tf1 = tf.compat.v1
+RESNET50_PARAMETERS, RESNET50_PRODUCTS = 25.6e6, 4.1e9
+
+
+def _features(examples):
+    rng = np.random.default_rng(1)
+    shapes = {"embedding": (examples, worker.FIELDS, worker.DIM), "dense": (examples, worker.DENSE)}
+    features = {name: tf.constant(rng.standard_normal(shape), tf.float32) for name, shape in shapes.items()}
+    return {**features, "weight": tf.ones([examples])}
+
+
+def _build(channels, examples=8, train_op_fn=lambda loss, features: tf.no_op()):
+    params = models.Params(train_op_fn=train_op_fn, channels=channels)
+    labels = tf.constant(np.arange(examples) % 2, tf.float32)
+    return models.model_fn(_features(examples), labels, ModeKeys.TRAIN, params)
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_its_parameters_are_those_that_are_counted_and_the_last_layers(channels):
+    with tf.Graph().as_default():
+        _build(channels)
+        variables = tf1.trainable_variables()
+    last = 2 * channels + worker.DENSE + 1
+    assert (
+        sum(variable.shape.num_elements() for variable in variables) == reference_networks.parameters(channels) + last
+    )
+    assert reference_networks.parameters(1) == 198 + 24
+    assert reference_networks.parameters(18) == 198 * 18**2 + 24 * 18
+
+
+@pytest.mark.parametrize("scale", [1, 100, 400])
+def test_it_has_about_as_many_parameters_as_are_asked_for(scale):
+    channels = reference_networks.channels_for(RESNET50_PARAMETERS / scale)
+    assert reference_networks.parameters(channels) == pytest.approx(RESNET50_PARAMETERS / scale, rel=0.05)
+    with pytest.raises(UserError, match="100 parameters are too few for convolutions"):
+        reference_networks.channels_for(100)
+
+
+def test_a_parameter_takes_part_in_as_many_products_as_one_of_resnet50():
+    with tf.Graph().as_default() as graph:
+        _build(18, examples=1)
+        convolutions = [op for op in graph.get_operations() if op.type == "Conv2D"]
+        products = sum(
+            op.inputs[1].shape.num_elements() * op.outputs[0].shape[1] * op.outputs[0].shape[2] for op in convolutions
+        )
+    found, known = products / reference_networks.parameters(18), RESNET50_PRODUCTS / RESNET50_PARAMETERS
+    assert found == pytest.approx(known, rel=0.05)
+
+
+def test_training_steps_move_every_variable_and_lower_the_loss():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
+        spec = _build(4, 32, lambda loss, _: tf1.train.AdagradOptimizer(0.05).minimize(loss))
+        session.run(tf1.global_variables_initializer())
+        before = session.run(tf1.trainable_variables())
+        first, _ = session.run([spec.loss, spec.train_op])
+        after = session.run(tf1.trainable_variables())
+        assert all(not np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+        for _ in range(20):
+            last, _ = session.run([spec.loss, spec.train_op])
+    assert np.isfinite(last) and last < first
+
+
+def test_it_is_found_by_its_name_as_a_users_own_model_is():
+    found = find_model(reference_networks.MODEL)
+    assert found.model_fn is models.model_fn and found.params_class is models.Params
+    with pytest.raises(UserError, match="^channels=0: must be at least 1"):
+        models.Params(channels=0)

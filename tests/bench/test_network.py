@@ -116,11 +116,7 @@ def test_one_divisor_stands_behind_the_names_of_networks(texts, expected):
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [
-        ((), "deepfm"),
-        (("conv",), "conv"),
-        (("resnet50", "conv", "vgg16"), "deepfm (resnet50, vgg16), conv"),
-    ],
+    [((), "deepfm"), (("conv",), "conv"), (("resnet50", "conv", "vgg16"), "deepfm (resnet50, vgg16), conv")],
 )
 def test_what_is_trained_is_named_by_its_networks(names, said):
     assert reference_networks.describe(names, "deepfm") == said

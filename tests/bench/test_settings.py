@@ -92,17 +92,9 @@ def _rank(rate, auc, read=0.001, feed=0.002, resident=10**8, service=None, gpu=N
         "examples_per_sec": rate,
         "auc": auc,
         "job_seconds": 9.0,
-        "phases": {
-            "step_seconds": 0.01,
-            "accounted": 1.0,
-            "seconds": {"read_sample": read, "input_to_device": feed},
-        },
+        "phases": {"step_seconds": 0.01, "accounted": 1.0, "seconds": {"read_sample": read, "input_to_device": feed}},
         "load": {"cpu": 1.0, "network": {}},
-        "held": {
-            "resident_bytes": {"mean": resident, "max": resident},
-            "service_resident_bytes": service,
-            "gpu": gpu,
-        },
+        "held": {"resident_bytes": {"mean": resident, "max": resident}, "service_resident_bytes": service, "gpu": gpu},
     }
 
 

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from ctr_trainer import cli
-from tests import small
 
 pytest.importorskip("optuna", reason="search needs optuna")
 pytestmark = pytest.mark.integration
@@ -27,11 +26,6 @@ start = "{start}"
 low = 0.0
 high = 0.5
 """
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("search"), rows=300)
 
 
 def _arguments(tmp_path, data, *others, start="0.04"):
@@ -100,13 +94,6 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
     assert found["value"] == pytest.approx(max(float(each["auc"] or 0) for each in trials.values()), abs=1e-5)
     kept = [path.name for path in (tmp_path / "out" / "trials").iterdir() if path.is_dir()]
     assert kept == [str(found["best_trial"])]  # The best trial alone keeps its model.
-
-
-def test_a_first_trial_that_cannot_train_ends_with_its_reason(tmp_path, data, capsys, warm_python):
-    arguments = _arguments(tmp_path, data, "--minutes=30", "--best_metric=gauc")
-    assert cli.main(arguments) == 1
-    assert "the first 3 trials failed" in (error := capsys.readouterr().err)
-    assert "the model has no such metric" in error
 
 
 def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupted(tmp_path, data, warm_python):

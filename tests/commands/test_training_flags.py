@@ -1,8 +1,6 @@
 """From the flags of training to its settings."""
 
 import contextlib
-import pathlib
-import re
 import threading
 
 import pytest
@@ -13,13 +11,11 @@ from ctr_trainer.experiment.build import make_train_op, reader, steps_exchange
 from ctr_trainer.experiment.checks import check_training, way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import dense_exchange, distributed
-from ctr_trainer.settings.optimizers import Adagrad, AdamW, Ftrl, Lamb, Momentum
+from ctr_trainer.settings.optimizers import Adagrad, Ftrl, Lamb, Momentum
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
-
-DOCS = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
 
 
 def _experiment(*arguments):
@@ -163,15 +159,3 @@ def test_a_setting_of_another_optimizer_is_refused_even_at_its_default_value(val
         _experiment(f"--embedding_optimizer_params=beta1={value}")
     with pytest.raises(UserError, match=f"--optimizer=adagrad has no --optimizer_params=momentum.* {value}"):
         _train_op(f"--optimizer_params=momentum={value}")
-
-
-def test_the_documentation_names_flags_that_exist_and_its_example_is_accepted():
-    text = DOCS.read_text()
-    known = set(flags.define(flags.EXPERIMENT))
-    named = {
-        name.removeprefix("no") if name not in known else name for name in re.findall(r"--([a-z0-9_]+)\b(?!-)", text)
-    }
-    assert named - known - {"help", "helpfull", "flagfile", "explain_defaults"} == set()
-    example, *_ = re.findall(r"^    horovodrun (?:.+\\\n)*.+", text, re.MULTILINE)
-    arguments = [part for part in re.findall(r"--\S+", example) if not part.startswith("--flagfile")]
-    assert _train_op(*arguments).optimizer == AdamW(weight_decay=0.05)

@@ -50,6 +50,11 @@ def table(first, rows):
     )
 
 
+def one_day(rows):
+    """Returns the table of the first rows with the column of the directories that `write_spark` makes."""
+    return table(0, rows).append_column("day", pa.array(["2024-01-01"] * rows, pa.string()))
+
+
 def write_spark(directory, rows, rows_per_file=40, rows_per_group=16):
     """A directory as Spark writes it, partitioned by the column `day`; -> its path."""
     for day, first in enumerate(range(0, rows, rows_per_file)):

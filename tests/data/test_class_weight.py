@@ -15,6 +15,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.setting import SettingError
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
+from tests.data.test_infer import write_csv
 
 SPEC = """
 name = "clicks"
@@ -56,11 +57,8 @@ def _columns(clicked):
 
 
 def _converted(tmp_path, text, clicked, **options):
-    columns = _columns(clicked)
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
-    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    spec = _spec(tmp_path, text, **options)
-    convert("csv", str(tmp_path / "rows.csv"), tmp_path / "data", spec, progress=False)
+    source = write_csv(tmp_path / "rows.csv", _columns(clicked))
+    convert("csv", source, tmp_path / "data", _spec(tmp_path, text, **options), progress=False)
     return tmp_path / "data"
 
 

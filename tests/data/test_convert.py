@@ -174,16 +174,6 @@ def test_several_files_and_gzip_are_read_in_order(tmp_path):
         run("criteo", str(tmp_path / "nothing*"), tmp_path / "none", criteo())
 
 
-def test_rows_longer_than_one_block_of_text_are_all_converted(tmp_path, monkeypatch):
-    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 400)
-    rows = "".join(criteo_row(dense=str(i)) for i in range(100)) + criteo_row(dense="bad")
-    source = write(tmp_path / "a.tsv", "0\n" + rows)
-    with pytest.raises(UserError, match="line 102, column 'I1'"):
-        run("criteo", source, tmp_path / "out", criteo(), max_bad_rows=1)
-    run("criteo", source, tmp_path / "out", criteo(), max_bad_rows=2)
-    assert read(tmp_path / "out")["I1"].to_pylist() == list(range(100))
-
-
 def test_a_split_by_time_sorts_and_cuts(tmp_path):
     times = [5, 1, 4, 1, 3, 9, 2, 8, 7, 6]
     source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "".join(f"{i},1,{t},1,a,\n" for i, t in enumerate(times)))

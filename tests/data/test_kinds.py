@@ -1,5 +1,6 @@
 """Each kind of feature and label from its source to batches; lists as others write them."""
 
+import contextlib
 import logging
 import time
 
@@ -23,17 +24,17 @@ from tests import small
 BASE = {"name": "kinds", "label": {"column": "y"}}
 
 
-def encode(feature, *columns, bad_rows=0, **more):
+def encode(feature, column, bad_rows=0):
     """Returns the encoded table of a spec of one sparse feature `f` and a column of it."""
-    spec = FeatureSpec.from_dict({**BASE, **more, "sparse": [{"name": "f", "dim": 2, **feature}]})
-    encoder = Encoder(spec)
-    (values,) = columns
-    try:
-        table = pa.table({"f": values, "y": [1] * len(values)})
-        chunk = Chunk(table, "a.csv", lambda row: row + 1)
-        return encoder.encode(chunk, BadRows(bad_rows), Observations(spec))
-    finally:
-        encoder.close()
+    values = {**BASE, "sparse": [{"name": "f", "dim": 2, **feature}]}
+    return _encoded(values, {"f": column}, BadRows(bad_rows))
+
+
+def _encoded(values, columns, bad_rows):
+    spec, (column,) = FeatureSpec.from_dict(values), columns.values()
+    table = pa.table({**columns, "y": [1] * len(column)})
+    with contextlib.closing(Encoder(spec)) as encoder:
+        return encoder.encode(Chunk(table, "a.csv", lambda row: row + 1), bad_rows, Observations(spec))
 
 
 def hashed(*values):
@@ -209,14 +210,9 @@ def test_shuffled_rows_keep_their_values_and_weights(tmp_path):
 
 def dense(values):
     """Returns the feature of a column, float32, and the number of bad rows."""
-    spec = FeatureSpec.from_dict({**BASE, "dense": [{"name": "x"}]})
-    encoder, bad_rows = None, BadRows(10)
-    try:
-        encoder = Encoder(spec)
-        chunk = Chunk(pa.table({"x": values, "y": [1] * len(values)}), "a.parquet", lambda row: row + 1)
-        return encoder.encode(chunk, bad_rows, Observations(spec))["x"].to_numpy(), bad_rows.count
-    finally:
-        encoder.close()
+    bad_rows = BadRows(10)
+    found = _encoded({**BASE, "dense": [{"name": "x"}]}, {"x": values}, bad_rows)
+    return found["x"].to_numpy(), bad_rows.count
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.int32()])

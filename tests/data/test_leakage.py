@@ -11,6 +11,7 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.converted_cache import converted
 from ctr_trainer.data.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
+from tests.data.test_infer import write_csv
 
 ROWS = 4000
 RNG = np.random.default_rng(0)
@@ -41,12 +42,6 @@ SPEC = {
 }
 
 
-def write(path, columns):
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 def spec_with(name):
     kind = "dense" if name in ("paid", "dwell") else "sparse"
     return FeatureSpec.from_dict(
@@ -61,7 +56,7 @@ def warnings(caplog):
 @pytest.mark.parametrize("name", LEAKS)
 def test_the_end_of_a_conversion_names_a_column_that_gives_the_label_away(tmp_path, caplog, name):
     values, why = LEAKS[name]
-    source = write(tmp_path / "a.csv", COLUMNS | {name: values})
+    source = write_csv(tmp_path / "a.csv", COLUMNS | {name: values})
     with caplog.at_level(logging.WARNING):
         convert("csv", source, tmp_path / "out", spec_with(name), split="random:0.8,0.2", progress=False)
     (said,) = warnings(caplog)
@@ -70,14 +65,14 @@ def test_the_end_of_a_conversion_names_a_column_that_gives_the_label_away(tmp_pa
 
 
 def test_a_conversion_without_such_a_column_says_nothing(tmp_path, caplog):
-    source = write(tmp_path / "a.csv", COLUMNS)
+    source = write_csv(tmp_path / "a.csv", COLUMNS)
     convert("csv", source, tmp_path / "out", FeatureSpec.from_dict(SPEC), progress=False)
     assert not warnings(caplog)
 
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_an_inferred_spec_leaves_such_a_column_out_and_says_so(tmp_path, caplog, name):
-    source = write(tmp_path / "a.csv", COLUMNS | {name: LEAKS[name][0]})
+    source = write_csv(tmp_path / "a.csv", COLUMNS | {name: LEAKS[name][0]})
     with caplog.at_level(logging.WARNING):
         spec = infer(source, tmp_path / "s.toml", label="click", progress=False)
     assert {feature.column for feature in (*spec.dense, *spec.sparse)} == {"price", "good", "city", "user"}
@@ -95,7 +90,7 @@ def test_rare_positives_make_no_column_suspicious(tmp_path, caplog):
         "price": np.where(rng.random(50_000) < 0.3, "", np.round(rng.lognormal(0, 1, 50_000), 3).astype(str)),
         "good": np.round(rng.normal(size=50_000), 4),
     }
-    source = write(tmp_path / "a.csv", columns)
+    source = write_csv(tmp_path / "a.csv", columns)
     convert("csv", source, tmp_path / "out", FeatureSpec.from_dict(SPEC), progress=False)
     assert not warnings(caplog)
 
@@ -120,7 +115,7 @@ def test_movielens_makes_no_column_suspicious(tmp_path, caplog, movielens):
 def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tmp_path, caplog, name, warns):
     columns = {"click": COLUMNS["click"], "dwell": LEAKS["dwell"][0], "good": COLUMNS["good"]}
     spec = FeatureSpec.from_dict({"name": "one", "label": {"column": "click"}, "dense": [{"name": name}]})
-    convert("csv", write(tmp_path / "a.csv", columns), tmp_path / "data", spec, progress=False)
+    convert("csv", write_csv(tmp_path / "a.csv", columns), tmp_path / "data", spec, progress=False)
     flags = [f"--model_dir={tmp_path / 'model'}", "--model=lr", "--batch_size=200", "--threads=1"]
     assert cli.main(["train", f"--train_data={tmp_path / 'data'}", *flags, "--epochs=2", "--learning_rate=0.1"]) == 0
     assert cli.main(["evaluate", f"--eval_data={tmp_path / 'data'}", *flags]) == 0
@@ -129,7 +124,7 @@ def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tm
 
 
 def test_a_conversion_on_first_use_names_such_a_column_too(tmp_path, caplog):
-    spec, source = spec_with("paid"), write(tmp_path / "a.csv", COLUMNS | {"paid": LEAKS["paid"][0]})
+    spec, source = spec_with("paid"), write_csv(tmp_path / "a.csv", COLUMNS | {"paid": LEAKS["paid"][0]})
     for conversions in (1, 1):  # The second call finds the conversion, and says nothing more.
         converted(str(source), "csv", spec, tmp_path / "cache", progress=False)
         assert len(warnings(caplog)) == conversions

@@ -83,11 +83,13 @@ def test_every_row_comes_once_an_epoch_whatever_the_number_of_workers(path, size
         assert sorted(i for w in workers for i in rows_of(w[epoch])) == list(range(ROWS))
 
 
-def test_more_workers_than_rows_pad_whole_batches(tmp_path):
+@pytest.mark.parametrize("num_readers", [1, 3])
+def test_more_workers_than_rows_pad_whole_batches(tmp_path, num_readers):
     path = make_rows(tmp_path, 3)
-    workers = [list(reader(path, rank=r, size=5, epochs=1)) for r in range(5)]
-    assert sorted(rows_of(itertools.chain(*workers))) == [0, 1, 2]
-    for (batch,) in workers:
+    workers = [list(reader(path, rank=r, size=5, epochs=2, num_readers=num_readers)) for r in range(5)]
+    assert sorted(rows_of(itertools.chain(*workers))) == [0, 0, 1, 1, 2, 2]
+    assert [[batch.size for batch in batches] for batches in workers] == [[0, 0], [1, 1], [0, 0], [1, 1], [1, 1]]
+    for batch in itertools.chain(*workers):
         assert batch.keys["dim4"].shape == (8, 1) and batch.weights.sum() == batch.size
 
 
@@ -157,22 +159,20 @@ def test_positions_by_hand(path):
     assert reader(path, 10, position=after).steps_before == 11 + 2  # 81 rows are left of 101, of 11 batches 9
 
 
-def test_a_position_is_refused_for_data_that_were_written_anew_with_other_row_groups(path, tmp_path):
+def test_a_position_is_refused_for_other_rows_other_row_groups_and_files_of_another_size(path, tmp_path):
     position = reader(path).position_after(2)
-    with pytest.raises(UserError, match="files = 4 files, 17 row groups.* now files = 4 files, 10 row groups"):
-        reader(make_rows(tmp_path, ROWS, rows_per_group=13), position=position)
-
-
-def test_a_position_is_refused_for_files_of_another_size(path, tmp_path):
-    position = reader(path).position_after(2)
-    again = make_rows(tmp_path, ROWS)
-    file = again / "_dataset.json"
-    values = json.loads(file.read_text())
+    for name in ("fewer", "grouped", "sized"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match="rows = 101, and now rows = 30"):
+        reader(make_rows(tmp_path / "fewer", 30), position=position)
+    there = "files = 4 files, 17 row groups"
+    with pytest.raises(UserError, match=f"{there}.* now files = 4 files, 10 row groups"):
+        reader(make_rows(tmp_path / "grouped", ROWS, rows_per_group=13), position=position)
+    again = make_rows(tmp_path / "sized", ROWS)
+    values = json.loads((again / "_dataset.json").read_text())
     values["files"][1]["bytes"] += 1
-    file.write_text(json.dumps(values))
-    with pytest.raises(
-        UserError, match="files = 4 files, 17 row groups, SHA-256 .* now files = 4 files, 17 row groups"
-    ):
+    (again / "_dataset.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=f"{there}, SHA-256 .* now {there}"):
         reader(again, position=position)
 
 
@@ -193,11 +193,6 @@ def test_a_position_of_another_order_is_refused(path, changed):
     position = reader(path).position_after(2)
     with pytest.raises(UserError, match=f"{next(iter(changed))} = "):
         reader(path, position=position, **changed)
-
-
-def test_a_position_of_another_data_set_is_refused(path, tmp_path):
-    with pytest.raises(UserError, match="rows = 101, and now rows = 30"):
-        reader(make_rows(tmp_path, 30), position=reader(path).position_after(2))
 
 
 def test_dim_replaces_the_specs(path):
@@ -235,13 +230,6 @@ def test_the_batches_are_the_same_bit_by_bit_for_any_number_of_readers(path, siz
             assert several.steps == one.steps and several.steps_before == one.steps_before
 
 
-def test_a_share_without_rows_is_padding_for_any_number_of_readers(tmp_path):
-    path = make_rows(tmp_path, 3)
-    for num_readers in (1, 3):
-        sizes = [batch.size for batch in reader(path, rank=0, size=5, epochs=2, num_readers=num_readers)]
-        assert sizes == [0, 0]  # Rows 0, 1 and 2 are the shares of ranks 1, 3 and 4.
-
-
 @pytest.mark.parametrize("num_readers", [1, 2, 3])
 def test_a_damaged_file_is_named_at_its_place_whatever_the_number_of_readers(tmp_path, num_readers):
     path = make_rows(tmp_path, 60)
@@ -265,13 +253,6 @@ def test_an_unfinished_data_set_is_refused(path, tmp_path):
         open_dataset(tmp_path / "nothing")
     with pytest.raises(UserError, match="it has no finished conversion.*convert"):
         BatchReader(tmp_path, 8)
-
-
-def test_a_file_that_is_gone_is_named(tmp_path):
-    path = make_rows(tmp_path, 20)
-    (path / "part-00000.parquet").unlink()
-    with pytest.raises(UserError, match="part-00000.parquet"):
-        next(iter(reader(path)))
 
 
 def test_shares_are_cut_evenly_across_ranges():

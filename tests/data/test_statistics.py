@@ -1,9 +1,24 @@
-"""The figures of a data set: quantiles, distinct keys, moments."""
+"""The figures of a data set, and conversion by several threads: the same files, figures and errors as by one."""
+
+import gc
+import os
+import signal
+import threading
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from ctr_trainer.data import delimited, parquet
+from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.statistics import DistinctCount, DistinctSketch, Moments, Quantiles
+from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.outputs import Unfinished
+from ctr_trainer.system.messages.errors import UserError
+from tests.data import foreign
+from tests.data.make import SPEC, run, write
 
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 50_000)
 
@@ -75,3 +90,123 @@ def test_many_keys_are_estimated_and_keys_of_two_sketches_count_once():
     assert [first.count, second.count] == pytest.approx([30_000] * 2, rel=0.1)  # three standard errors
     first.merge(second)
     assert first.count == DistinctSketch(KEYS, size=1000).count == pytest.approx(50_000, rel=0.1)
+
+
+# A Parquet writer that is left open writes to its closed file when it is collected.
+CLOSED = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+SMALL = dict(rows_per_group=30, rows_per_file=70)
+BUCKETS = FeatureSpec.from_dict(
+    SPEC.to_dict()
+    | {"sparse": [*SPEC.to_dict()["sparse"], {"name": "xq", "column": "x", "dim": 2, "quantiles": 4}]}
+    | {"dense": [{"name": "x"}, {"name": "xp", "column": "x", "transform": "piecewise_linear", "pieces": 3}]}
+)
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """A CSV of 400 rows in blocks of some 15, of which each thirtieth is bad: too short, or its label is no label."""
+    monkeypatch.setattr(delimited, "_BLOCK", 300)
+    chance = np.random.default_rng(1)
+    lines = [f"{i},{i % 2},{chance.normal():.3f},1,{i % 9},a{i % 7}|b{i}" for i in range(400)]
+    for at in range(29, 350, 60):
+        lines[at], lines[at + 30] = "short,1", lines[at + 30].replace(",", ",x", 1)
+    return write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "\n".join(lines) + "\n")
+
+
+def files(directory):
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("split", [None, "random:0.7,0.3", "time:0.5,0.5:x"])
+def test_any_number_of_threads_writes_the_same_bytes(rows, tmp_path, caplog, split):
+    written, told = [], []
+    for threads in (1, 2, 5):
+        caplog.clear()
+        run("csv", rows, tmp_path / str(threads), BUCKETS, split, max_bad_rows=99, num_threads=threads, **SMALL)
+        written.append(files(tmp_path / str(threads)))
+        told.append([record.getMessage() for record in caplog.records])
+    assert written[1] == written[0] and written[2] == written[0] and len(written[0]) > 6
+    assert told[1] == told[0] and told[2] == told[0] and len(told[0]) == 12
+    assert ["line 31:" in told[0][0], "line 61, column 'y'" in told[0][1]] == [True, True]
+
+
+@CLOSED
+@pytest.mark.parametrize(("budget", "line"), [(0, 31), (1, 61), (11, 361)])
+def test_any_number_of_threads_ends_at_the_same_bad_row_and_leaves_no_file(rows, tmp_path, budget, line):
+    for threads in (1, 4):
+        with pytest.raises(UserError, match=rf"a.csv, line {line}\b.*\(now {budget}\)"):
+            run("csv", rows, tmp_path / "out", SPEC, max_bad_rows=budget, num_threads=threads, **SMALL)
+        assert not (tmp_path / "out").exists()
+    gc.collect()
+
+
+def test_bad_rows_that_the_reader_meets_are_reported_in_the_files_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_ROWS", 10)
+    source = foreign.write_spark(tmp_path / "clicks", 100)
+    for threads in (1, 3):
+        run("parquet", source, tmp_path / str(threads), foreign.SPEC, num_threads=threads, **SMALL)
+    assert files(tmp_path / "1") == files(tmp_path / "3")
+
+
+def test_an_abandoned_file_is_removed_and_whole_files_stay(tmp_path):
+    table = pa.table({"x": pa.array([0.5] * 10, pa.float32()), "label": pa.array([1.0] * 10, pa.float32())})
+    spec = FeatureSpec.from_dict({"name": "s", "label": {"column": "y"}, "dense": [{"name": "x"}]})
+    with Unfinished(tmp_path / "out", "conversion") as directory:
+        writer = DatasetWriter(directory, "", spec, rows_per_file=10, rows_per_group=5)
+        writer.write(table)
+        writer.write(table.slice(0, 5))
+        writer.abandon()
+        assert [name for name in os.listdir(tmp_path / "out") if "part" in name] == ["part-00000.parquet"]
+        assert pq.read_table(tmp_path / "out" / "part-00000.parquet").num_rows == 10
+        directory.clear()
+
+
+@CLOSED
+def test_ctrl_c_leaves_no_file_and_no_thread(rows, tmp_path, monkeypatch):
+    write_group, written, before = DatasetWriter._write_group, [], threading.active_count()
+
+    def interrupted(self, group):
+        write_group(self, group)
+        written.append(sorted(os.listdir(self.path)))
+        if len(written) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(DatasetWriter, "_write_group", interrupted)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's job in the background ignores the signal.
+    with pytest.raises(KeyboardInterrupt):
+        run("csv", rows, tmp_path / "out", SPEC, max_bad_rows=99, num_threads=3, **SMALL)
+    assert "part-00000.parquet" in written[-1] and not (tmp_path / "out").exists()
+    assert threading.active_count() == before
+    gc.collect()
+
+
+def test_merged_samples_of_a_column_are_samples_of_both():
+    def quantiles(*values):
+        made = Quantiles(4, sample=1000)
+        made.add(np.concatenate(values).astype(np.float32))
+        return made
+
+    whole, first = quantiles(np.arange(900)), quantiles(np.arange(400))
+    first.merge(quantiles(np.arange(400, 900)))
+    assert first.boundaries().tolist() == whole.boundaries().tolist()  # all values are kept: exact
+    many, few = quantiles(np.arange(30_000)), quantiles(np.arange(30_000, 40_000))
+    many.merge(few)  # a quarter of 40,000 values is above 30,000, though each sample kept 1000
+    assert many.boundaries() == pytest.approx([10_000, 20_000, 30_000], abs=1500)
+    assert len(many._kept) == 1000 and many._seen == 40_000
+
+
+def test_merged_sets_count_a_key_once():
+    first, second = DistinctCount(), DistinctCount()
+    first.add(np.arange(10_000))
+    second.add(np.arange(5_000, 30_000))
+    first.merge(second)
+    assert first.count == 29_999  # 0 does not count
+    assert sorted(first.keys()) == list(range(1, 30_000))
+
+
+def test_a_block_of_text_is_parsed_apart(tmp_path):
+    path = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "1,1,1,1,a,b\n" * 3)
+    (block,) = delimited.read(path, SPEC, None)
+    assert block.most_rows == 3
+    assert block.parse(BadRows()).table["tags"].to_pylist() == [b"b"] * 3
+    assert block.parse(BadRows()).table.schema.field("c").type == pa.binary()

@@ -60,7 +60,7 @@ def test_examples_convert_as_the_same_rows_of_parquet_do(tmp_path, compression):
     (tmp_path / "records").mkdir()
     for part, rows in enumerate((range(60), range(60, 100))):
         write(tmp_path / "records" / f"part-{part}", map(row, rows), compression)
-    table = foreign.table(0, 100).append_column("day", pa.array(["2024-01-01"] * 100))
+    table = foreign.one_day(100)
     pq.write_table(table, tmp_path / "a.parquet")
     convert("parquet", tmp_path / "a.parquet", tmp_path / "wanted", foreign.SPEC, progress=False)
     wanted = pq.read_table(tmp_path / "wanted" / "part-00000.parquet")

@@ -1,6 +1,7 @@
 """Words that the style of the package leaves out, counted over its sources and pages."""
 
 import ast
+import functools
 import re
 
 import pytest
@@ -11,10 +12,15 @@ _SOURCES = sorted((ROOT / "ctr_trainer").rglob("*.py"))
 _MOST = 10
 
 
+@functools.cache
+def _parsed(path):
+    return ast.parse(path.read_text())
+
+
 def _docstrings(path):
     """Yields (line, docstring) of a module and of all that it defines."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_parsed(path)):
         text = ast.get_docstring(node) if isinstance(node, kinds) else None
         if text:
             yield node.body[0].lineno, text
@@ -63,17 +69,25 @@ _EXCEPT = {
 }
 
 
-def test_a_message_of_the_library_names_settings_and_not_flags():
+@functools.cache
+def _messages():
+    """Returns a list of (place in the package, line, text) for each text in the sources that is no docstring."""
     found = []
     for path in _SOURCES:
-        place = path.relative_to(ROOT / "ctr_trainer")
-        if place.parts[0] in _SAYS_FLAGS or place.as_posix() in _EXCEPT:
-            continue
         docstrings = {line for line, _ in _docstrings(path)}
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_parsed(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.lineno not in docstrings:
-                if re.search(r"(^|[ (`])--[a-z]\w+", node.value):
-                    found.append(f"{place}:{node.lineno}: {node.value}")
+                found.append((path.relative_to(ROOT / "ctr_trainer"), node.lineno, node.value))
+    return found
+
+
+def test_a_message_of_the_library_names_settings_and_not_flags():
+    found = [
+        f"{place}:{line}: {text}"
+        for place, line, text in _messages()
+        if place.parts[0] not in _SAYS_FLAGS and place.as_posix() not in _EXCEPT
+        if re.search(r"(^|[ (`])--[a-z]\w+", text)
+    ]
     assert found == []
 
 
@@ -81,11 +95,5 @@ def test_a_message_of_the_library_names_settings_and_not_flags():
     "words", [r"\banew\b", r"\bmend", r"\bstands? still\b", r"\bis there already\b", r"\bis wanted\b"]
 )
 def test_no_message_has_a_word_that_has_a_plainer_one(words):
-    found = []
-    for path in _SOURCES:
-        docstrings = {line for line, _ in _docstrings(path)}
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.lineno not in docstrings:
-                if re.search(words, node.value, re.IGNORECASE):
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}")
+    found = [f"{place}:{line}: {text}" for place, line, text in _messages() if re.search(words, text, re.IGNORECASE)]
     assert found == []

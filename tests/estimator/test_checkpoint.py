@@ -1,16 +1,21 @@
-"""One checkpoint in a model directory: when it exists, what it holds, and what removes it."""
+"""One checkpoint in a model directory or in a store: when it exists, what it holds, and what removes it."""
 
 import json
 import os
 
+import numpy as np
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
+from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.system.files.lease import FileLease
-from ctr_trainer.system.messages.errors import UserError
-from tests import small
+from ctr_trainer.system.messages.errors import UserError, is_loss
+from tests import object_store
+from tests.estimator.test_whole_checkpoints import Job, keys_of
+from tests.files.failing_proxy import FailingProxy
 
 
 def _save(model_dir, step, content=b"weights"):
@@ -27,12 +32,6 @@ def test_the_newest_finished_checkpoint_is_the_latest(tmp_path):
     newest = _save(tmp_path, 10)
     assert checkpoints.latest_checkpoint(tmp_path) == newest
     assert (newest.step, newest.examples, newest.position) == (10, 7, {"epoch": 1})
-
-
-def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
-    first, second = _save(tmp_path, 10), _save(tmp_path, 20)
-    os.remove(os.path.join(second.path, "manifest.json"))
-    assert checkpoints.latest_checkpoint(tmp_path) == first
 
 
 def test_beginning_again_removes_what_an_unfinished_one_left(tmp_path):
@@ -53,20 +52,6 @@ def test_the_last_k_stay(tmp_path):
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-0000000003", "step-0000000004"]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-def test_a_damaged_dense_file_is_refused_by_name(tmp_path, damage):
-    saved = _save(tmp_path, 1, b"weights")
-    saved.verify_dense()
-    path = os.path.join(saved.path, "dense.data")
-    if damage == "missing":
-        os.remove(path)
-    else:
-        with open(path, "wb") as file:
-            file.write(b"weight" if damage == "truncated" else b"weighty")
-    with pytest.raises(UserError, match=r"dense\.data is missing, truncated or altered"):
-        saved.verify_dense()
-
-
 def test_the_manifest_is_json_that_people_can_read(tmp_path):
     saved = _save(tmp_path, 1)
     with open(os.path.join(saved.path, "manifest.json")) as file:
@@ -83,8 +68,10 @@ def test_what_a_killed_process_has_left_of_checkpoints_goes_and_nothing_else_doe
     assert [path for path in (*kept, *left) if os.path.exists(path)] == kept
 
 
-def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this_job(tmp_path, monkeypatch, capsys):
-    data, model, taken = small.make(tmp_path / "data", rows=200), tmp_path / "model", []
+def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this_job(
+    data, tmp_path, monkeypatch, capsys
+):
+    model, taken = tmp_path / "model", []
     extend = retention.extend
 
     def extended(path, files, base):
@@ -102,3 +89,82 @@ def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this
     assert cli.main(["train", *given, "--save_checkpoints_steps=2", "--max_steps=8"]) == 1
     assert taken and "another process has taken the lock" in capsys.readouterr().err
     assert [each.step for each in checkpoints.list_checkpoints(model)][-1] == 2
+
+
+MODEL = f"s3://{object_store.BUCKET}/model"
+
+
+def test_a_checkpoint_is_there_with_its_manifest_and_goes_with_it(store):
+    assert checkpoints.list_checkpoints(MODEL) == [] and EvaluationHistory.load(MODEL).evaluations == []
+    job = Job(MODEL)
+    job.store.save(checkpoints.checkpoint_path(MODEL, 7), 7)
+    assert checkpoints.list_checkpoints(MODEL) == []  # Its manifest is missing.
+    written = [job.save(step) for step in range(1, 5)]
+    assert checkpoints.list_checkpoints(MODEL) == written
+    assert [each.chain_length for each in written] == [1, 1, 2, 3]
+    assert [keys_of(each) for each in written] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    with written[1].with_local_dense() as local:
+        assert open(f"{local.dense_prefix}.data").read() == "weights of 2"
+    restored = LocalStore()
+    restored.restore(written[3].path, written[3].tables)
+    assert sorted(restored.tables["t"].keys.tolist()) == [1, 2, 3, 4]
+
+    store.put("model/checkpoints/step-0000000004/dense.data", b"other")
+    assert checkpoints.newest_whole(MODEL).step == 3
+    retention.set_aside(MODEL, 3, "refused")
+    assert [each.step for each in checkpoints.list_checkpoints(MODEL)] == [1, 2, 3]
+    assert "model/checkpoints/refused-step-0000000004/manifest.json" in store.keys("model")
+
+    retention.keep_best(MODEL, written[0].path)
+    retention.keep_best(MODEL, written[1].path)
+    retention.remove_other_bests(MODEL, 2)
+    assert checkpoints.directories(MODEL, checkpoints.BEST) == [f"{MODEL}/best/step-0000000002"]
+    assert checkpoints.whole(MODEL, 2, [checkpoints.BEST]).examples == 2
+    retention.remove_old(MODEL, keep=1)
+    assert [each.step for each in checkpoints.list_checkpoints(MODEL)] == [1, 3]  # 2 and 3 are one chain.
+    assert not [key for key in store.keys("model") if "checkpoints/step-0000000002" in key or "draft" in key]
+    with pytest.raises(UserError, match="there is no checkpoint of step 9 in s3://tests/model; there are: 1, 3"):
+        checkpoints.whole(MODEL, 9)
+    history = EvaluationHistory([{"step": 3, "auc": 0.5}])
+    history.save(MODEL)
+    assert EvaluationHistory.load(MODEL) == history
+
+
+def test_a_store_that_does_not_answer_does_not_make_a_checkpoint_a_damaged_one(store, monkeypatch, caplog):
+    model = f"s3://{object_store.BUCKET}/outage"
+    job = Job(model)
+    for step in (1, 2):
+        job.save(step)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for name in ("step-0000000002/manifest.json", "step-0000000002/dense.data"):
+        with FailingProxy(store.host_port, failing=f"GET /{object_store.BUCKET}/outage/checkpoints/{name}") as proxy:
+            seen = f"{model}?endpoint_override={proxy.address}&scheme=http"
+            looks = [lambda: checkpoints.newest_whole(seen), lambda: checkpoints.whole(seen, 2)]  # noqa: B023
+            looks += [lambda: checkpoints.list_checkpoints(seen)] if "manifest" in name else []  # noqa: B023
+            for look in looks:
+                with pytest.raises(UserError) as raised:
+                    look()
+                assert is_loss(raised.value), raised.value
+    assert "REFUSED" not in caplog.text
+    assert checkpoints.newest_whole(model).step == 2
+
+
+def test_full_checkpoints_cut_the_chain_and_removals_leave_every_file_of_a_kept_checkpoint(store):
+    model = f"s3://{object_store.BUCKET}/chains"
+    job, chains = Job(model, full_every=2), []
+    for step in range(1, 7):
+        chains.append(job.save(step).chain_length)
+        retention.remove_old(model, keep=1)
+        kept = checkpoints.list_checkpoints(model)
+        for each in kept:
+            each.verify()
+            restored = LocalStore()
+            restored.restore(each.path, each.tables)
+            keys = np.arange(1, each.step + 1)
+            assert sorted(restored.tables["t"].keys.tolist()) == keys.tolist()
+            np.testing.assert_array_equal(restored.pull("t", keys), job.store.pull("t", keys))
+    assert chains == [1, 1, 2, 1, 2, 1]
+    assert [each.step for each in kept] == [5, 6]
+    files = {f"{each.path}/{entry['file']}" for each in kept for entry in (*each.tables, *each.dense)}
+    manifests = {f"{each.path}/{checkpoints.MANIFEST}" for each in kept}
+    assert {f"s3://{object_store.BUCKET}/{key}" for key in store.keys("chains")} == files | manifests

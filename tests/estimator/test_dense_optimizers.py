@@ -64,9 +64,9 @@ def _adamw(decay):
         (AdamW(weight_decay=0.2), lambda: _adamw(0.2)),
         (Lamb(weight_decay=0.0), lambda: keras.optimizers.Lamb(RATE, epsilon=1e-8)),
         (
-            Ftrl(ftrl_l1=0.02, ftrl_l2=0.1),
+            Ftrl(ftrl_l1=0.3, ftrl_l2=0.1),
             lambda: keras.optimizers.Ftrl(
-                RATE, l1_regularization_strength=0.02, l2_regularization_strength=0.1, initial_accumulator_value=0.1
+                RATE, l1_regularization_strength=0.3, l2_regularization_strength=0.1, initial_accumulator_value=0.1
             ),
         ),
     ],
@@ -88,17 +88,6 @@ def test_lamb_with_decay_equals_its_equation():
             r = m / (1 - 0.9**count) / (np.sqrt(v / (1 - 0.999**count)) + 1e-8) + decay * w
             w = w - RATE * np.linalg.norm(w) / np.linalg.norm(r) * r
         np.testing.assert_allclose(found[index], w, atol=2e-6, rtol=0)
-
-
-def test_ftrl_equals_its_equation():
-    found = _ours(Ftrl(ftrl_l1=0.3, ftrl_l2=0.1))
-    w, z, n = KERNEL.astype(np.float64), 0.0, 0.1
-    for gradients in _gradients():
-        g = gradients[0].astype(np.float64)
-        z = z + g - (np.sqrt(n + g * g) - np.sqrt(n)) / RATE * w
-        n = n + g * g
-        w = np.where(np.abs(z) > 0.3, -(z - np.sign(z) * 0.3) / (np.sqrt(n) / RATE + 2 * 0.1), 0.0)
-    np.testing.assert_allclose(found[0], w, atol=2e-6, rtol=0)
 
 
 def test_ftrl_keeps_its_weights_when_the_rate_falls():

@@ -14,16 +14,10 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.models import deepfm as model
 from ctr_trainer.system.messages.errors import UserError
-from tests import small
 from tests.estimator import deepfm
 
 tf1 = tf.compat.v1
 STEP = 12
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("divergence"), rows=320)
 
 
 def _train(data, model_dir, model_fn=model.model_fn, max_steps=20, hooks=(), **more):

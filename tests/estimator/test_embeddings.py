@@ -234,17 +234,11 @@ def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(
     ("settings", "message"),
     [
         (dict(strict_sync=True, sync_compression="fp16"), "leave out one of the two"),
-        (
-            dict(strict_sync=True, overlap_lookup=True),
-            "strict_sync is exact, and overlap_lookup trains a row a",
-        ),
+        (dict(strict_sync=True, overlap_lookup=True), "strict_sync is exact, and overlap_lookup trains a row a"),
         (dict(strict_sync=True, row_copies="host"), "strict_sync gives each worker the rows of the sync before"),
         (dict(sync_compression="fp8"), "sync_compression=fp8: choose one of none, fp16"),
         (dict(row_copies="hosts"), "row_copies=hosts: choose one of auto, host, worker"),
-        (
-            dict(service="localhost:7700", service_shards=2),
-            "service_shards=2 is for services that the job starts",
-        ),
+        (dict(service="localhost:7700", service_shards=2), "service_shards=2 is for services that the job starts"),
         (dict(l2=-1.0), "must be at least 0"),
         (dict(clip_norm=-1.0), "must be at least 0"),
     ],

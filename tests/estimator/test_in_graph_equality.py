@@ -14,7 +14,7 @@ from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.optimizers import RowAdagrad
-from tests import small
+from tests import golden, small
 from tests.constant import CONSTANT
 
 tf1 = tf.compat.v1
@@ -22,26 +22,14 @@ STEPS, BATCH_SIZE, LEARNING_RATE, ACCUMULATOR, STDDEV, SEED = 200, 32, 0.05, 0.1
 PARAMS = ModelParams(TrainOp("adagrad", LEARNING_RATE, LEARNING_RATE, **CONSTANT), hidden_units=(16, 8))
 
 
-class Recorder(tf1.train.SessionRunHook):
+class Recorder(golden.Losses):
     """The dense variables before the first step, and each step's loss."""
-
-    def __init__(self):
-        self.losses = []
 
     def begin(self):
         self._variables = {v.op.name: v for v in tf1.trainable_variables()}
-        (self._loss,) = (
-            op.outputs[0] for op in tf1.get_default_graph().get_operations() if op.name == "loss/div_no_nan"
-        )
 
     def after_create_session(self, session, coord):
         self.initial = session.run(self._variables)
-
-    def before_run(self, run_context):
-        return tf1.train.SessionRunArgs(self._loss)
-
-    def after_run(self, run_context, run_values):
-        self.losses.append(run_values.results)
 
 
 class InGraphFeatures(Features):
@@ -137,8 +125,8 @@ def _ours(data, model_dir):
             sync_steps=1,
         ),
     )
-    recorder = Recorder()
-    Estimator(_model_fn, model_dir, PARAMS, config).train(lambda: reader, hooks=[recorder], max_steps=STEPS)
+    recorder = Recorder(_model_fn)
+    Estimator(recorder.model_fn, model_dir, PARAMS, config).train(lambda: reader, hooks=[recorder], max_steps=STEPS)
     return recorder
 
 
@@ -182,8 +170,8 @@ def test_200_losses_equal_those_with_variables_in_the_graph(tmp_path):
     data = small.make(tmp_path, rows=2000)
     ours = _ours(data, tmp_path / "model")
     expected = _in_graph(data, ours.initial)
-    assert len(ours.losses) == len(expected) == STEPS
-    np.testing.assert_allclose(ours.losses, expected, atol=1e-5, rtol=0)
+    assert len(ours.values) == len(expected) == STEPS
+    np.testing.assert_allclose(ours.values, expected, atol=1e-5, rtol=0)
     weights = np.concatenate([batch.bags["topics"].weights for batch in BatchReader(data, BATCH_SIZE, epochs=1)])
     assert {0.25, 1.0, 2.0} < set(weights.tolist())
     assert np.mean(expected[-60:]) < np.mean(expected[:60]) - 0.01  # it learns, so the updates took part

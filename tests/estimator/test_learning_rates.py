@@ -11,16 +11,10 @@ from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
-from tests import small
 from tests.checkpoints import values
 from tests.estimator import deepfm
 
 RATE, STEPS = 0.1, 20  # 320 rows in batches of 16.
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("learning_rates"), rows=16 * STEPS)
 
 
 class Killed(Exception):
@@ -120,16 +114,6 @@ def test_rates_by_epoch_resume_by_the_place_in_the_data_and_the_log_names_only_c
     assert found == pytest.approx(rates)
     assert f"the learning rate of the dense variables: {said}" in caplog.messages
     assert not [line for line in caplog.messages if "step -" in line]
-
-
-def test_stairs_fall_step_by_step_and_the_log_says_so(data, tmp_path, caplog):
-    with caplog.at_level(logging.INFO):
-        found = _rates(data, tmp_path, schedule=Schedule("step", decay_steps=8, decay_rate=0.5))
-    assert found == pytest.approx([1.0] * 8 + [0.5] * 8 + [0.25] * 4)
-    assert (
-        "the learning rate of the dense variables: step, 1 of its full value from step 0 on, multiplied by 0.5 every 8 "
-        "steps, next at step 8" in caplog.messages
-    )
 
 
 def test_rates_by_epoch_are_refused_for_an_input_without_epochs(data, tmp_path):

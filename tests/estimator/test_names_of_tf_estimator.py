@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer import estimator as tf_estimator
 from ctr_trainer.estimator.hooks.periods import EverySteps, ThrottledCheckpoints
+from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
@@ -17,7 +18,7 @@ X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
 
 def input_fn():
     labels = (X[:, 0] > 0).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices(({"x": X}, labels)).batch(8)
+    return tf.data.Dataset.from_tensor_slices(({"x": X, "user": np.arange(64) % 8}, labels)).batch(8)
 
 
 class Seen(tf1.train.SessionRunHook):
@@ -31,7 +32,7 @@ class Seen(tf1.train.SessionRunHook):
 def model_fn(features, labels, mode, params, config):
     w = tf1.get_variable("w", [3], initializer=tf1.constant_initializer(params.get("start", 0.0)))
     logits = tf.reduce_sum(features["x"] * w, 1)
-    predictions = {"score": tf.sigmoid(logits), "other": -logits}
+    predictions = {"score": tf.sigmoid(logits), "other": -logits, "logits": logits}
     outputs = {
         "serving_default": tf_estimator.export.PredictOutput({"chance": predictions["score"]}),
         "negative": tf_estimator.export.PredictOutput(predictions["other"]),
@@ -138,7 +139,7 @@ def test_a_program_predicts_by_keys_exports_its_outputs_and_reads_its_variables(
     (first, *rest) = estimator.predict(input_fn, predict_keys="other")
     assert list(first) == ["other"] and len(rest) == 63 and hook.runs >= 8
     np.testing.assert_allclose(first["other"], -X[0] @ weights, atol=1e-6)
-    with pytest.raises(UserError, match="predict_keys=chance: the model predicts score, other"):
+    with pytest.raises(UserError, match="predict_keys=chance: the model predicts score, other, logits"):
         next(estimator.predict(input_fn, predict_keys=["chance"]))
     receive = tf_estimator.export.build_parsing_serving_input_receiver_fn({"x": tf.io.FixedLenFeature([3], tf.float32)})
     (tmp_path / "note.txt").write_text("kept")
@@ -183,7 +184,7 @@ def test_a_training_begins_with_the_variables_of_a_checkpoint_of_tensorflow(tmp_
     assert estimator.get_variable_value("w").tolist() == [1.0, 2.0, 3.0]
 
 
-def test_exporters_export_the_best_the_latest_and_the_last_model(tmp_path):
+def test_each_evaluation_is_of_the_whole_dataset_and_exporters_export_the_best_the_latest_and_the_last_model(tmp_path):
     estimator = make(tmp_path / "m", {"rate": 0.5}, save_checkpoints_steps=2)
     receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
     worse = tf_estimator.BestExporter("worst", receive, compare_fn=lambda best, now: now["loss"] > best["loss"])
@@ -193,9 +194,15 @@ def test_exporters_export_the_best_the_latest_and_the_last_model(tmp_path):
         tf_estimator.FinalExporter("final", receive),
         worse,
     ]
-    spec = tf_estimator.EvalSpec(input_fn, steps=None, exporters=exporters, start_delay_secs=0, throttle_secs=0)
+    metrics = tf_estimator.MetricsConfig(group_by="user")
+    at_once = dict(start_delay_secs=0, throttle_secs=0, metrics=metrics)
+    spec = tf_estimator.EvalSpec(
+        input_fn, steps=None, exporters=exporters, best_metric="accuracy", best_direction="max", **at_once
+    )
     metrics, _ = tf_estimator.train_and_evaluate(estimator, tf_estimator.TrainSpec(input_fn, max_steps=8), spec)
     assert metrics["global_step"] == 8
+    assert metrics["accuracy"] > 0.9 and metrics["gauc"] == pytest.approx(1.0, abs=0.1)
+    assert [each["examples"] for each in EvaluationHistory.load(tmp_path / "m").evaluations] == [64] * 4
     names = ("best_exporter", "latest", "final", "worst")
     found = {name: len(list((tmp_path / "m" / "export" / name).iterdir())) for name in names}
     assert found == {"best_exporter": 4, "latest": 1, "final": 1, "worst": 1}  # The loss falls.

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.train_settings import LrGroups
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
-from tests.checkpoints import Witness
+from tests.checkpoints import Witness, rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
 from tests.row_optimizers import row_optimizer
@@ -38,10 +38,7 @@ def _train(
     input_fn, witness = deepfm.batches(data, batch_size, shuffle=False, epochs=None if max_steps else 1), Witness()
     result = estimator.train(input_fn, hooks=[witness], max_steps=max_steps)
     checkpoint = estimator.latest_checkpoint()
-    rows = {}
-    for _, keys, values in snapshot.iterate(checkpoint.path, checkpoint.tables):
-        rows.update(zip(keys.tolist(), values.copy(), strict=True))
-    return result, witness.dense, rows, checkpoint
+    return result, witness.dense, rows_by_key(checkpoint), checkpoint
 
 
 def _assert_equal(one, other):
@@ -160,3 +157,30 @@ def test_one_step_by_hand(settings, kernel, bias):
 def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         TrainOp(**settings)
+
+
+def _factors(groups, *names):
+    with tf.Graph().as_default():
+        return groups.factors_of([tf1.get_variable(name, []) for name in names])
+
+
+def test_the_longest_scope_counts_and_others_have_the_whole_rate():
+    groups = LrGroups.parse(["mlp:0.1", "mlp/layer_1:2", "linear:0"])
+    names = ("mlp/layer_0/kernel", "mlp/layer_1/bias", "mlp_2/kernel", "linear/bias", "logits/bias")
+    assert _factors(groups, *names) == [0.1, 2.0, 1.0, 0.0, 1.0]
+
+
+def test_a_scope_without_variables_is_refused_with_those_that_there_are():
+    with pytest.raises(UserError, match="lr_groups=deep: .* there are linear, linear/bias, mlp, mlp/layer_0"):
+        _factors(LrGroups.parse(["deep:0.1"]), "mlp/layer_0/kernel", "linear/bias")
+
+
+@pytest.mark.parametrize("text", ["mlp", "mlp:", ":0.1", "mlp:fast", "mlp:-1", "mlp:nan"])
+def test_what_is_no_scope_and_factor_is_refused(text):
+    with pytest.raises(ValueError, match="expected scope:factor"):
+        LrGroups.parse([text])
+
+
+def test_a_scope_given_twice_is_refused():
+    with pytest.raises(ValueError, match="mlp has a factor already"):
+        LrGroups.parse(["mlp:0.1", "mlp:0.2"])

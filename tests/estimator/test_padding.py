@@ -1,12 +1,18 @@
+"""Inputs: a reader by what it says and what it leaves out, and datasets that are padded."""
+
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
-from ctr_trainer.estimator.inputs import PaddedInput, padded, refuse_unweighed
+from ctr_trainer.estimator.inputs import GivenReader, PaddedInput, padded, refuse_unweighed
 from ctr_trainer.graph_notes.notes import BatchWeight, WeighedOptimizer, notes
+from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.measuring import latency
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
@@ -133,3 +139,65 @@ def test_an_input_that_is_no_dataset_is_refused():
 def test_an_unknown_way_is_refused():
     with pytest.raises(UserError, match="uneven_inputs=skip: choose one of error, pad"):
         RunConfig(uneven_inputs="skip")
+
+
+class Plain:
+    """Three batches, and no more than a reader must have."""
+
+    spec, statistics, batch_size = "spec", {"price": "old"}, 4
+
+    def __iter__(self):
+        return iter("abc")
+
+
+class Full(Plain):
+    """Says all that a reader may."""
+
+    steps, steps_per_epoch, steps_before, epochs = 3, 6, 9, 2
+
+    def __init__(self, statistics=Plain.statistics):
+        self.statistics = statistics
+
+    def with_statistics(self, statistics):
+        return Full(statistics)
+
+    def position_after(self, steps):
+        return {"at": steps}
+
+
+def test_what_a_reader_does_not_know_is_none_and_its_batches_are_measured_from_outside():
+    reader = GivenReader(Plain())
+    assert (reader.spec, reader.statistics, reader.batch_size) == ("spec", {"price": "old"}, 4)
+    assert [reader.steps, reader.steps_per_epoch, reader.in_epochs, reader.epochs] == [None] * 4
+    assert reader.position_after(1) is None
+    assert [list(reader), list(reader)] == [["a", "b", "c"]] * 2
+    assert reader.read_latency.name == "OpsReadSample"
+    assert reader.read_latency.total_count == 6
+
+
+def test_what_a_reader_knows_is_taken_from_it():
+    reader = GivenReader(Full())
+    assert (reader.steps, reader.steps_per_epoch, reader.in_epochs, reader.epochs) == (3, 6, Epochs(6, 9), 2)
+    assert reader.position_after(5) == {"at": 5}
+
+
+def test_statistics_of_a_model_replace_those_of_a_reader_that_can():
+    assert GivenReader(Full()).with_statistics({"price": "new"}).statistics == {"price": "new"}
+    with pytest.raises(AttributeError, match="with_statistics"):
+        GivenReader(Plain()).with_statistics({})
+
+
+def test_each_batch_is_timed_by_itself(monkeypatch):
+    """A batch that waits for a piece of the data to be read takes long, and the batches cut from that piece do not."""
+    now = [0]
+    monkeypatch.setattr(latency, "time", types.SimpleNamespace(perf_counter_ns=lambda: now[0]))
+
+    class Pieces(Plain):
+        def __iter__(self):
+            for batch in range(100):
+                now[0] += 1000 * (500 if batch % 25 == 0 else 10 + batch)
+                yield batch
+
+    reader = GivenReader(Pieces())
+    assert len(list(reader)) == 100
+    assert reader.read_latency.percentiles() == {"count": 100, "P50": 62, "P95": 108, "P99": 500, "Max": 500}

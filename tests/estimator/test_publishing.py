@@ -14,7 +14,7 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.serving.publication import records
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
-from tests import published, small
+from tests import published
 from tests.estimator import deepfm
 
 tf1 = tf.compat.v1
@@ -29,11 +29,6 @@ class Slowly(tf1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self._event.wait(self._seconds)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("published"), rows=300)
 
 
 def _estimator(path, to, **settings):

@@ -139,13 +139,6 @@ def test_an_evaluation_is_one_line_of_the_log_with_the_best_so_far(data, tmp_pat
         assert line.count(" = ") == len(each) - 1
 
 
-def test_zero_steps_between_evaluations_make_one_at_the_end(data, tmp_path):
-    _, result = _train(data, tmp_path, 12, _eval_spec(data, every_n_steps=0, best_metric="auc"))
-    assert result["evaluation"]["global_step"] == 12
-    assert [each["step"] for each in EvaluationHistory.load(tmp_path).evaluations] == [12]
-    assert os.listdir(tmp_path / "best") == ["step-0000000012"]
-
-
 def test_training_stops_when_nothing_better_comes_and_stays_stopped(data, tmp_path):
     # No improvement is as large as 1, so the first evaluation is the best and the third one in a row ends it.
     patience = dict(best_metric="logloss", early_stopping_patience=2, early_stopping_min_delta=1.0)
@@ -173,33 +166,6 @@ def test_train_and_evaluate_has_tf_estimators_names(data, tmp_path):
     metrics, result = train_and_evaluate(_estimator(tmp_path), train_spec, _eval_spec(data, steps=2))
     assert metrics["global_step"] == result["global_step"] == 4
     assert metrics["examples"] == 64
-
-
-def test_a_tf_data_dataset_is_evaluated_from_its_beginning_each_time(tmp_path):
-    tf1 = tf.compat.v1
-
-    def model_fn(features, labels, mode, params):
-        w = tf1.get_variable("w", [2], initializer=tf1.zeros_initializer())
-        logits = tf.reduce_sum(features["x"] * w, 1)
-        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
-        train_op = tf1.train.GradientDescentOptimizer(1.0).minimize(loss, tf1.train.get_global_step())
-        own = {"accuracy": tf1.metrics.accuracy(labels, tf.cast(logits > 0, tf.float32))}
-        return EstimatorSpec(mode, {"logits": logits}, loss, train_op, own if mode == "eval" else None)
-
-    def input_fn(mode):
-        x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
-        features = {"x": x, "user": np.arange(64) % 8}
-        dataset = tf.data.Dataset.from_tensor_slices((features, (x[:, 0] > 0).astype(np.float32))).batch(16)
-        return dataset.repeat() if mode == "train" else dataset
-
-    estimator = Estimator(model_fn, tmp_path, config=RunConfig(threads=1))
-    spec = EvalSpec(
-        input_fn, every_n_steps=2, best_metric="accuracy", best_direction="max", metrics=MetricsConfig(group_by="user")
-    )
-    metrics, _ = train_and_evaluate(estimator, TrainSpec(input_fn, max_steps=6), spec)
-    assert [e["examples"] for e in EvaluationHistory.load(tmp_path).evaluations] == [64, 64, 64]
-    assert metrics["accuracy"] > 0.9
-    assert metrics["gauc"] == pytest.approx(1.0, abs=0.1)
 
 
 def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(tmp_path):

@@ -9,20 +9,14 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.warm_start import CheckpointWarmStart
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.messages.errors import UserError
-from tests import small
+from tests.checkpoints import rows_by_key
 from tests.estimator import deepfm
 
 TABLE = "dim4"
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return small.make(tmp_path_factory.mktemp("warm"), rows=300)
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +39,9 @@ def _train(path, data, steps=1, dim=None, **settings):
 
 def _rows(checkpoint):
     """Returns (TableConfig, dict of key -> row) for the only table of a checkpoint."""
-    blocks = list(snapshot.iterate(checkpoint.path, checkpoint.tables))
-    assert {config.name for config, *_ in blocks} == {TABLE}
-    return blocks[0][0], {int(key): row for _, keys, rows in blocks for key, row in zip(keys, rows.copy(), strict=True)}
+    (config,) = checkpoint.table_configs().values()
+    assert config.name == TABLE
+    return config, rows_by_key(checkpoint)
 
 
 def _variables(checkpoint):

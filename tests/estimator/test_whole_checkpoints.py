@@ -171,7 +171,9 @@ def test_a_damaged_file_is_refused_by_name_and_the_checkpoint_before_it_is_taken
 def test_without_a_whole_checkpoint_training_does_not_start_from_nothing(tmp_path):
     saved = Job(tmp_path).save(1)
     _damage(saved.path, "dense.data", "altered")
-    with pytest.raises(UserError, match=r"(?s)no checkpoint in .* is valid.*dense\.data"):
+    with pytest.raises(
+        UserError, match=r"(?s)no checkpoint in .* is valid.*dense\.data is missing, truncated or altered"
+    ):
         checkpoints.newest_whole(tmp_path)
     assert checkpoints.newest_whole(tmp_path / "other") is None
 

@@ -1,6 +1,9 @@
-"""Features whose raw values an export has to read itself: times, and lists in brackets."""
+"""Features whose raw values an export has to read itself: times, lists in brackets, numbers in pieces, ranked too."""
+
+import contextlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from ctr_trainer.data.convert import convert
@@ -8,12 +11,14 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.models import lr
-from ctr_trainer.models.params import ModelParams
+from ctr_trainer.features.tensors import FedFeatures
+from ctr_trainer.layers.inputs import all_field_embeddings
+from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.export.saved_model_evaluation import read_raw
 
 tf1 = tf.compat.v1
+ROWS = 300
 SPEC = FeatureSpec.from_dict(
     {
         "name": "raw",
@@ -36,29 +41,99 @@ FORMS = (
     "",
 )
 COUNTS = ("-", "-1", "0", "4", "1000", "12.0")
+PIECES = FeatureSpec.from_dict(
+    {
+        "name": "pieces",
+        "label": {"column": "y"},
+        "dense": [
+            {"name": "price", "transform": "piecewise_linear", "pieces": 6, "default": 3.0},
+            {"name": "age", "transform": "standardize"},
+            {"name": "always", "transform": "piecewise_linear", "pieces": 6},
+            {"name": "count", "transform": "piecewise_linear", "pieces": 6},
+        ],
+        "sparse": [{"name": "user", "dim": 4}, {"name": "item", "dim": 4}],
+    }
+)
+
+
+def _run(session, signature, inputs):
+    feed = {signature.inputs[name].name: values for name, values in inputs.items()}
+    return session.run(signature.outputs["probabilities"].name, feed)
+
+
+@contextlib.contextmanager
+def _served(path, spec, model, train_op, epochs):
+    """Trains a model on a converted CSV file, exports it, and asserts that the export gives `predict`'s numbers.
+
+    Yields (session, signatures of the export, raw values of the file by feature, the probabilities).
+    """
+    distributed.init()
+    found, data = find_model(model), path.parent / "data"
+    if not data.exists():
+        convert("csv", path, data, spec, progress=False)
+    directory = path.parent / model
+    params = found.params_class(train_op, hidden_units=(8,))
+    estimator = Estimator(found.model_fn, directory / "model", params, RunConfig(threads=1))
+    estimator.train(lambda: BatchReader(data, 32, epochs=epochs))
+    predicted = estimator.predict(lambda: BatchReader(data, 32, shuffle=False, epochs=1))
+    expected = np.array([example["probabilities"] for example in predicted])
+    (raw,) = read_raw("csv", path, spec, ROWS)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        signatures = tf1.saved_model.load(session, ["serve"], estimator.export_to(directory / "export")).signature_def
+        served = _run(session, signatures["serving_default"], raw.inputs)
+        np.testing.assert_allclose(served, expected, atol=1e-6, rtol=0)
+        yield session, signatures, raw.inputs, expected
 
 
 def test_an_export_gives_predicts_numbers_of_raw_times_and_lists(tmp_path):
-    distributed.init()
     rng, lines = np.random.default_rng(0), []
-    for i in range(300):
+    for i in range(ROWS):
         day, hour = int(rng.integers(1, 29)), int(rng.integers(0, 24))
         tags = [f"t{tag}" for tag in rng.integers(0, 9, rng.integers(0, 4))]
         at = FORMS[i % 5].format(day=day, hour=hour)
         lines.append(f'{hour // 12 ^ (day % 7 > 4)},{at},{COUNTS[i % 6]},"{tags}"\n')
     (tmp_path / "a.csv").write_text("y,at,count,tags\n" + "".join(lines))
-    convert("csv", tmp_path / "a.csv", tmp_path / "data", SPEC, progress=False)
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.5), hidden_units=(4,))
-    estimator = Estimator(lr.model_fn, tmp_path / "model", params, RunConfig(threads=1))
-    estimator.train(lambda: BatchReader(tmp_path / "data", 32, epochs=3))
-    predicted = estimator.predict(lambda: BatchReader(tmp_path / "data", 32, shuffle=False, epochs=1))
-    expected = np.array([example["probabilities"] for example in predicted])
-    path = estimator.export_to(tmp_path / "export")
-    (raw,) = read_raw("csv", tmp_path / "a.csv", SPEC, 300)
-    assert "".join(sorted({value.decode() for value in raw.inputs["tags"].ravel()})) == "t0t1t2t3t4t5t6t7t8"
+    with _served(tmp_path / "a.csv", SPEC, "lr", TrainOp("adagrad", 0.1, 0.5), epochs=3) as (_, _, raw, expected):
+        assert "".join(sorted({value.decode() for value in raw["tags"].ravel()})) == "t0t1t2t3t4t5t6t7t8"
+        assert expected.std() > 0.02
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A CSV whose label is 1 for prices in the middle, which no function of the price itself that rises can say."""
+    path, rng, lines = tmp_path_factory.mktemp("pieces") / "a.csv", np.random.default_rng(0), []
+    for i in range(ROWS):
+        price = rng.uniform(0, 10)
+        shown = "" if i % 10 == 0 else f"{price:.3f}"
+        lines.append(f"{int(3 < price < 6)},{shown},{i % 50},7,{i % 3},u{i % 4},i{i % 5}\n")
+    path.write_text("y,price,age,always,count,user,item\n" + "".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("model", ["lr", "deepfm", "tabm", "autoint"])
+def test_an_export_gives_predicts_numbers_of_numbers_in_pieces_and_ranks_by_them(path, model):
+    with _served(path, PIECES, model, TrainOp("adam", 0.02, 0.02), epochs=12) as (session, signatures, raw, expected):
+        for context in ({"price", "user"}, {"age", "always"}, {"count"}):
+            ranked = {name: values[:1] if name in context else values[:9] for name, values in raw.items()}
+            expanded = {name: np.repeat(values, 9 // len(values), 0) for name, values in ranked.items()}
+            wanted = _run(session, signatures["serving_default"], expanded)
+            np.testing.assert_allclose(_run(session, signatures["ranking"], ranked), wanted, atol=1e-6, rtol=0)
+    price = raw["price"]
+    middle, high = expected[(3.5 < price) & (price < 5.5)].mean(), expected[price > 7].mean()
+    assert middle > expected[price < 2.5].mean() + 0.2 and middle > high + 0.2
+
+
+def test_the_columns_of_a_number_are_one_field():
+    fitted = {"mean": 0.0, "std": 1.0, "min": 0.0, "max": 8.0, "boundaries": [2.0, 4.0]}
+    statistics = {f.name: fitted for f in PIECES.dense} | {"always": {**fitted, "max": 0.0, "boundaries": []}}
     with tf.Graph().as_default(), tf1.Session() as session:
-        signature = tf1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
-        feed = {signature.inputs[name].name: values for name, values in raw.inputs.items()}
-        served = session.run(signature.outputs["probabilities"].name, feed)
-    np.testing.assert_allclose(served, expected, atol=1e-6, rtol=0)
-    assert expected.std() > 0.02
+        features = FedFeatures(PIECES, statistics, None)
+        assert features.dense_widths == [3, 1, 1, 3]
+        fields = all_field_embeddings(features, "mine")
+        (vectors,) = tf1.trainable_variables()
+        session.run(tf1.global_variables_initializer())
+        (rows,) = features.placeholders
+        feed = {features.dense: [[3.0, -2.0, 5.0, 8.0]], rows: np.ones([1, 2, 4])}
+        found, v = session.run([fields, vectors], feed)
+    wanted = [np.ones(4), np.ones(4), v[0] + 0.5 * v[1], -2 * v[3], 0 * v[4], v[5] + v[6] + v[7]]
+    np.testing.assert_allclose(found[0], wanted, atol=1e-6)

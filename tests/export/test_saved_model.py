@@ -50,12 +50,16 @@ def trained(tmp_path_factory):
     return directory, data
 
 
-def _estimator(model_fn, model_dir, data):
-    settings = dict(batch_norm=True, negative_sampling=0.5)  # Both are other in an export than in training.
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,), **settings)
-    estimator = Estimator(model_fn, model_dir, params, RunConfig(threads=1))
-    estimator.train(lambda: BatchReader(data, 32, epochs=2))
-    return estimator
+@pytest.fixture(scope="module")
+def estimators(trained, tmp_path_factory):
+    """By name, an Estimator that is trained on the data."""
+    found = {}
+    for name, model_fn in (("lr", lr.model_fn), ("deepfm", deepfm.model_fn), ("history", small_served.model_fn)):
+        settings = dict(batch_norm=True, negative_sampling=0.5)  # Both are other in an export than in training.
+        params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,), **settings)
+        found[name] = Estimator(model_fn, tmp_path_factory.mktemp(name) / "model", params, RunConfig(threads=1))
+        found[name].train(lambda: BatchReader(trained[1], 32, epochs=2))
+    return found
 
 
 def _raw(path):
@@ -64,12 +68,11 @@ def _raw(path):
     return {name: [example[name] for example in found] for name in found[0]}
 
 
-@pytest.mark.parametrize(
-    "model_fn", [lr.model_fn, deepfm.model_fn, small_served.model_fn], ids=["lr", "deepfm", "history"]
-)
-def test_gives_predicts_numbers_from_raw_values_unknown_keys_included(trained, tmp_path, model_fn):
-    directory, data = trained
-    estimator = _estimator(model_fn, tmp_path / "model", data)
+@pytest.mark.parametrize("name", ["lr", "deepfm", "history"])
+def test_gives_predicts_numbers_from_raw_values_unknown_keys_included_and_asks_for_what_the_model_reads(
+    trained, estimators, tmp_path, name
+):
+    (directory, _), estimator = trained, estimators[name]
     path = estimator.export_to(tmp_path / "export")
     (tmp_path / "rows.json").write_text(json.dumps(_raw(directory / "served.csv")))
     serve = [sys.executable, "-c", SERVE, path, str(tmp_path / "rows.json"), str(tmp_path / "served.npy")]
@@ -80,13 +83,9 @@ def test_gives_predicts_numbers_from_raw_values_unknown_keys_included(trained, t
     np.testing.assert_allclose(np.load(tmp_path / "served.npy"), expected, atol=1e-6, rtol=0)
     assert expected.std() > 0.02  # different rows get different predictions
 
-
-@pytest.mark.parametrize("model_fn", [deepfm.model_fn, small_served.model_fn], ids=["deepfm", "history"])
-def test_asks_for_a_history_only_where_the_model_reads_it(trained, tmp_path, model_fn):
-    path = _estimator(model_fn, tmp_path / "model", trained[1]).export_to(tmp_path / "export")
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
-    assert ("history" in asked) == (model_fn is small_served.model_fn)
+    assert ("history" in asked) == (name == "history")
     assert set(load_typical(path)) == {"place", "device"}
     os.remove(os.path.join(path, "assets.extra", "typical_values.json"))
     assert load_typical(path) == {}  # An export of an earlier version has no such file.
@@ -119,9 +118,8 @@ class _Fed(tf.compat.v1.train.SessionRunHook):
         self.batches.append({**fed, "price": prices, "age": ages})
 
 
-def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, tmp_path):
-    directory, data = trained
-    estimator, fed = _estimator(small_served.model_fn, tmp_path / "model", data), _Fed()
+def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, estimators, tmp_path):
+    (directory, _), estimator, fed = trained, estimators["history"], _Fed()
     path = estimator.export_to(tmp_path / "tower", rows="none")
     served = BatchReader(directory / "served", 32, shuffle=False, epochs=1)
     (first, *_) = estimator.predict(lambda: served, hooks=[fed], yield_single_examples=False)
@@ -136,35 +134,35 @@ def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, tmp_path):
     assert [f.name for f in load_spec(path).sparse] == [f.name for f in served.spec.sparse]
 
 
-@pytest.mark.parametrize("model_fn", [lr.model_fn, small_served.model_fn], ids=["lr", "history"])
-def test_the_dense_tower_turns_raw_values_into_the_keys_of_its_rows(trained, tmp_path, model_fn):
+@pytest.mark.parametrize("name", ["lr", "history"])
+def test_the_dense_tower_turns_raw_values_into_the_keys_of_its_rows(trained, estimators, tmp_path, name):
     directory, data = trained
-    path = _estimator(model_fn, tmp_path / "model", data).export_to(tmp_path / "tower", rows="none")
+    path = estimators[name].export_to(tmp_path / "tower", rows="none")
     served = BatchReader(directory / "served", 128, shuffle=False, epochs=1)
     (batch, *_) = served.with_statistics(BatchReader(data, 32).statistics)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["keys"]
         feed = {}
-        for name, tensor in signature.inputs.items():
-            values = _raw(directory / "served.csv")[name]
+        for feature, tensor in signature.inputs.items():
+            values = _raw(directory / "served.csv")[feature]
             if isinstance(values[0], list):
                 longest = max(map(len, values))
                 values = [value + [""] * (longest - len(value)) for value in values]
             feed[tensor.name] = values
         found = session.run({name: tensor.name for name, tensor in signature.outputs.items()}, feed)
     np.testing.assert_array_equal(found["keys/dim4"], batch.keys["dim4"][:100])
-    bags = {"tags", "topics", "words"} | ({"history"} if model_fn is small_served.model_fn else set())
-    assert {name.partition("/")[2] for name in found} == {"dim4", *bags}
-    for name in bags:
-        splits = batch.bags[name].splits[:101]
-        np.testing.assert_array_equal(found[f"splits/{name}"], splits)
-        np.testing.assert_array_equal(found[f"values/{name}"], batch.bags[name].values[: splits[-1]])
+    bags = {"tags", "topics", "words"} | ({"history"} if name == "history" else set())
+    assert {output.partition("/")[2] for output in found} == {"dim4", *bags}
+    for bag in bags:
+        splits = batch.bags[bag].splits[:101]
+        np.testing.assert_array_equal(found[f"splits/{bag}"], splits)
+        np.testing.assert_array_equal(found[f"values/{bag}"], batch.bags[bag].values[: splits[-1]])
     np.testing.assert_array_equal(found["weights/topics"], batch.bags["topics"].weights[: len(found["values/topics"])])
     assert found["splits/words"].dtype == np.int32 and "weights/tags" not in found
 
 
-def test_replaces_an_earlier_export_and_refuses_another_directory(trained, tmp_path):
-    estimator = _estimator(lr.model_fn, tmp_path / "model", trained[1])
+def test_replaces_an_earlier_export_refuses_another_directory_and_makes_a_new_one_below_a_base(estimators, tmp_path):
+    estimator = estimators["lr"]
     first = estimator.export_to(tmp_path / "export")
     assert estimator.export_to(tmp_path / "export") == first
     assert (tmp_path / "export" / "saved_model.pb").exists()
@@ -172,10 +170,6 @@ def test_replaces_an_earlier_export_and_refuses_another_directory(trained, tmp_p
     (tmp_path / "mine" / "thesis.txt").write_text("...")
     with pytest.raises(UserError, match="`export` did not write .thesis.txt."):
         estimator.export_to(tmp_path / "mine")
-
-
-def test_export_saved_model_makes_a_new_directory_below_the_base(trained, tmp_path):
-    estimator = _estimator(lr.model_fn, tmp_path / "model", trained[1])
     path = estimator.export_saved_model(str(tmp_path / "serving"))
     assert path.startswith(str(tmp_path / "serving"))
     assert tf.saved_model.contains_saved_model(path)

@@ -1,5 +1,6 @@
-"""Numbers as features: transformations and buckets."""
+"""Numbers and times as features: transformations, buckets, and what is derived."""
 
+import datetime
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import Buckets, keys
 from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label
 from ctr_trainer.features.tensors import dense_transform
+from ctr_trainer.features.times import HOUR, LOG_SQUARED, WEEKDAY, WEEKEND, derived, graph_derived, seconds
 from ctr_trainer.system.messages.errors import UserError
 
 STATISTICS = {"x": dict(mean=2.0, std=4.0, min=-1.0, max=9.0)}
@@ -30,11 +32,6 @@ def test_none_only_fills():
 
 def test_log1p_keeps_the_sign():
     np.testing.assert_allclose(transformed([math.e - 1, 1 - math.e, 0], "log1p"), [1, -1, 0], rtol=1e-6)
-
-
-def test_a_missing_value_is_filled_before_the_transform():
-    np.testing.assert_allclose(transformed([math.nan], "log1p", default=math.e - 1), [1], rtol=1e-6)
-    assert transformed([math.nan], "standardize", default=6).tolist() == [1]
 
 
 def test_standardize_and_minmax_by_hand():
@@ -59,15 +56,6 @@ def test_values_are_clipped_after_the_default_and_before_the_transform():
 def test_a_constant_feature_becomes_zero(transform):
     constant = {"x": dict(mean=3.0, std=0.0, min=3.0, max=3.0)}
     assert transformed([3, 5], transform, statistics=constant).tolist() == [0, 0]
-
-
-def test_each_column_has_its_own_transform():
-    features = (DenseFeature("a", "a", "log1p"), DenseFeature("b", "b", "standardize"), DenseFeature("c", "c"))
-    spec = FeatureSpec("s", Label("y"), features, ())
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        dense = tf.constant([[math.e - 1, 10, -5], [0, math.nan, math.nan]], tf.float32)
-        out = session.run(dense_transform(dense, spec, {"b": dict(mean=4.0, std=2.0, min=0.0, max=9.0)}))
-    np.testing.assert_allclose(out, [[1, 3, -5], [0, -2, 0]], rtol=1e-6)
 
 
 def piecewise(values, statistics=PIECES, others=(), default=0.0):
@@ -146,3 +134,96 @@ def test_boundaries_of_quantiles_come_from_the_statistics():
     assert Buckets(feature, {"f": {"boundaries": []}}).keys(np.float32([1])).tolist() == found[:1].tolist()
     with pytest.raises(UserError, match="'f'.*'quantiles' needs boundaries.*convert the data set again"):
         Buckets(feature, {"f": {"mean": 1.0}})
+
+
+UTC = datetime.timezone.utc
+GOOD = {
+    "2024-01-31": datetime.datetime(2024, 1, 31),
+    "2024-02-29 08:30": datetime.datetime(2024, 2, 29, 8, 30),
+    "2000-12-31T23:59:59": datetime.datetime(2000, 12, 31, 23, 59, 59),
+    "1969-12-31 23:00:00.5": datetime.datetime(1969, 12, 31, 23, 0, 0, 500_000),
+    "2024-03-01T00:30:00Z": datetime.datetime(2024, 3, 1, 0, 30),
+    "2024-03-01 00:30:00.250000+02:00": datetime.datetime(2024, 2, 29, 22, 30, 0, 250_000),
+    "2023-12-31 23:30:00-0130": datetime.datetime(2024, 1, 1, 1, 0),
+    "14102100": datetime.datetime(2014, 10, 21, 0),
+    "9010123": datetime.datetime(2009, 1, 1, 23),
+    "1700000000": datetime.datetime(2023, 11, 14, 22, 13, 20),
+    "1700000000.5": datetime.datetime(2023, 11, 14, 22, 13, 20, 500_000),
+    "1700000000123": datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000),
+}
+BAD = (
+    "2024-02-30",
+    "2023-02-29 08:00",
+    "2024-13-01",
+    "2024-01-01 24:00:00",
+    "14102199",
+    "14132100",
+    "noon",
+    "-5",
+    "1e9",
+)
+
+
+@pytest.mark.parametrize("what", [HOUR, WEEKDAY, WEEKEND])
+def test_parts_of_times_are_pythons_and_the_graphs_are_the_same(what):
+    texts = [*GOOD, *BAD, ""]
+    parts = {HOUR: lambda t: t.hour, WEEKDAY: lambda t: t.weekday(), WEEKEND: lambda t: int(t.weekday() > 4)}
+    expected = [parts[what](t) for t in GOOD.values()]
+    assert len(set(expected)) > 1
+    found, bad = derived(pa.array([t.encode() for t in texts] + [None]), what)
+    assert found.to_pylist() == expected + [None] * (len(BAD) + 2)
+    assert bad.tolist() == [False] * len(GOOD) + [True] * len(BAD) + [False, False]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = session.run(graph_derived(tf.constant(texts), what))
+    assert graph.tolist() == [str(e).encode() for e in expected] + [b""] * (len(BAD) + 1)
+
+
+def test_seconds_are_those_since_1970_in_utc():
+    expected = [t.replace(tzinfo=UTC).timestamp() for t in GOOD.values()]
+    np.testing.assert_allclose(seconds(pa.array(list(GOOD))), expected, rtol=0, atol=1e-6)
+
+
+def test_numbers_count_as_their_digits():
+    whole = [int(t) for t in GOOD if t.isdigit()]
+    expected = seconds(pa.array([str(v) for v in whole]))
+    for kind in (pa.int64(), pa.float64()):
+        assert seconds(pa.array(whole, kind)).tolist() == expected.tolist()
+        assert derived(pa.array([*whole, None], kind), HOUR)[1] is None
+
+
+def test_each_day_of_400_years_is_found_in_the_calendar():
+    days = np.arange(-20_000, 130_000, 7)
+    texts = pa.array([str(np.datetime64(int(day), "D")) for day in days])
+    assert (seconds(texts) == days * 86_400).all()
+
+
+def test_a_squared_logarithm_is_criteos_bucket_and_the_graphs_is_the_same():
+    buckets = {
+        "-3": -3,
+        "-1.5": -1,
+        "0": 0,
+        "1": 1,
+        "2": 2,
+        "2.5": 0,
+        "3": 1,
+        "4": 1,
+        "5": 2,
+        "100": 21,
+        "1000000": 190,
+    }
+    bad = ["x", "1e5", "nan", "1234567890123456"]
+    texts = [*buckets, *bad, ""]
+    found, wrong = derived(pa.array([text.encode() for text in texts] + [None]), LOG_SQUARED)
+    assert found.to_pylist() == [*buckets.values(), *[None] * (len(bad) + 2)]
+    assert wrong.tolist() == [text in bad for text in texts] + [False]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = session.run(graph_derived(tf.constant(texts), LOG_SQUARED))
+    assert graph.tolist() == [str(bucket).encode() for bucket in buckets.values()] + [b""] * (len(bad) + 1)
+
+
+def test_squared_logarithms_of_all_numbers_are_the_same_in_the_graph():
+    x = np.unique(np.geomspace(1, 1e9, 20_000).astype(np.int64))
+    found, _ = derived(pa.array(x), LOG_SQUARED)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = session.run(graph_derived(tf.constant([str(each) for each in x]), LOG_SQUARED))
+    assert graph.astype(np.int64).tolist() == found.to_pylist()

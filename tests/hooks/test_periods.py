@@ -1,20 +1,28 @@
-"""When checkpoints and evaluations are due, by hand."""
+"""When checkpoints, evaluations and publications are due, and rates by a clock that only the test moves."""
+
+import types
 
 import pytest
+import tensorflow as tf
 
+from ctr_trainer.estimator.hooks.log_hooks import StepRate
+from ctr_trainer.estimator.hooks.measuring_hooks import SessionClockHook, StepClockHook
+from ctr_trainer.estimator.hooks.metrics_hook import LineTaker, MetricsHook
 from ctr_trainer.estimator.hooks.periods import (
     EventClock,
     EveryEpochs,
     EverySeconds,
+    EverySteps,
     EveryStepsOrSeconds,
     SecondsOfChief,
 )
-from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
-from ctr_trainer.estimator.hooks.step_hook import StepHook
+from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook, EvaluationHook, PublishHook
+from ctr_trainer.estimator.hooks.step_hook import StepHook, in_order
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
+from ctr_trainer.system.measuring import clock as clocks
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
-from tests.hooks.saved import Saved
-from tests.hooks.test_hooks import _run
+from tests.hooks.test_hooks import Saved, _run
 from tests.metrics.ranks import Ranks
 
 FLAGS = ("eval_epochs", "eval_steps")
@@ -46,7 +54,7 @@ def test_an_input_without_epochs_is_refused_with_the_flag_in_steps():
         EveryEpochs(2, RunLength(), FLAGS)
 
 
-class Clock(StepHook):
+class StepSeconds(StepHook):
     """Goes on by a second after each step."""
 
     now = 0
@@ -59,7 +67,7 @@ class Clock(StepHook):
 
 
 def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint():
-    clock = Clock()
+    clock = StepSeconds()
 
     def takes_long():
         clock.now += 10  # which does not count
@@ -95,7 +103,7 @@ def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30, longest_st
     """
 
     def work(rank, all_sum, all_gather):
-        done, saved, asked = Clock(), Saved(), []
+        done, saved, asked = StepSeconds(), Saved(), []
         clock = (lambda: sum(map(seconds_of_step, range(1, done() + 1)))) if rank == 0 else (lambda: 0)
 
         def add_up(told):
@@ -138,3 +146,98 @@ def test_steps_that_become_slower_put_a_checkpoint_off_by_a_part_of_its_period_a
     """Steps of 0.1 s are of 0.2 s after the 100th: told after 150, by when the time is over, all save at once."""
     saved, _ = _save_by_rank_0s_clock(lambda step: 0.1 if step <= 100 else 0.2, 10, steps=250)[0]
     assert saved == [100, 150, 200, 250]
+
+
+tf1 = tf.compat.v1
+
+
+class Publisher:
+    """Keeps what it is offered."""
+
+    def __init__(self):
+        self.offers, self.waited = [], None
+
+    def offer(self, step, values):
+        self.offers.append((step, {name: float(value) for name, value in values.items()}))
+
+    def finish(self, seconds):
+        self.waited = seconds
+
+
+def _publish(publisher, steps, secs, names=("w",), stops=False):
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        weight = tf1.get_variable("w", [], initializer=tf1.zeros_initializer())
+        tf1.get_variable("slot", [])  # Of an optimizer: no part of the tower.
+        train = tf.group(tf1.assign_add(step, 1), tf1.assign_add(weight, 0.5))
+        hook = PublishHook(publisher, names, secs, lambda: stops, grace_secs=30.0)
+        with tf1.train.MonitoredSession(hooks=[hook]) as session:
+            for _ in range(steps):
+                session.run(train)
+
+
+def test_the_tower_is_offered_at_the_start_and_as_it_is_in_the_end():
+    publisher = Publisher()
+    _publish(publisher, steps=3, secs=1000.0)
+    assert publisher.offers == [(0, {"w": 0.0}), (3, {"w": 1.5})]
+
+
+def test_the_tower_is_offered_when_the_time_is_over():
+    publisher = Publisher()
+    _publish(publisher, steps=3, secs=1e-9)
+    assert publisher.offers == [(step, {"w": step / 2}) for step in (0, 1, 2, 3, 3)]
+
+
+@pytest.mark.parametrize(("stops", "seconds"), [(False, 600.0), (True, 10.0)])
+def test_the_end_is_waited_for_and_after_a_signal_for_a_part_of_the_grace(stops, seconds):
+    publisher = Publisher()
+    _publish(publisher, steps=1, secs=1000.0, stops=stops)
+    assert publisher.waited == seconds
+
+
+def test_a_variable_that_only_predictions_have_is_named():
+    with pytest.raises(UserError, match="publish: the model predicts with the variable head/bias, which its training"):
+        _publish(Publisher(), steps=1, secs=1.0, names=("w", "head/bias"))
+
+
+STEP, EVALUATION = 0.25, 1000.0
+
+
+@pytest.fixture
+def time(monkeypatch):
+    found = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(clocks, "time", types.SimpleNamespace(perf_counter=lambda: found.now))
+    return found
+
+
+def test_evaluations_lower_no_rate(time, caplog):
+    class Steps(tf1.train.SessionRunHook):
+        """Each step takes STEP."""
+
+        def before_run(self, run_context):
+            time.now += STEP
+
+    class Lines(LineTaker):
+        rates = []
+
+        def take(self, line):
+            self.rates.append(line.steps_per_sec)
+
+    def evaluate(session, step):
+        time.now += EVALUATION
+
+    clock = Clock()
+    time.now += 50  # The start counts for none either.
+    with tf.Graph().as_default(), caplog.at_level("INFO"):
+        train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
+        metrics = MetricsHook({}, tf.constant(1.0), [Lines(), StepRate(clock, 2)], clock, every_n_steps=2)
+        own = [metrics, EvaluationHook(evaluate, EverySteps(2), clock)]
+        begins = StepClockHook(clock)
+        with tf1.train.MonitoredSession(hooks=in_order([SessionClockHook(clock), *own, Steps(), begins])) as session:
+            for _ in range(7):
+                session.run(train_op)
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
+    assert said == ["global_step/sec: 4"] * 3  # of the steps 3, 5 and 7
+    assert Lines.rates[1:] == [1 / STEP] * 3  # The first line began before the first step.
+    assert begins.seconds == pytest.approx(7 * STEP)
+    assert clock.seconds["evaluation"] == 4 * EVALUATION  # after the steps 2, 4 and 6, and at the end

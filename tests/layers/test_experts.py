@@ -1,4 +1,4 @@
-"""Experts, gates and towers against the formulas in NumPy."""
+"""Experts, gates, towers and the layers of an ensemble against the formulas in NumPy."""
 
 import functools
 
@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.layers.experts import experts, extraction, mixture, towers
-from ctr_trainer.layers.mlp import mlp
+from ctr_trainer.layers.mlp import batch_ensemble, mlp
 from tests.layers.graph import run
 
 NETWORK = functools.partial(mlp, hidden_units=(5,))
@@ -70,3 +70,37 @@ def test_a_tower_is_an_mlp_and_a_logit():
 def test_a_tower_without_hidden_units_is_a_logit():
     logits, values = run(lambda x: towers({"buy": x}), X)
     np.testing.assert_allclose(logits["buy"], _dense(X, values, "tower_0/logits"), atol=1e-6)
+
+
+tf1 = tf.compat.v1
+INPUTS = np.float32([[1, -2, 0.5], [0, 3, -1]])
+
+
+def test_each_member_is_the_perceptron_that_its_vectors_say():
+    found, values = run(lambda x: batch_ensemble(x, (4, 2), members=3, name="e"), INPUTS)
+    assert found.shape == (2, 3, 2)
+    for member in range(3):
+        x = INPUTS
+        for layer in ("e/layer_0", "e/layer_1"):
+            into, out, bias = (values[f"{layer}/{name}"][member] for name in ("scale_in", "scale_out", "bias"))
+            x = np.maximum(((x * into) @ values[f"{layer}/kernel"]) * out + bias, 0)
+        np.testing.assert_allclose(found[:, member], x, rtol=1e-5, atol=1e-6)
+
+
+def test_members_begin_with_different_signs_of_their_inputs_and_equal_factors_after_that():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        batch_ensemble(tf.constant(INPUTS), (4, 2), members=8, name="e")
+        session.run(tf1.global_variables_initializer())
+        values = {v.op.name: session.run(v) for v in tf1.global_variables()}
+    signs = values["e/layer_0/scale_in"]
+    assert set(np.unique(signs)) == {-1, 1} and len(np.unique(signs, axis=0)) > 1
+    for name in ("layer_0/scale_out", "layer_1/scale_in", "layer_1/scale_out"):
+        np.testing.assert_array_equal(values[f"e/{name}"], 1)
+
+
+def test_dropout_applies_while_training_only():
+    def outputs(training):
+        return run(lambda x: batch_ensemble(x, (64,), members=2, dropout=0.5, training=training, name="e"), INPUTS)[0]
+
+    assert not np.array_equal(outputs(True), outputs(False))
+    np.testing.assert_array_equal(outputs(False), outputs(False))

@@ -1,4 +1,4 @@
-"""The layers over histories, against the formulas in NumPy; padding changes nothing."""
+"""The layers over histories, against the formulas in NumPy; tests/models/test_histories.py has their padding."""
 
 import numpy as np
 import pytest
@@ -26,12 +26,6 @@ def _sigmoid(x):
 def _softmax(x):
     exp = np.exp(x - x.max(-1, keepdims=True))
     return exp / exp.sum(-1, keepdims=True)
-
-
-def _padded(steps):
-    """Returns HISTORY and MASK with this number of additional padding steps, which contain arbitrary values."""
-    rubbish = np.full((3, steps, 4), 7, np.float32)
-    return np.concatenate([HISTORY, rubbish], 1), np.concatenate([MASK, np.zeros((3, steps), np.float32)], 1)
 
 
 def test_masked_softmax_is_a_softmax_over_what_is_there():
@@ -281,32 +275,6 @@ def _again(x, mask):
 def test_transformer_block_has_right_gradients():
     mask = np.float32([[1, 1, 1, 0, 0]] * 3)
     check_gradients(lambda x: transformer_block(x, tf.constant(mask), 2, 5), 3 * HISTORY, tolerance=1e-2)
-
-
-LAYERS = {
-    "attention": lambda q, h, m: attention_pooling(q, h, m, (6,), "dice", training=True),
-    "softmax attention": lambda q, h, m: attention_pooling(q, h, m, (6,), "prelu", softmax=True, training=True),
-    "gru": lambda q, h, m: gru(h, m, 6)[:, -1],
-    "transformer": lambda q, h, m: masked_mean(transformer_block(h, m, 2, 5), m),
-}
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_more_padding_changes_nothing(layer):
-    short, _ = run(LAYERS[layer], TARGET, HISTORY, MASK)
-    long, _ = run(LAYERS[layer], TARGET, *_padded(3))
-    np.testing.assert_allclose(long, short, atol=1e-6)
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_empty_histories_have_finite_gradients(layer):
-    def gradients(*inputs):
-        return tf.gradients(
-            LAYERS[layer](*inputs), [*inputs[:2], *tf1.trainable_variables()], unconnected_gradients="zero"
-        )
-
-    found, _ = run(gradients, TARGET, HISTORY, np.zeros_like(MASK))
-    assert all(np.isfinite(gradient).all() for gradient in found)
 
 
 def _next_behaviour_loss(states, history, mask, weight):

@@ -1,9 +1,18 @@
+"""The clock of a training, the table of its phases, percentiles of latencies, and the memory of processes and GPUs."""
+
+import sys
 import types
 
+import numpy as np
 import pytest
 
+from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.estimator.hooks.step_trace_hook import PURPOSES
 from ctr_trainer.system.measuring import clock as clocks
-from ctr_trainer.system.measuring.clock import PHASES, Clock
+from ctr_trainer.system.measuring import resources
+from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock
+from ctr_trainer.system.measuring.latency import Latency
+from tests.hooks.test_hooks import _run
 
 
 @pytest.fixture
@@ -76,3 +85,144 @@ def test_percentiles_are_of_the_stretches_of_the_phases_that_have_a_log_name(tim
 
 def test_the_time_that_tensorflow_traces_by_is_that_of_the_clock(time):
     assert clocks.since_1970(99.0) == 1e9 - 1.0
+
+
+def test_no_name_stands_for_two_phases():
+    for names in (
+        [phase.name for phase in TABLE],
+        [phase.log_name for phase in TABLE if phase.log_name],
+        [phase.operation for phase in TABLE if phase.operation],
+    ):
+        assert len(set(names)) == len(names)
+
+
+def test_the_names_that_users_search_the_log_for_stay():
+    assert [(phase.log_name, phase.operation) for phase in TABLE if phase.log_name] == [
+        ("StepReadWait", "OpsReadSample"),
+        ("StepLookup", "OpsEmbeddingLookup"),
+        ("StepRowUpdate", "OpsPushGrad"),
+        ("StepSyncWait", "OpsParameterSync"),
+    ]
+    assert PHASES["update"].operation == "OpsPushGrad"
+
+
+def test_the_names_of_a_step_s_phases_stay_in_their_order():
+    assert list(STEP_TITLES) == [
+        *("read_sample", "embedding_lookup", "input_to_device", "forward", "loss", "backward", "exchange"),
+        *("dense_update", "push", "sync", "dense_sync", "hooks", "checkpoint", "evaluation"),
+    ]
+
+
+def test_what_a_trace_tells_are_the_phases_in_the_graph():
+    assert {phase.name for phase in TABLE if phase.in_graph} == set(PURPOSES)
+    assert {phase.step_name for phase in TABLE if phase.in_graph} == set(PURPOSES)
+
+
+def test_a_heartbeat_has_room_for_each_name():
+    assert max(map(len, PHASES)) <= 16
+
+
+def _recorded(*microseconds):
+    latency = Latency("PsPushGrad")
+    for each in microseconds:
+        latency.record(each)
+    return latency
+
+
+def test_what_two_processes_did_between_two_looks_is_added_up():
+    first, second = _recorded(10, 10, 500), _recorded(20)
+    before = [first.encoded(), second.encoded()]
+    for microseconds in (10, 30, 40):
+        first.record(microseconds)
+    second.record(7_000)
+    found = Latency.between("PsPushGrad", "2 shards", before, [first.encoded(), second.encoded()])
+    figures = "count: 4  P50: 30  P95: 7003  P99: 7003  Max: 7003"  # The bucket of 7,000 ends at 7,003.
+    assert found.status_line() == f"[RunStatus]: PsPushGrad statistics => {figures}, of 2 shards"
+    assert Latency.between("PsPushGrad", "", before, before).percentiles()["count"] == 0
+    # A shard that was restarted has done less than at the last look: all of it is new.
+    assert Latency.between("PsPushGrad", "", [], [_recorded(5).encoded()]).percentiles()["count"] == 1
+
+
+class NVMLError(Exception):
+    pass
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """Two devices: 0 is busy for 50% and then 100% with 1 and then 3 GB, 1 cannot be asked."""
+    answers = [(50, 1e9), (100, 3e9)]
+
+    def of(handle, place):
+        if handle != "0":
+            raise NVMLError
+        return answers[0][place]
+
+    def memory(handle):
+        used = of(handle, 1)
+        if len(answers) > 1:
+            answers.pop(0)
+        return types.SimpleNamespace(used=used)
+
+    def by_index(index):
+        if index > 1:
+            raise NVMLError
+        return str(index)
+
+    module = types.SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=by_index,
+        nvmlDeviceGetHandleByUUID=lambda name: {"GPU-a": "0"}[name],
+        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=of(handle, 0)),
+        nvmlDeviceGetMemoryInfo=memory,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("visible", "local_rank", "known"),
+    [
+        (None, 0, True),
+        (None, 1, False),
+        (None, 2, False),
+        ("1,0", 1, True),
+        ("1,0", 0, False),
+        ("0", 1, False),
+        ("GPU-a", 0, True),
+    ],
+)
+def test_a_worker_asks_the_gpu_of_its_place_among_those_that_are_visible(nvml, monkeypatch, visible, local_rank, known):
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert resources.open_gpu(local_rank)() == ((0.5, 1e9) if known else None)
+
+
+def test_without_the_binding_or_the_library_nothing_is_known_of_a_gpu(nvml, monkeypatch):
+    def absent():
+        raise NVMLError
+
+    monkeypatch.setattr(nvml, "nvmlInit", absent)
+    assert resources.open_gpu(0)() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert resources.open_gpu(0)() is None
+
+
+def test_a_run_keeps_the_mean_of_how_busy_its_gpu_was_and_the_most_memory(nvml):
+    hook = ResourcesHook(resources.open_gpu(0), every_n_steps=2)
+    _run(lambda: [hook], steps=1)  # After the first step, and at the end.
+    assert (hook.gpu_busy, hook.gpu_bytes) == (0.75, 3e9)
+
+
+def test_the_memory_of_this_process_is_what_it_holds_and_there_need_be_no_gpu():
+    hook, block = ResourcesHook(resources.no_gpu, every_n_steps=1), []
+    before = resources.resident_bytes()
+
+    def grow():
+        block.append(np.ones(10_000_000))  # 80 MB
+        return [hook]
+
+    _run(grow, steps=2)
+    assert hook.resident_bytes >= before + 70e6
+    assert np.isnan(hook.gpu_busy) and np.isnan(hook.gpu_bytes)

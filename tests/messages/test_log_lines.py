@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from ctr_trainer.system.messages.log_lines import format_seconds
 from ctr_trainer.system.processes import child
 
 PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - (\w+) \[(\w+\.py):(\d+) - (\w+)\] - (.*)")
@@ -119,3 +120,11 @@ def test_passwords_in_urls_are_masked_in_messages_and_tracebacks(tmp_path, form)
     assert "ValueError: redis://***@host:1/x" in said and "secret@" not in said.replace(
         "redis://ctr:secret@host:1/x'", ""
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.6, "1 min 0 s"), (130, "2 min 10 s"), (3900, "1 h 5 min"), (273_600, "3 d 4 h")],
+)
+def test_seconds_for_people(seconds, text):
+    assert format_seconds(seconds) == text

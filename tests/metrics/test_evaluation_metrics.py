@@ -152,13 +152,3 @@ def test_a_logit_that_is_no_number_makes_the_metrics_nan_and_not_wrong():
             np.isnan(results[name]) for name in ("auc", "auc_pr", "accuracy", "logloss", "brier", "copc", "gauc")
         )
         assert metrics.reliability() == {"": []}
-
-
-def test_normalized_entropy_of_predicting_the_mean_is_one():
-    metrics = EvaluationMetrics([""])
-    labels = np.float32([1, 0, 0, 0])
-    metrics.update("", np.full(4, np.log(1 / 3), np.float32), labels, np.ones(4, np.float32))
-    results = metrics.results()
-    assert results["normalized_entropy"] == pytest.approx(1.0, abs=1e-6)
-    assert results["copc"] == pytest.approx(1.0, abs=1e-6)
-    assert results["brier"] == pytest.approx((0.75**2 + 3 * 0.25**2) / 4)

@@ -8,13 +8,25 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models.registry import MODELS, find_model
 from ctr_trainer.settings.optimizers import RowAdagrad
 from tests.constant import CONSTANT
-from tests.models import tasks
 
 # Rates low enough that rounding, which differs between machines, does not grow within a golden run of 50 steps.
 LEARNING_RATE, ROW_LEARNING_RATE, ROW_STDDEV = 0.02, 0.1, 0.3
 HIDDEN_UNITS = (16, 8)
 
-# Of models with params of their own: the name and the settings of each variant to test.
+# By name: (labels of the data, model, its settings). Every kind of feature is in the data.
+CASES = {
+    "din": (1, "din", {"attention_units": (6, 4), "wide": "linear"}),
+    "dien": (1, "dien", {}),
+    "bst": (1, "bst", {"blocks": 2}),
+    "onetrans": (1, "onetrans", {"blocks": 2}),
+    "sdim": (1, "sdim", {"signatures": 4, "bits": 2}),
+    "din-of-two-labels": (2, "din", {"label": "bought"}),
+    "shared_bottom": (2, "shared_bottom", {"tower_units": (4,)}),
+    "mmoe": (2, "mmoe", {"experts": 2, "tower_units": ()}),
+    "ple": (2, "ple", {"task_experts": 1, "shared_experts": 1, "tower_units": (4,)}),
+    "esmm": (2, "esmm", {}),
+}
+# Of other models with params of their own: the name and the settings of each variant to test.
 _OWN = {
     "dcn_v2": {
         "dcn_v2-stacked": dict(structure="stacked", cross_layers=2),
@@ -50,7 +62,7 @@ _OWN = {
 
 def variants(model):
     """Returns a dict of name -> settings for the tested variants of a model; by default one with the model's name."""
-    others = {name: settings for name, (_, of, settings) in tasks.CASES.items() if of == model}
+    others = {name: settings for name, (_, of, settings) in CASES.items() if of == model}
     return _OWN.get(model) or others or {model: {}}
 
 
@@ -59,7 +71,7 @@ VARIANTS = [name for model in MODELS for name in variants(model)]
 
 def labels(name):
     """Returns the number of labels in the data of a variant."""
-    return tasks.CASES[name][0] if name in tasks.CASES else 1
+    return CASES[name][0] if name in CASES else 1
 
 
 def reader(name, data, **settings):

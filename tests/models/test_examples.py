@@ -1,18 +1,23 @@
-"""The examples in the docstrings of the layers and of the models, run as they stand, each in a graph of its own."""
+"""The examples in the docstrings of the layers and of the models, and the page about models, run as they stand."""
 
+import dataclasses
 import doctest
 import importlib
 import inspect
+import pathlib
 import pkgutil
+import re
 
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import layers
+from ctr_trainer import cli, layers
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model
+from tests import small
+from tests.models import every
 
 # What layers are made with, and what says all in its first line.
 HELPERS = {"outer", "flat_inputs", "flat", "BatchStatistic", "batch_statistics", "SharedSignatures", "random_planes"}
@@ -76,3 +81,25 @@ def test_an_example_that_is_wrong_is_found():
 
     with pytest.raises(AssertionError, match="Expected:"):
         run_example(layer)
+
+
+PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "models.md").read_text()
+
+
+def test_the_page_has_each_model_with_its_params():
+    page = PAGE[: PAGE.index("<!-- benchmarks/quality_zoo.py writes the next table")]
+    rows = {match.group(1): match.group(0) for match in re.finditer(r"^\| `(\w+)` \|.*$", page, re.MULTILINE)}
+    others = {model for _, model, _ in every.CASES.values()}
+    assert list(rows) == [name for name in MODELS if name not in others]
+    for name, row in rows.items():
+        for field in (each.name for each in dataclasses.fields(find_model(name).params_class)):
+            assert field in SHARED or f"`{field}` (" in row or f"`{field}`," in row, (name, field)
+
+
+def test_the_pages_own_model_trains(tmp_path, monkeypatch):
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "crossed.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = small.make(tmp_path, rows=50)
+    flags = ["--model=crossed:model_fn", "--model_params=layers=1", "--threads=1", "--batch_size=16"]
+    assert cli.main(["train", f"--train_data={data}", f"--model_dir={tmp_path / 'model'}", *flags]) == 0

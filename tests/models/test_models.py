@@ -1,10 +1,14 @@
-"""Every model, and every variant of one, from its first step to its export.
+"""Every model, and every variant of one, from its first step to its export and its ranking.
 
-Its losses are compared with those on record, see tests/golden; the training of the first variant of each model is
-interrupted half-way, where that of the record was not.
+Its losses are compared with those on record, see tests/golden. The first variant of each model is evaluated too, and
+its training is interrupted half-way, where that of the record was not. The scores of one context with candidates are
+compared with those of the expanded rows, for every kind of feature.
 """
 
 import csv
+import dataclasses
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +16,13 @@ import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
 from ctr_trainer.data.reader import open_dataset
+from ctr_trainer.estimator import Estimator
 from ctr_trainer.models.registry import MODELS
+from ctr_trainer.serving.export.warmup import FILE, PredictionLog
+from ctr_trainer.serving.scoring import served_model
+from ctr_trainer.serving.scoring.request_forms import of_candidates, of_instances
+from ctr_trainer.serving.scoring.tower import Tower
+from ctr_trainer.settings.command_flags import ScoreLimits
 from tests import golden
 from tests.models import every
 
@@ -20,11 +30,77 @@ tf1 = tf.compat.v1
 # With oneDNN or without, with AVX-512, AVX2 or SSE4.1, no loss differs by more than 6e-7; dense learning rates larger
 # by a thousandth change some loss of every model by more than 1e-5.
 RELATIVE_TOLERANCE = 1e-5
+COUNT = 7  # Candidates of a ranking request.
+SPLITS = {
+    "most": ("user", "place", "device", "price", "age", "age_group", "tags", "words", "history"),
+    "few": ("item", "price_level", "topics"),
+    "none": (),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """An exported graph in a session, and the directory of its SavedModel."""
+
+    path: str
+    session: tf1.Session
+    signatures: dict[str, Any]
+
+    def run(self, signature, values):
+        """Returns what a signature answers for those of the values that it asks for."""
+        feed = {tensor.name: values[name] for name, tensor in self.signatures[signature].inputs.items()}
+        outputs = self.signatures[signature].outputs
+        return self.session.run({name: tensor.name for name, tensor in outputs.items()}, feed)
+
+    def warm_up(self):
+        """Answers the requests of the warm-up file as TensorFlow Serving does: one for each signature."""
+        logs = [PredictionLog.FromString(each) for each in tf1.io.tf_record_iterator("/".join((self.path, *FILE)))]
+        requests = [log.predict_log.request for log in logs]
+        assert {each.model_spec.signature_name for each in requests} == self.signatures.keys()
+        for request in requests:
+            given = {
+                key: tf.make_ndarray(tf1.make_tensor_proto(0.0).FromString(value.SerializeToString()))
+                for key, value in request.inputs.items()
+            }
+            found = self.run(request.model_spec.signature_name, given)
+            assert all(np.isfinite(values).all() for values in found.values() if values.dtype.kind == "f")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A variant after the steps of its record.
+
+    Attributes:
+      is_first: whether it is the first variant of its model: a training resumes, and a model is evaluated as it
+        predicts, whatever the settings of the model.
+    """
+
+    name: str
+    is_first: bool
+    estimator: Estimator
+    losses: golden.Losses
+    data: str
+    exported: Exported
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return golden.make_data(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module", params=every.VARIANTS)
+def trained(request, data, tmp_path_factory):
+    name, directory = request.param, tmp_path_factory.mktemp("trained")
+    estimator, losses = golden.make_estimator(name, directory / "model")
+    is_first = name == next(iter(every.variants(name.partition("-")[0])))
+    for last in [golden.STEPS // 2] * is_first + [golden.STEPS]:
+        estimator.train(lambda position: golden.reader(name, data, position), hooks=[losses], max_steps=last)
+    path = estimator.export_to(directory / "export")
+    with tf.Graph().as_default():
+        session = tf1.Session()
+        signatures = tf1.saved_model.load(session, [tf.saved_model.SERVING], path).signature_def
+    yield Trained(name, is_first, estimator, losses, data[every.labels(name)], Exported(path, session, signatures))
+    session.close()
 
 
 def _rows(data):
@@ -48,42 +124,95 @@ def _raw_values(data):
         if feature.combiner is not None:
             lists = [text.split(feature.separator) if text else [] for text in texts]
             texts = [each + [""] * (max(map(len, lists)) - len(each)) for each in lists]
-        values.setdefault(feature.name, texts)
+        values.setdefault(feature.name, np.array(texts))
     return values
 
 
-def _served(path, values):
-    """What an exported graph, of stock operations only, answers for those of the values that it asks for."""
-    with tf.Graph().as_default() as graph, tf1.Session() as session:
-        signature = tf1.saved_model.load(session, [tf.saved_model.SERVING], path).signature_def["serving_default"]
-        assert not [op.type for op in graph.get_operations() if "PyFunc" in op.type]
-        feed = {tensor.name: values[name] for name, tensor in signature.inputs.items()}
-        return session.run({name: tensor.name for name, tensor in signature.outputs.items()}, feed)
+def test_trains_with_the_losses_on_record_resumes_evaluates_and_exports(trained):
+    name, estimator, own = trained.name, trained.estimator, trained.data
+    np.testing.assert_allclose(trained.losses.values, golden.load(name), rtol=RELATIVE_TOLERANCE, atol=0)
 
-
-@pytest.mark.parametrize("name", every.VARIANTS)
-def test_trains_with_the_losses_on_record_resumes_evaluates_and_exports(name, data, tmp_path):
-    estimator, losses = golden.make_estimator(name, tmp_path / "model")
-    # The first variant of each model is interrupted: a training resumes alike, whatever the settings of its model.
-    resumes = name == next(iter(every.variants(name.partition("-")[0])))
-    for last in [golden.STEPS // 2] * resumes + [golden.STEPS]:
-        estimator.train(lambda position: golden.reader(name, data, position), hooks=[losses], max_steps=last)
-    np.testing.assert_allclose(losses.values, golden.load(name), rtol=RELATIVE_TOLERANCE, atol=0)
-
-    own = data[every.labels(name)]
     predicted = every.probabilities(list(estimator.predict(lambda: every.once(name, own))))
-    metrics = estimator.evaluate(lambda: every.once(name, own))
-    assert (metrics["examples"], metrics["global_step"]) == (golden.ROWS, golden.STEPS)
-    truth = _labels(own)
-    for key, values in predicted.items():
-        assert values.std() > 0.001, key  # different rows get different predictions
-        label = key.removeprefix("probabilities")
-        assert metrics[f"auc{label}"] == pytest.approx(roc_auc_score(truth[label], values), abs=1e-3)
+    assert all(values.std() > 0.001 for values in predicted.values())  # different rows get different predictions
+    if trained.is_first:
+        metrics, truth = estimator.evaluate(lambda: every.once(name, own)), _labels(own)
+        assert (metrics["examples"], metrics["global_step"]) == (golden.ROWS, golden.STEPS)
+        for key, values in predicted.items():
+            label = key.removeprefix("probabilities")
+            assert metrics[f"auc{label}"] == pytest.approx(roc_auc_score(truth[label], values), abs=1e-3)
 
-    served = every.probabilities(_served(estimator.export_to(tmp_path / "export"), _raw_values(own)))
+    operations = trained.exported.session.graph.get_operations()
+    assert not [op.type for op in operations if "PyFunc" in op.type]  # Stock operations only.
+    served = every.probabilities(trained.exported.run("serving_default", _raw_values(own)))
     assert served.keys() == predicted.keys()
     for key, values in predicted.items():
         np.testing.assert_allclose(served[key], values, atol=1e-6, rtol=0, err_msg=key)
+
+
+def _table_rows(table, keys):
+    """Returns the rows of a table; each row is a function of its key."""
+    width = int(table.removeprefix("dim")) + 1
+    return np.sin(keys[:, None] % 1000 * np.arange(1.0, width + 1)).astype(np.float32) / 3
+
+
+def _instances(raw):
+    """Returns the examples in row format."""
+    texts = {
+        name: [[text for text in each if text] for each in values.tolist()]
+        for name, values in raw.items()
+        if values.ndim == 2
+    }
+    numbers = {
+        name: [None if np.isnan(v) else v for v in values.tolist()]
+        for name, values in raw.items()
+        if values.dtype.kind == "f"
+    }
+    columns = {**{name: values.tolist() for name, values in raw.items()}, **texts, **numbers}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _assert_equal(found, expected, what):
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(found[key], values, atol=1e-6, rtol=1e-6, err_msg=f"{key}, {what}")
+
+
+def test_a_context_with_candidates_gets_the_scores_of_the_expanded_rows(trained, tmp_path):
+    exported = trained.exported
+    raw = {name: values[:COUNT] for name, values in _raw_values(trained.data).items()}
+    for split, context in SPLITS.items():
+        ranked = {each: values[:1] if each in context else values for each, values in raw.items()}
+        expanded = {each: np.repeat(values, COUNT // len(values), 0) for each, values in ranked.items()}
+        expected = exported.run("serving_default", expanded)
+        _assert_equal(exported.run("ranking", ranked), expected, split)
+    assert np.ptp(next(iter(expected.values()))) > 0  # different rows get different scores
+    wrong = {each: values[:2] if each in SPLITS["few"] else values for each, values in raw.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ranking request gives 1 value"):
+        exported.run("ranking", wrong)
+    assert exported.signatures.keys() == {"serving_default", "ranking"}
+    exported.warm_up()
+
+    path = trained.estimator.export_to(tmp_path / "tower", rows="none")
+    tower = Tower(path)
+    _ranks(tower, _instances(raw))
+    exported = Exported(path, tower._session, tower._meta.signature_def)
+    assert exported.signatures.keys() == {"serving_default", "keys", "ranking", "ranking_keys"}
+    exported.warm_up()
+    tower.close()
+
+
+def _ranks(tower, instances):
+    reader, limits = types.SimpleNamespace(read=_table_rows), ScoreLimits()
+    assert tower.ranks
+    for split, context in SPLITS.items():
+        shared = {each: instances[0][each] for each in context}
+        candidates = [{each: v for each, v in instance.items() if each not in context} for instance in instances]
+        ranked = of_candidates(tower.inputs, shared, candidates, limits)
+        expanded = of_instances(tower.inputs, [{**shared, **each} for each in candidates], limits)
+        expected, found = (served_model._score(tower, reader, each, None) for each in (expanded, ranked))
+        _assert_equal(found.outputs, expected.outputs, split)
+        assert found.distinct_keys == expected.distinct_keys
+        _assert_equal(served_model._score(tower, reader, ranked.expanded(), None).outputs, expected.outputs, split)
 
 
 def test_every_models_losses_are_on_record_and_fall():

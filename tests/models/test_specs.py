@@ -1,19 +1,24 @@
-"""Models on specs without dense features, without sparse ones, with several dims: they work or say why not."""
+"""Models on specs without dense or sparse features, with several dims or labels: they work or say why not."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator import ModeKeys
+from ctr_trainer.estimator import Estimator, ModeKeys
+from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.models import dcn_v2, fibinet, final_mlp, masknet, param_texts
+from ctr_trainer.models import dcn_v2, fibinet, final_mlp, masknet, mmoe, param_texts
 from ctr_trainer.models.registry import MODELS, find_model
+from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
-from tests.models import every, tasks
+from tests import small
+from tests.models import every
 
 tf1 = tf.compat.v1
-MINE = [name for name in every.VARIANTS if name not in tasks.CASES]
+MINE = [name for name in every.VARIANTS if name not in every.CASES]
 USER, ITEM = dict(name="user", column="user", dim=4), dict(name="item", column="item", dim=4)
 PRICE = dict(name="price", column="price")
 _ANY_DIM = ("lr", "wide_deep", "dcn_v2", "final_mlp", "gdcn", "final_net", "qnn", "fcn", "rank_mixer", "pepnet", "tabm")
@@ -108,3 +113,47 @@ def test_a_wrong_value_is_refused(model, text, problem):
 
 def test_every_model_is_tested():
     assert {name.partition("-")[0] for name in every.VARIANTS} == set(MODELS)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A data set for each number of labels."""
+    distributed.init()
+    return {labels: small.make(tmp_path_factory.mktemp(f"labels{labels}"), 300, labels=labels) for labels in (1, 2)}
+
+
+def test_esmm_predicts_the_product_of_click_and_conversion(data, tmp_path):
+    model = every.estimator("esmm", tmp_path / "model")
+    model.train(lambda: every.reader("esmm", data[2]), max_steps=5)
+    for example in model.predict(lambda: every.once("esmm", data[2])):
+        product = example["probabilities/clicked"] * example["cvr"]
+        assert example["probabilities/bought"] == pytest.approx(product, rel=1e-5)
+
+
+def test_a_model_of_several_labels_wants_several(data, tmp_path):
+    model = Estimator(mmoe.model_fn, tmp_path / "model", mmoe.Params(TrainOp()))
+    with pytest.raises(UserError, match="model mmoe predicts several labels and the data has one"):
+        model.train(lambda: every.once("", data[1]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"click": "sold"}, "click=sold: no such label; the feature spec has clicked, bought"),
+        ({"conversion": "clicked"}, "click=clicked,conversion=clicked: must be two labels"),
+    ],
+)
+def test_esmms_labels_must_be_two_of_the_specs(data, tmp_path, settings, message):
+    found = find_model("esmm")
+    model = Estimator(found.model_fn, tmp_path / "model", found.params_class(TrainOp(), **settings))
+    with pytest.raises(UserError, match=message):
+        model.train(lambda: every.once("", data[2]))
+
+
+def test_esmm_ends_at_a_conversion_without_a_click_and_counts_them(data, tmp_path):
+    model = every.estimator("esmm", tmp_path / "model")
+    params = dataclasses.replace(model.params, click="bought", conversion="clicked")
+    turned = Estimator(find_model("esmm").model_fn, tmp_path / "model", params, model.config)
+    message = r"model=esmm: \d+ of \d+ examples with clicked = 1 have bought = 0, in a batch of"
+    with pytest.raises(UserError, match=message):
+        turned.train(lambda: every.reader("esmm", data[2]), max_steps=5)

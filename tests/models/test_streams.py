@@ -38,18 +38,20 @@ def test_only_training_has_this_loss():
 LABELS = np.float32([1, 0, 1])
 
 
+def _trained(labels, weight, logits, replaced, **params):
+    """Returns the loss that `binary_head` trains, with another one in place of its own."""
+    losses = []
+    params = ModelParams(train_op_fn=lambda loss, features: losses.append(loss) or tf.no_op(), **params)
+    binary_head({"weight": weight}, labels, ModeKeys.TRAIN, params, logits, replaced)
+    return losses[0]
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_a_stream_whose_loss_is_above_the_models_learns_on_its_own(several):
     def make(z, first, second, labels, weight):
-        def trained(loss, features):
-            losses.append(loss)
-            return tf.no_op()
-
-        losses = []
         labels = {"click": labels, "buy": 1 - labels} if several else labels
-        params = ModelParams(train_op_fn=trained, label="click" if several else "", positive_weight=3.0)
-        binary_head({"weight": weight}, labels, ModeKeys.TRAIN, params, z, tri_bce(z, [first, second]))
-        return losses[0]
+        params = dict(label="click" if several else "", positive_weight=3.0)
+        return _trained(labels, weight, z, tri_bce(z, [first, second]), **params)
 
     def loss_of(z):
         p = 1 / (1 + np.exp(-z[:, 0].astype(np.float64)))
@@ -70,15 +72,7 @@ def test_the_logit_of_a_mean_holds_where_probabilities_round_to_zero_or_one():
 
 def test_an_ensemble_learns_from_the_mean_of_its_members_losses():
     def make(z, first, second, labels, weight):
-        losses = []
-
-        def trained(loss, features):
-            losses.append(loss)
-            return tf.no_op()
-
-        params = ModelParams(train_op_fn=trained)
-        binary_head({"weight": weight}, labels, ModeKeys.TRAIN, params, z, mean_of_losses(z, [first, second]))
-        return losses[0]
+        return _trained(labels, weight, z, mean_of_losses(z, [first, second]))
 
     found, _ = run(make, LOGITS, *STREAMS, LABELS, WEIGHT)
     np.testing.assert_allclose(found, np.mean([_loss(LABELS, z) for z in STREAMS]), rtol=1e-5)

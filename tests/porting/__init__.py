@@ -1,1 +1,1 @@
-"""Programs as they were for tf.estimator (`before`), and as they are here (`after`)."""
+"""Programs that were written for tf.estimator, after their ports, and what each port has changed."""

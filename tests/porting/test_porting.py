@@ -1,6 +1,5 @@
 """Programs written for tf.estimator: what a port changes, and that two workers train as one does."""
 
-import difflib
 import json
 import pathlib
 import pickle
@@ -12,7 +11,7 @@ import pytest
 from tests.docs import page
 from tests.parallel import launch
 
-HERE = pathlib.Path(__file__).parent
+AFTER = pathlib.Path(__file__).parent / "after"
 PROGRAMS = ("deepfm", "din", "wide_and_deep")
 # Lines that TensorFlow's own removals change: its name since version 2, and `tf.layers`.
 OF_TENSORFLOW = re.compile(r"^import tensorflow|tf\.layers\.|\bdense\(|import dense$|^$")
@@ -21,12 +20,13 @@ TOLERANCE = 1e-4  # Of the loss: sums of floats in another order.
 
 def changed_lines(program: str) -> int:
     """The lines of a program that its port changes, adds or removes, without those of TensorFlow's removals."""
-    before, after = ((HERE / part / f"{program}.py").read_text().splitlines() for part in ("before", "after"))
-    count = 0
-    for kind, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if kind != "equal":
-            ours = [[line for line in lines if not OF_TENSORFLOW.search(line)] for lines in (before[i:j], after[k:m])]
-            count += max(map(len, ours))
+    after, changes = ((AFTER / f"{program}.{ending}").read_text() for ending in ("py", "diff"))
+    after, count = after.splitlines(), 0
+    for first, lines in re.findall(r"^@@ \S+ \+(\d+)\S* @@\n((?:[+-].*\n)+)", changes, re.MULTILINE):
+        removed, added = ([line[1:] for line in lines.splitlines() if line[0] == sign] for sign in "-+")
+        assert after[int(first) - 1 :][: len(added)] == added, f"{program}.diff is not of {program}.py"
+        ours = [[line for line in each if not OF_TENSORFLOW.search(line)] for each in (removed, added)]
+        count += max(map(len, ours))
     return count
 
 
@@ -82,8 +82,9 @@ ARGUMENTS = {
 def run(program, workers, data, out, *more):
     """The figures that each rank of a ported program prints at its end."""
     arguments = [each.format(data=data, out=out) for each in ARGUMENTS[program]]
-    # A lone worker starts as users start it.
-    done = launch.run(workers, HERE / "after" / f"{program}.py", *arguments, *more, is_warm=workers > 0)
+    # The lone worker of one program starts as users start it.
+    is_warm = workers > 0 or program != "deepfm"
+    done = launch.run(workers, AFTER / f"{program}.py", *arguments, *more, is_warm=is_warm)
     return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '{"loss"' in line]
 
 

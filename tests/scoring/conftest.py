@@ -3,7 +3,9 @@ import http.client
 import json
 import threading
 
+import numpy as np
 import pytest
+from pyarrow import flight
 
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.publication.places import open_reader
@@ -27,18 +29,39 @@ class Client:
         self._connection.request("GET" if body is None else "POST", path, data, {**self._headers, **dict(headers)})
         response = self._connection.getresponse()
         content, kind = response.read(), response.headers["content-type"]
-        return (
-            response.status,
-            json.loads(content) if kind == "application/json" else content.decode(),
-            response.headers,
-        )
+        answer = json.loads(content) if kind == "application/json" else content.decode()
+        return response.status, answer, response.headers
 
     def predict(self, **body):
         """Requests predictions; returns the same as `ask`."""
         return self.ask(f"/v1/models/{trained.NAME}:predict", body)
 
+    def figures(self):
+        """Returns the figures of /metrics, by name."""
+        lines = self.ask("/metrics")[1].splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
     def close(self):
         self._connection.close()
+
+
+def probabilities(answer):
+    """Returns the probabilities of an answer in row format."""
+    return np.array([each["probabilities"] for each in answer["predictions"]], np.float32)
+
+
+def exchanged(server, batch, name=trained.NAME, context=None, options=None):
+    """Returns what a server answers by Arrow Flight to a batch, of one context if that is given."""
+    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(name))
+        with writer:
+            writer.begin(batch.schema, options=options)
+            if context is None:
+                writer.write_batch(batch)
+            else:
+                writer.write_with_metadata(batch, json.dumps({"context": context}).encode())
+            writer.done_writing()
+            return reader.read_chunk().data
 
 
 @pytest.fixture(scope="session")

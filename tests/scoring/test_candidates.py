@@ -1,12 +1,12 @@
 """One context with many candidates, over the sockets of a scoring server, against the expanded rows."""
 
 import json
+import pathlib
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from pyarrow import flight
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from ctr_trainer.features.columns import Label, SparseFeature
@@ -14,7 +14,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.serving.scoring import answers, served_model
 from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
 from tests.scoring import trained
-from tests.scoring.conftest import Client, running
+from tests.scoring.conftest import Client, exchanged, probabilities, running
 
 _CONTEXT = ("user", "place", "device", "age", "age_group", "tags", "words", "topics", "history")
 
@@ -33,32 +33,18 @@ def _expanded(context, candidates):
     return [{**context, **each} for each in candidates]
 
 
-def _probabilities(answer):
-    return np.array([each["probabilities"] for each in answer["predictions"]])
-
-
-def _exchanged(server, batch, context):
-    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
-        with writer:
-            writer.begin(batch.schema)
-            writer.write_with_metadata(batch, json.dumps({"context": context}).encode())
-            writer.done_writing()
-            return reader.read_chunk().data
-
-
 def test_candidates_get_the_scores_of_the_expanded_rows_over_http_and_flight(server, client, request_body, monkeypatch):
     context, candidates = request_body
     _, answer, _ = client.predict(instances=_expanded(context, candidates))
-    expected = _probabilities(answer)
+    expected = probabilities(answer)
     assert expected.std() > 0.01
     looked_up, look_up = [], served_model.look_up
     monkeypatch.setattr(served_model, "look_up", lambda *args: looked_up.append(args[3:5]) or look_up(*args))
     status, answer, headers = client.predict(context=context, candidates=candidates)
     assert status == 200, answer
-    np.testing.assert_allclose(_probabilities(answer), expected, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(probabilities(answer), expected, atol=1e-6, rtol=0)
     assert headers["X-Model-Epoch"] == "0"
-    found = _exchanged(server, pa.RecordBatch.from_pylist(candidates), context)
+    found = exchanged(server, pa.RecordBatch.from_pylist(candidates), context=context)
     np.testing.assert_allclose(found["probabilities"].to_numpy(), expected, atol=1e-6, rtol=0)
     assert looked_up == [(20, frozenset(_CONTEXT))] * 2
 
@@ -66,7 +52,7 @@ def test_candidates_get_the_scores_of_the_expanded_rows_over_http_and_flight(ser
 def test_any_feature_may_be_in_the_context_and_one_candidate_is_enough(client, small_model):
     first, second = small_model.instances[:2]
     _, answer, _ = client.predict(instances=[first, first, second])
-    expected = _probabilities(answer)
+    expected = probabilities(answer)
     for context, candidates, scores in [
         ({}, [first, second], expected[[0, 2]]),
         (first, [{}, {}], expected[:2]),
@@ -75,7 +61,7 @@ def test_any_feature_may_be_in_the_context_and_one_candidate_is_enough(client, s
     ]:
         status, answer, _ = client.predict(context=context, candidates=candidates)
         assert status == 200, answer
-        np.testing.assert_allclose(_probabilities(answer), scores, atol=1e-6, rtol=0)
+        np.testing.assert_allclose(probabilities(answer), scores, atol=1e-6, rtol=0)
 
 
 def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request_body):
@@ -110,7 +96,7 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
         ({"user": "u1"}, "columns: feature 'age' is missing"),
     ]:
         with pytest.raises(pa.ArrowInvalid, match=message):
-            _exchanged(server, batch, given)
+            exchanged(server, batch, context=given)
 
 
 def test_a_table_that_is_read_only_for_its_sequence_needs_no_keys_of_other_features():
@@ -139,23 +125,17 @@ def test_a_ranking_request_has_the_limits_of_the_expanded_one(client, request_bo
     assert status == 413 and "bytes if each of 20 candidates had its own copy" in answer["error"]
 
 
-def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, request_body, tmp_path, monkeypatch):
-    """Such a tower has no signatures for ranking."""
-    export = small_model.estimator.export_to
+def _without_ranking(tower):
+    """Removes the signatures for ranking, as an earlier version exported a tower."""
+    file = pathlib.Path(tower, tf.saved_model.SAVED_MODEL_FILENAME_PB)
+    saved = SavedModel.FromString(file.read_bytes())
+    for name in ("ranking", "ranking_keys"):
+        del saved.meta_graphs[0].signature_def[name]
+    file.write_bytes(saved.SerializeToString())
 
-    def exported(path, **settings):
-        made = export(path, **settings)
-        file = f"{made}/{tf.saved_model.SAVED_MODEL_FILENAME_PB}"
-        with open(file, "rb") as stream:
-            saved = SavedModel.FromString(stream.read())
-        for name in ("ranking", "ranking_keys"):
-            del saved.meta_graphs[0].signature_def[name]
-        with open(file, "wb") as stream:
-            stream.write(saved.SerializeToString())
-        return made
 
-    monkeypatch.setattr(small_model.estimator, "export_to", exported)
-    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0])
+def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, request_body, tmp_path):
+    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], change=_without_ranking)
     context, candidates = request_body
     with running(tmp_path) as server:
         client = Client(server.port)
@@ -165,12 +145,13 @@ def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, req
 
 
 def test_the_digits_of_an_answer_give_the_same_float32():
-    values = np.array([0.1, 1.0, 0.0, 1e-30, np.float32(1) / 3, 3e38], np.float32)
+    next_to = np.nextafter(np.float32(0.1), np.float32(1))
+    values = np.array([0.1, next_to, 1.0, 0.0, 1e-30, np.float32(1) / 3, -2.5e10, 3e38], np.float32)
     for outputs in ({"p": values}, {"p": values, '100% "q"': -values}):
         rows = json.loads(answers.predictions(outputs, of_rows=True))["predictions"]
         for name, expected in outputs.items():
             found = [row[name] if len(outputs) > 1 else row for row in rows]
             assert all(type(each) is float for each in found)
             np.testing.assert_array_equal(np.array(found, np.float32), expected)
-    with pytest.raises(PredictionFailed, match="diverged"):
+    with pytest.raises(PredictionFailed, match="not a finite number.*diverged"):
         answers.predictions({"p": np.array([0.5, np.nan], np.float32)}, of_rows=True)

@@ -19,7 +19,7 @@ from ctr_trainer.settings.training_configs import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published
 from tests.scoring import trained
-from tests.scoring.conftest import Client, running, until
+from tests.scoring.conftest import Client, probabilities, running, until
 
 pytestmark = pytest.mark.integration
 _STATE = "{ctr}state"
@@ -67,7 +67,7 @@ class Publications:
         if status != 200:
             return status, None
         generation = int(headers["X-Model-Generation"])
-        found = [each["probabilities"] for each in answer["predictions"]]
+        found = probabilities(answer)
         np.testing.assert_allclose(found, self._model.expected[self.checkpoint_of[generation]], atol=1e-6, rtol=0)
         return status, generation
 
@@ -114,21 +114,20 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
             contextlib.closing(Client(server.port)) as client,
         ):
 
-            def probabilities():
+            def predicted():
                 status, answer, headers = client.predict(instances=small_model.instances)
                 assert status == 200, answer
-                return headers["X-Model-Epoch"], [each["probabilities"] for each in answer["predictions"]]
+                return headers["X-Model-Epoch"], probabilities(answer)
 
             for _ in range(2):
-                epoch, found = probabilities()
+                epoch, found = predicted()
                 assert epoch == "0"
                 np.testing.assert_allclose(found, expected[0], atol=1e-6, rtol=0)
-            lines = client.ask("/metrics")[1].splitlines()
-            cached = dict(line.split(" ") for line in lines if line.startswith("ctr_score_row_cache_keys_total"))
-            assert len(set(cached.values())) == 1 and float(*set(cached.values())) > 0  # the second time all are found
+            cached = {n: v for n, v in client.figures().items() if n.startswith("ctr_score_row_cache_keys_total")}
+            assert len(set(cached.values())) == 1 and min(cached.values()) > 0  # the second time all are found
             trained.publish(spool, small_model.estimator, small_model.checkpoints[1], epoch=1)
             _deliver(spool, target)
-            until(lambda: probabilities()[0] == "1", "the next epoch")
+            until(lambda: predicted()[0] == "1", "the next epoch")
 
 
 def test_another_checkpoint_after_the_state_was_lost_is_another_generation(cluster, publications):

@@ -11,7 +11,6 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from ctr_trainer.serving.scoring import http_server
 from ctr_trainer.serving.scoring.arrow_messages import ArrowMessages
@@ -29,7 +28,7 @@ from ctr_trainer.serving.scoring.raw_inputs import (
 from ctr_trainer.serving.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
-from tests.scoring.conftest import Client, running, until
+from tests.scoring.conftest import Client, exchanged, running, until
 
 _SECONDS = 60
 _HALF = b'"\\ud800"'
@@ -148,33 +147,23 @@ def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(c
     assert status == 413 and "commas and brackets" in answer["error"]
 
 
-def _exchanged(server, batch, options=None):
-    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
-        with writer:
-            writer.begin(batch.schema, options=options)
-            writer.write_batch(batch)
-            writer.done_writing()
-            return reader.read_chunk()
-
-
 def test_flight_refuses_what_decodes_to_too_much_and_shows_no_traceback(server, small_model):
     batch = pa.RecordBatch.from_pylist(small_model.instances[:2])
     place = batch.schema.names.index("user")
     zstd = pa.ipc.IpcWriteOptions(compression="zstd")
-    assert _exchanged(server, batch, zstd).data.num_rows == 2
+    assert exchanged(server, batch, options=zstd).num_rows == 2
     long = pa.array(["u" * (8 << 20), "u"])
     with pytest.raises(pa.ArrowInvalid, match="bytes, over 4194304, a limit that grows with max_examples") as refused:
-        _exchanged(server, batch.set_column(place, "user", long), zstd)
+        exchanged(server, batch.set_column(place, "user", long), options=zstd)
     assert "Traceback" not in str(refused.value)
     rows = pa.Table.from_batches([batch]).take([0] * 1000).combine_chunks().to_batches()[0]
     words = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["u" * 100_000]))
     with pytest.raises(pa.ArrowInvalid, match="100000000 bytes without its dictionary"):
-        _exchanged(server, rows.set_column(place, "user", words))
+        exchanged(server, rows.set_column(place, "user", words))
     tags = pa.array([[None] * 1000] * 1000)
     with pytest.raises(pa.ArrowInvalid, match="a limit that grows with max_examples"):
-        _exchanged(server, rows.set_column(batch.schema.names.index("tags"), "tags", tags))
-    assert _exchanged(server, batch).data.num_rows == 2
+        exchanged(server, rows.set_column(batch.schema.names.index("tags"), "tags", tags))
+    assert exchanged(server, batch).num_rows == 2
 
 
 def test_broken_arrow_messages_are_refused():

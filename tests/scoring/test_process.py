@@ -77,27 +77,19 @@ def test_serves_over_tls_until_sigterm_then_answers_what_is_under_way_and_ends(p
         process.stderr.close()
 
 
-def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else(publication, tmp_path):
-    own, others = tmp_path / f"ctr_trainer-{os.getuid()}", tmp_path / "ctr_trainer-rows-of-others"
-    others.mkdir()
-    score = [sys.executable, "-m", "ctr_trainer", "score", f"--model={publication}", "--port=0"]
+def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else(publication, tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    own, others = temporary / f"ctr_trainer-{os.getuid()}", temporary / "ctr_trainer-rows-of-others"
+    others.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(temporary))
     left = []
     for end in (signal.SIGKILL, signal.SIGTERM):
-        process = subprocess.Popen(
-            score, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
-        try:
-            while "global step" not in process.stderr.readline():
-                assert process.poll() is None
+        with serving(publication, tmp_path / "log") as server:
             left.append([path.name for path in own.glob("*/ctr_trainer-rows-*")])
-            process.send_signal(end)
-            process.wait(_SECONDS)
-        finally:
-            process.kill()
-            process.wait(_SECONDS)
-            process.stderr.close()
+            server.process.send_signal(end)
+            server.process.wait(_SECONDS)
     assert len(left[0]) == 1 and len(left[1]) == 1 and left[0] != left[1]
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [others.name]
+    assert sorted(path.name for path in temporary.rglob("*")) == [others.name]
 
 
 class _Sender(threading.Thread):

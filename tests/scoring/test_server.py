@@ -17,7 +17,7 @@ from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained
-from tests.scoring.conftest import Client, running, until
+from tests.scoring.conftest import Client, exchanged, probabilities, running, until
 
 _PREDICT = f"/v1/models/{trained.NAME}:predict"
 
@@ -26,15 +26,11 @@ def _columns(instances):
     return {name: [each[name] for each in instances] for name in instances[0]}
 
 
-def _probabilities(answer):
-    return np.array([each["probabilities"] for each in answer["predictions"]], np.float32)
-
-
 def test_gives_predicts_numbers_for_raw_values_unknown_ones_included(client, small_model):
     status, answer, headers = client.predict(instances=small_model.instances)
     assert status == 200, answer
     expected = small_model.expected[0]
-    np.testing.assert_allclose(_probabilities(answer), expected, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(probabilities(answer), expected, atol=1e-6, rtol=0)
     assert expected.std() > 0.02  # different examples get different predictions
     assert (headers["X-Model-Generation"], headers["X-Model-Epoch"]) == ("1", "0")
     assert headers["X-Model-Step"] == str(small_model.checkpoints[0].step)
@@ -44,7 +40,7 @@ def test_gives_predicts_numbers_for_raw_values_unknown_ones_included(client, sma
 def test_one_example_gets_what_it_gets_among_others(client, small_model):
     for place in (0, 1, 99):
         _, answer, _ = client.predict(instances=[small_model.instances[place]])
-        np.testing.assert_allclose(_probabilities(answer), small_model.expected[0][[place]], atol=1e-6, rtol=0)
+        np.testing.assert_allclose(probabilities(answer), small_model.expected[0][[place]], atol=1e-6, rtol=0)
 
 
 def test_the_column_form_gives_the_same_numbers(client, small_model):
@@ -58,7 +54,7 @@ def test_bytes_come_as_base64_and_integers_as_their_digits(client, small_model):
     text = {**small_model.instances[0], "user": "12", "tags": ["7", "t1"]}
     other = {**text, "user": {"b64": "MTI="}, "tags": [7, {"b64": "dDE="}]}
     _, answer, _ = client.predict(instances=[text, other, {**text, "user": 12}])
-    assert len(set(_probabilities(answer).tolist())) == 1
+    assert len(set(probabilities(answer).tolist())) == 1
 
 
 def test_flight_gives_the_same_numbers_in_order(server, small_model):
@@ -79,24 +75,14 @@ def test_flight_gives_the_same_numbers_in_order(server, small_model):
     np.testing.assert_allclose(np.concatenate(found), small_model.expected[0], atol=1e-6, rtol=0)
 
 
-def _exchanged(server, batch, name=trained.NAME):
-    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(name))
-        with writer:
-            writer.begin(batch.schema)
-            writer.write_batch(batch)
-            writer.done_writing()
-            return reader.read_chunk()
-
-
 def test_flight_names_what_is_wrong_with_a_batch(server, small_model):
     batch = pa.table(_columns(small_model.instances[:2])).to_batches()[0]
     with pytest.raises(pa.ArrowInvalid, match="column 'price': type string: expected a number"):
-        _exchanged(server, batch.set_column(batch.schema.names.index("price"), "price", pa.array(["1", "2"])))
+        exchanged(server, batch.set_column(batch.schema.names.index("price"), "price", pa.array(["1", "2"])))
     with pytest.raises(pa.ArrowInvalid, match="feature 'user' is missing"):
-        _exchanged(server, batch.drop_columns(["user"]))
+        exchanged(server, batch.drop_columns(["user"]))
     with pytest.raises(pa.ArrowKeyError, match="no model 'other'; this server has 'small'"):
-        _exchanged(server, batch, "other")
+        exchanged(server, batch, "other")
 
 
 @pytest.mark.parametrize(
@@ -165,13 +151,12 @@ def test_says_its_state_and_what_it_takes(client):
 def test_prometheus_sees_requests_batches_and_freshness(client, small_model):
     client.predict(instances=small_model.instances[:3])
     client.predict(instances=[])
-    lines = client.ask("/metrics")[1].splitlines()
-    figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert float(figures['ctr_score_requests_total{status="200",transport="http"}']) >= 1
-    assert float(figures['ctr_score_requests_total{status="400",transport="http"}']) >= 1
-    assert float(figures['ctr_score_batch_examples_bucket{le="4.0"}']) >= 1
-    assert float(figures["ctr_score_keys_total"]) > 0 and figures["ctr_score_epoch"] == "0.0"
-    assert float(figures["ctr_score_age_seconds"]) > 0 and float(figures['ctr_score_part_seconds_count{part="rows"}'])
+    figures = client.figures()
+    assert figures['ctr_score_requests_total{status="200",transport="http"}'] >= 1
+    assert figures['ctr_score_requests_total{status="400",transport="http"}'] >= 1
+    assert figures['ctr_score_batch_examples_bucket{le="4.0"}'] >= 1
+    assert figures["ctr_score_keys_total"] > 0 and figures["ctr_score_epoch"] == 0
+    assert figures["ctr_score_age_seconds"] > 0 and figures['ctr_score_part_seconds_count{part="rows"}']
 
 
 def test_the_event_time_and_the_lag_of_a_stream_reach_everyone_who_asks(small_model, tmp_path):
@@ -182,8 +167,8 @@ def test_the_event_time_and_the_lag_of_a_stream_reach_everyone_who_asks(small_mo
         assert 100 <= float(headers["X-Model-Event-Age-Seconds"]) < 100 + 3600
         health = client.ask("/healthz")[1]
         assert health["lag_records"] == 7 and 100 <= health["event_age_secs"] < 100 + 3600
-        figures = dict(line.rsplit(" ", 1) for line in client.ask("/metrics")[1].splitlines() if line[0] != "#")
-        assert figures["ctr_score_lag_records"] == "7.0" and float(figures["ctr_score_event_age_seconds"]) >= 100
+        figures = client.figures()
+        assert figures["ctr_score_lag_records"] == 7 and figures["ctr_score_event_age_seconds"] >= 100
 
 
 def test_a_model_without_a_stream_says_nothing_of_events(client, small_model):
@@ -221,7 +206,7 @@ def test_a_newer_record_is_served_while_requests_come_and_no_answer_mixes_two(sm
     for status, answer, headers in answers:
         assert status == 200, answer
         which = of_record[headers["X-Model-Generation"], headers["X-Model-Epoch"]]
-        np.testing.assert_allclose(_probabilities(answer), small_model.expected[which][:20], atol=1e-6, rtol=0)
+        np.testing.assert_allclose(probabilities(answer), small_model.expected[which][:20], atol=1e-6, rtol=0)
     assert {headers["X-Model-Epoch"] for _, _, headers in answers} == {"0", "1"}
 
 
@@ -234,19 +219,19 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
             status, answer, headers = client.predict(instances=small_model.instances)
             assert status == 200 and headers["X-Model-Epoch"] == str(epoch)
             expected = small_model.expected[1 if epoch else 0]
-            np.testing.assert_allclose(_probabilities(answer), expected, atol=1e-6, rtol=0)
+            np.testing.assert_allclose(probabilities(answer), expected, atol=1e-6, rtol=0)
 
-        trained.publish(tmp_path, estimator, newer, epoch=1, variables=trained.not_finite)
+        trained.publish(tmp_path, estimator, newer, epoch=1, change=trained.not_finite)
         until(lambda: "problem" in client.ask("/healthz")[1], "the refusal")
-        refused = 'ctr_score_refreshes_total{outcome="refused"}'
+        refused, none = (f'ctr_score_refreshes_total{{outcome="{outcome}"}}' for outcome in ("refused", "none"))
         for _ in range(3):
-            looks = _figures(client)['ctr_score_refreshes_total{outcome="none"}']
-            until(lambda n=looks: _figures(client)['ctr_score_refreshes_total{outcome="none"}'] > n, "another look")
+            looks = client.figures().get(none, 0.0)
+            until(lambda n=looks: client.figures().get(none, 0.0) > n, "another look")
             status, health, _ = client.ask("/healthz")
             assert status == 200 and health["status"] == "ok" and "is nan" in health["problem"]
             assert "epoch 1 of generation 1 is not served" in health["problem"]
             assert_serves(0)
-        assert _figures(client)[refused] == 1
+        assert client.figures()[refused] == 1
         with pytest.raises(UserError, match="is not finite: the training diverged"):
             tower = records.generation_path(tmp_path, 1) / records.dense_name(1)
             publishing.refuse_not_finite(str(tower), newer)
@@ -258,19 +243,12 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
 
 
 def test_a_first_record_that_is_not_finite_is_waited_out(small_model, tmp_path):
-    trained.publish(
-        tmp_path, small_model.estimator, small_model.checkpoints[0], variables=trained.not_finite, holder="a"
-    )
+    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], change=trained.not_finite, holder="a")
     with running(tmp_path, wait=False) as server, contextlib.closing(Client(server.port)) as client:
         until(lambda: "is nan" in client.ask("/healthz")[1]["status"], "the refusal")
         assert client.predict(instances=small_model.instances[:1])[0] == 503
         trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[1], epoch=1)
         until(lambda: client.ask("/healthz")[0] == 200, "the next epoch")
-
-
-def _figures(client):
-    lines = client.ask("/metrics")[1].splitlines()
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
 
 def test_waits_for_its_publication_and_says_so(small_model, tmp_path):
@@ -322,11 +300,8 @@ def test_a_full_queue_and_a_slow_store_are_said_and_the_end_waits_for_requests(p
             second = threads.submit(ask, 2)
             until(lambda: server._batcher.waiting == 2, "two that wait")
             status, answer, headers = client.predict(instances=instances[:2])
-            assert (
-                status == 429
-                and "2 examples wait; the limit is 3 examples" in answer["error"]
-                and headers["Retry-After"] == "1"
-            )
+            assert status == 429 and headers["Retry-After"] == "1"
+            assert "2 examples wait; the limit is 3 examples" in answer["error"]
             status, answer, _ = client.ask(_PREDICT, b" " * 100_001)
             assert status == 413 and "over 100000 bytes" in answer["error"]
         server.stop()
@@ -334,7 +309,7 @@ def test_a_full_queue_and_a_slow_store_are_said_and_the_end_waits_for_requests(p
         for future, count in ((first, 1), (second, 2)):
             status, answer, _ = future.result(60)
             assert status == 200
-            np.testing.assert_allclose(_probabilities(answer), small_model.expected[0][:count], atol=1e-6, rtol=0)
+            np.testing.assert_allclose(probabilities(answer), small_model.expected[0][:count], atol=1e-6, rtol=0)
 
 
 def test_a_request_that_takes_too_long_is_answered_504(publication, small_model):
@@ -352,11 +327,8 @@ def test_a_request_that_takes_too_long_is_answered_504(publication, small_model)
 def test_a_token_is_asked_for_where_there_is_one(publication, small_model, tmp_path):
     (tmp_path / "token").write_text("secret\n")
     with running(publication, token_file=str(tmp_path / "token")) as server:
-        for headers, status in (
-            ({}, 401),
-            ({"Authorization": "Bearer x"}, 401),
-            ({"Authorization": "Bearer secret"}, 200),
-        ):
+        for token, status in (("", 401), ("Bearer x", 401), ("Bearer secret", 200)):
+            headers = {"Authorization": token} if token else {}
             with contextlib.closing(Client(server.port, headers)) as client:
                 found, answer, _ = client.predict(instances=small_model.instances[:1])
                 assert found == status, answer

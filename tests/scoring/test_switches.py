@@ -50,7 +50,7 @@ def test_a_refused_tower_leaves_the_served_one_as_it_was(small_model, published,
     for epoch in (1, 2):
         published(epoch)
         assert model.refresh()
-    published(3, variables=trained.not_finite)
+    published(3, change=trained.not_finite)
     with pytest.raises(RecordRefused, match="diverged"):
         model.refresh()
     scores_are_those_of(model, small_model, 0)
@@ -61,12 +61,13 @@ def test_a_refused_tower_leaves_the_served_one_as_it_was(small_model, published,
 
 
 def test_another_graph_closes_the_sessions_of_the_former(small_model, published, model):
-    published(1)
-    assert model.refresh()
+    for epoch in (1, 2):
+        published(epoch)
+        assert model.refresh()
     former = model.tower, model._spare
-    published(2, graph_of=None)
+    published(3, graph_of=None)
     assert model.refresh()
-    scores_are_those_of(model, small_model, 0)
+    scores_are_those_of(model, small_model, 1)
     assert model._spare is None
     for tower in former:
         with pytest.raises(RuntimeError, match="closed"):

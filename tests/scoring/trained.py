@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import pathlib
+import shutil
 import time
 from collections.abc import Callable
 
@@ -67,7 +69,7 @@ def publish(
     epoch: int = 0,
     dtype: str = "float32",
     holder: str = "a test",
-    variables: Callable[[np.ndarray], np.ndarray] | None = None,
+    change: Callable[[str], None] | None = None,
     more_rows: int = 0,
     graph_of: Record | None = None,
     stream: dict[str, float] | None = None,
@@ -75,10 +77,11 @@ def publish(
     """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder.
 
     Args:
-      variables: changes the value of each variable of the tower.
+      change: f(directory of the tower) that changes it before it is published.
       more_rows: how many rows of each table are added, of keys that no example has.
-      graph_of: an earlier record of the generation, whose graph the tower takes: a training exports its graph once, and
-        two exports in one process name gradient functions differently.
+      graph_of: an earlier record of the generation, whose graph the tower takes: a training exports its graph once. The
+        towers of two checkpoints have different graphs, as two exports in one process name gradient functions
+        differently.
       stream: see `Record`.
     """
     kind = records.EPOCH if epoch else records.BASE
@@ -92,9 +95,12 @@ def publish(
         parts.append((keys, np.zeros((len(keys), config.weights), np.float32)))
     files = [_file(directory, name, *blocks[table], dtype, epoch) for table in sorted(blocks)]
     dense = records.dense_name(epoch)
-    tower = estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
-    if variables is not None:
-        _change(tower, variables)
+    exported = pathlib.Path(estimator.model_dir).parent / "towers" / str(checkpoint.step)
+    if not exported.exists():
+        estimator.export_to(str(exported), checkpoint=checkpoint, rows="none")
+    tower = str(shutil.copytree(exported, directory / dense))
+    if change is not None:
+        change(tower)
     if graph_of is not None:
         graph = tf.saved_model.SAVED_MODEL_FILENAME_PB
         path_of(os.path.join(tower, graph)).write_bytes((directory / graph_of.dense / graph).read_bytes())
@@ -123,17 +129,14 @@ def _file(directory, name, config, blocks, dtype, epoch):
     return dict(file=file, table=config.name, kind=packed_rows.ROWS, **written)
 
 
-def _change(tower, change):
+def not_finite(tower: str) -> None:
+    """Gives the variables of a tower the values of a model that has diverged."""
     prefix = os.path.join(tower, "variables", "variables")
     saved = tf.train.load_checkpoint(prefix)
-    values = {name: change(saved.get_tensor(name)) for name in saved.get_variable_to_shape_map()}
+    values = {name: saved.get_tensor(name) for name in saved.get_variable_to_shape_map()}
+    diverged = [np.full_like(value, np.nan) if value.dtype.kind == "f" else value for value in values.values()]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tensors, everywhere = list(map(tf.constant, values.values())), [""] * len(values)
+        tensors, everywhere = list(map(tf.constant, diverged)), [""] * len(values)
         session.run(
             tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(values), shape_and_slices=everywhere, tensors=tensors)
         )
-
-
-def not_finite(value: np.ndarray) -> np.ndarray:
-    """Returns the value of a variable of a model that has diverged."""
-    return np.full_like(value, np.nan) if value.dtype.kind == "f" else value

@@ -1,9 +1,10 @@
-"""Conversion by a real cluster of Spark: a master, two workers and their executors on this machine."""
+"""Conversion by a real cluster of Spark, a master, two workers and their executors here, and by the command."""
 
 import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -159,3 +160,25 @@ def test_what_spark_cannot_do_is_said(spark, tmp_path):
         convert_files(
             spark, "csv", write_texts(tmp_path / "texts"), tmp_path / "out", SPEC, Layout(split="time:0.5,0.5:x")
         )
+
+
+def test_the_command_converts_as_the_local_engine_does_and_says_what_it_did(clicks, tmp_path):
+    spec = tmp_path / "spec.toml"
+    spec.write_text(foreign.TOML)
+    settings = f"--master local[2] --conf spark.ui.enabled=false --conf spark.local.dir={tmp_path / 'scratch'}"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "ctr_trainer", "convert", "--engine=spark", "--format=parquet"),
+            *(f"--input={clicks}", f"--output={tmp_path / 'spark'}", f"--feature_spec={spec}"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path / 'spark'}: " in done.stdout and "0 bad rows left out" in done.stdout
+    convert_here("parquet", clicks, tmp_path / "here", foreign.SPEC, progress=False)
+    by_spark, here = (list(map(repr, read(tmp_path / name).to_pylist())) for name in ("spark", "here"))
+    assert by_spark == here and len(here) == ROWS

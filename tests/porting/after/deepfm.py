@@ -25,12 +25,10 @@ flags.DEFINE_integer("num_epochs", 3, "epochs")
 flags.DEFINE_integer("log_steps", 20, "steps between lines of the log")
 flags.DEFINE_float("learning_rate", 0.02, "learning rate")
 flags.DEFINE_float("l2_reg", 0.0001, "L2 regularization of the embeddings")
-flags.DEFINE_string("optimizer", "Adam", "Adam, Adagrad, Momentum or ftrl")
 flags.DEFINE_string("deep_layers", "32,16", "widths of the layers")
-flags.DEFINE_boolean("shuffle", False, "whether the training files are shuffled")
 
 
-def input_fn(filenames, batch_size, num_epochs=1, shuffle=False):
+def input_fn(filenames, batch_size, num_epochs=1):
     def decode_libsvm(line):
         columns = tf.string_split([line], " ")
         labels = tf.string_to_number(columns.values[0], out_type=tf.float32)
@@ -43,13 +41,9 @@ def input_fn(filenames, batch_size, num_epochs=1, shuffle=False):
 
     dataset = tf.data.TextLineDataset(filenames).shard(tf_estimator.size(), tf_estimator.rank())
     dataset = dataset.map(decode_libsvm, num_parallel_calls=2).prefetch(1000)
-    if shuffle:
-        dataset = dataset.shuffle(buffer_size=256)
     dataset = dataset.repeat(num_epochs)
     dataset = dataset.batch(batch_size // tf_estimator.size())
-    iterator = dataset.make_one_shot_iterator()
-    batch_features, batch_labels = iterator.get_next()
-    return batch_features, batch_labels
+    return dataset.make_one_shot_iterator().get_next()
 
 
 def model_fn(features, labels, mode, params):
@@ -107,14 +101,7 @@ def model_fn(features, labels, mode, params):
             mode=mode, predictions=predictions, loss=loss, eval_metric_ops=eval_metric_ops
         )
 
-    if params["optimizer"] == "Adam":
-        optimizer = tf.train.AdamOptimizer(learning_rate=params["learning_rate"], epsilon=1e-6)
-    elif params["optimizer"] == "Adagrad":
-        optimizer = tf.train.AdagradOptimizer(learning_rate=params["learning_rate"])
-    elif params["optimizer"] == "Momentum":
-        optimizer = tf.train.MomentumOptimizer(learning_rate=params["learning_rate"], momentum=0.95)
-    else:
-        optimizer = tf.train.FtrlOptimizer(params["learning_rate"])
+    optimizer = tf.train.AdamOptimizer(learning_rate=params["learning_rate"], epsilon=1e-6)
     train_op = tf_estimator.DistributedOptimizer(optimizer).minimize(loss, global_step=tf.train.get_global_step())
     return tf.estimator.EstimatorSpec(mode=mode, predictions=predictions, loss=loss, train_op=train_op)
 
@@ -129,7 +116,6 @@ def main(_):
         "embedding_size": FLAGS.embedding_size,
         "learning_rate": FLAGS.learning_rate,
         "l2_reg": FLAGS.l2_reg,
-        "optimizer": FLAGS.optimizer,
         "deep_layers": FLAGS.deep_layers,
     }
     session_config = tf.ConfigProto(
@@ -147,9 +133,7 @@ def main(_):
     )
     deepfm = tf.estimator.Estimator(model_fn=model_fn, model_dir=FLAGS.model_dir, params=model_params, config=config)
 
-    train_spec = tf.estimator.TrainSpec(
-        input_fn=lambda: input_fn(tr_files, FLAGS.batch_size, FLAGS.num_epochs, FLAGS.shuffle)
-    )
+    train_spec = tf.estimator.TrainSpec(input_fn=lambda: input_fn(tr_files, FLAGS.batch_size, FLAGS.num_epochs))
     eval_spec = tf.estimator.EvalSpec(
         input_fn=lambda: input_fn(va_files, FLAGS.batch_size), steps=None, start_delay_secs=0, throttle_secs=0
     )

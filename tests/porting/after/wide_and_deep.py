@@ -21,7 +21,6 @@ parser.add_argument("--model_dir", required=True)
 parser.add_argument("--warm_start_from", default=None)
 parser.add_argument("--batch_size", type=int, default=64)
 parser.add_argument("--train_epochs", type=int, default=4)
-parser.add_argument("--shuffle", action="store_true")
 FLAGS = None
 
 
@@ -62,11 +61,8 @@ def parse_csv(lines):
     return features, clicked
 
 
-def input_fn(data_file, num_epochs, shuffle, batch_size):
-    dataset = tf.data.TextLineDataset(data_file)
-    if shuffle:
-        dataset = dataset.shuffle(buffer_size=2000)
-    dataset = dataset.repeat(num_epochs)
+def input_fn(data_file, num_epochs, batch_size):
+    dataset = tf.data.TextLineDataset(data_file).repeat(num_epochs)
     dataset = dataset.shard(tf_estimator.size(), tf_estimator.rank()).batch(batch_size // tf_estimator.size())
     return dataset.map(parse_csv, num_parallel_calls=2)
 
@@ -124,7 +120,7 @@ def main(unused_argv):
         model_fn, config=config, params={"hidden_units": [32, 16]}, warm_start_from=FLAGS.warm_start_from
     )
     train_spec = tf.estimator.TrainSpec(
-        lambda: input_fn(FLAGS.train_data, FLAGS.train_epochs, FLAGS.shuffle, FLAGS.batch_size), max_steps=1000
+        lambda: input_fn(FLAGS.train_data, FLAGS.train_epochs, FLAGS.batch_size), max_steps=1000
     )
     exporters = [
         tf.estimator.BestExporter("best", serving_input_receiver_fn, exports_to_keep=1),
@@ -132,7 +128,7 @@ def main(unused_argv):
         tf.estimator.FinalExporter("final", serving_input_receiver_fn),
     ]
     eval_spec = tf.estimator.EvalSpec(
-        lambda: input_fn(FLAGS.test_data, 1, False, FLAGS.batch_size),
+        lambda: input_fn(FLAGS.test_data, 1, FLAGS.batch_size),
         steps=None,
         exporters=exporters,
         start_delay_secs=0,
