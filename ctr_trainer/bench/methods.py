@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags, with_data
 from ctr_trainer.bench.jobs import Job, Ranks, Rounds, run_rounds
-from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, gains, write_report
+from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, gains, write_report
 from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.report.comparison import format_table
 
 SUMMARY = "time and validation AUC of one process, one with two devices, two processes, and two with accumulation"
 ONE = "one worker"
@@ -51,15 +52,13 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
         "flags": job_flags(experiment, evaluate=True),
         "rounds": bench.rounds,
         "examples": examples,
-        "methods": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+        "methods": rows,
         "batch_sizes": {method.name: method.batches * experiment.data.batch_size for method in chosen},
         "failed": failed,
     }
     lines = _lines(rows, failed, chosen, bench, experiment, examples)
     seconds = {name: row["seconds"] for name, row in rows.items()}
-    charts = {
-        "methods.png": lambda path: chart.draw_bars(path, f"{examples:,} examples", "seconds", seconds),
-    }
+    charts = {"methods.png": lambda path: chart.draw_bars(path, f"{examples:,} examples", "seconds", seconds)}
     write_report(bench.output, "methods", host, lines, results, charts)
 
 
@@ -82,17 +81,10 @@ def methods(experiment: Experiment) -> list[Method]:
 
 
 def summarize(rounds: Rounds, alone: Rounds | None, examples: int) -> dict[str, Figure | None]:
-    """Returns the figures of a method.
+    """Returns the figures of a method, for so many examples.
 
-    Args:
-      rounds: results of the ranks in each round.
-      alone: results of one worker in each round; None if its job failed.
-      examples: number of examples that each method trains on.
-
-    Returns:
-      dict of `seconds` for the examples, `seconds_with_evaluation`, `together` (examples/s), `speedup_percent` and
-      `saved_percent` (compared with one worker in the same round; None without it), `learning_rate`, and `accuracy` and
-      `auc` on the validation data.
+    `speedup_percent` and `saved_percent` are against `alone`, one worker in the same round, and None without it;
+    `together` is examples/s; `accuracy` and `auc` are of the validation data.
     """
     seconds = [_seconds(ranks, examples) for ranks in rounds]
     speedup: list[float] | list[None] = [None]

@@ -16,9 +16,10 @@ from ctr_trainer.bench.job_flags import (
     with_data,
 )
 from ctr_trainer.bench.jobs import Job, Rounds, run_rounds, scratch
-from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
+from ctr_trainer.bench.report import Figure, cell, figure, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import autotune
+from ctr_trainer.report.comparison import format_table
 from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.measuring.clock import STEP_TITLES
@@ -113,12 +114,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def variants(axis: str, experiment: Experiment) -> list[Variant]:
-    """Returns the variants of an axis, without the value that the experiment already has.
-
-    Args:
-      axis: one of FLAG_AXES or HOROVOD_AXES.
-      experiment: the default.
-    """
+    """Returns the variants of an axis, without the value that the experiment already has."""
     if axis in HOROVOD_AXES:
         return list(HOROVOD_AXES[axis])
     own = by_flag(experiment)[axis]
@@ -131,12 +127,7 @@ def _text(value: object) -> str:
 
 
 def left_out(names: Sequence[str], machine: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a dict of variant -> the reason why this machine cannot run it, for the variants that it cannot run.
-
-    Args:
-      names: the axes that are varied.
-      machine: what `report.describe` returned.
-    """
+    """Returns a dict of variant -> the reason why this machine cannot run it, for the variants that it cannot run."""
     bfloat16 = f"{MIXED_PRECISION}=bfloat16"
     if MIXED_PRECISION not in names:
         return {}
@@ -174,7 +165,7 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
         "workers": workers,
         "rounds": bench.rounds,
         "settings": {
-            **{name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+            **rows,
             **dict.fromkeys(missing),
         },
         "notes": notes,
@@ -195,16 +186,10 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
 
 
 def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None]:
-    """Returns the figures of a setting.
+    """Returns the figures of a setting; what was not measured is None.
 
-    Args:
-      rounds: results of the ranks in each round.
-      default: results of the default in each round; None if its job failed.
-
-    Returns:
-      dict of `together` (examples/s), `speedup` and `auc_change` (compared with the default in the same round), `auc`,
-      `read_sample_ms` and `input_to_device_ms` of a step (see `StepTraceHook`; the mean of the workers), and the memory
-      and GPU figures of `scaling.Size`. What was not measured is None.
+    `together` is examples/s; `speedup` and `auc_change` are against the default in the same round; the times of a step
+    are the mean of the workers, see `StepTraceHook`; the memory and GPU figures are those of `scaling.Size`.
     """
     rates, aucs = _rates(rounds), [ranks[0]["auc"] for ranks in rounds]
     speedup: list[float] | list[None] = [None]
@@ -265,15 +250,7 @@ def lines(
     experiment: Experiment,
     workers: int,
 ) -> list[str]:
-    """Returns the lines of the report.
-
-    Args:
-      rows: dict of setting -> its figures, see `summarize`.
-      notes: the last lines.
-      bench: flags of all benchmarks.
-      experiment: the default.
-      workers: number of workers of each job.
-    """
+    """Returns the lines of the report: the figures of each setting, see `summarize`, and `notes` at the end."""
     columns = _SPEED | (_AUC_CHANGE if bench.rounds > 1 else {})
     costs = {key: column for key, column in _COSTS.items() if any(row[key] for row in rows.values())}
     headings = ["setting", *(heading for heading, *_ in (columns | costs).values())]

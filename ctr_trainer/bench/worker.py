@@ -58,12 +58,9 @@ def spec() -> FeatureSpec:
 
 
 class W1Batches:
-    """Batches of W1 in memory, which the Estimator reads in place of a `BatchReader`.
+    """`count` batches of W1 in memory, or infinitely many, which the Estimator reads in place of a `BatchReader`.
 
-    Args:
-      batch_size: examples of a batch.
-      count: number of batches to yield; None for infinitely many.
-      rank: rank of the worker; each rank has different batches.
+    Each rank has different batches.
     """
 
     def __init__(self, batch_size: int, count: int | None, rank: int = 0) -> None:
@@ -125,8 +122,6 @@ def _measure(
       dict, see `result`, with `evaluation_seconds` and `learning_rate`.
     """
     from ctr_trainer.bench.models import gpus_of, in_towers
-
-    pass
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.model_selection import EvaluationHistory
     from ctr_trainer.experiment.build import (
@@ -175,13 +170,7 @@ def _measure(
 def result(
     rank: int, trained: Mapping[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
 ) -> dict[str, Any]:
-    """Returns the results that a worker writes.
-
-    Args:
-      rank: rank of this worker.
-      trained: what `Estimator.train` returned.
-      evaluations: the `step` and the metrics of each evaluation.
-      examples_per_step: examples of this rank in an optimizer step.
+    """Returns the results that a worker writes, of what `Estimator.train` returned and the metrics of each evaluation.
 
     Returns:
       dict of

@@ -24,17 +24,9 @@ _MODULES = {
 }
 # The values for --rounds=0 and --steps=0; `network` has many jobs of many workers.
 _SIZES, _SIZES_OF = {"rounds": 3, "steps": 200}, {network: {"rounds": 1, "steps": 100}}
-_USED = {
-    accumulation: (AccumulationFlags, ListedExperiment),
-    network: (NetworkFlags,),
-}
+_USED = {accumulation: (AccumulationFlags, ListedExperiment), network: (NetworkFlags,)}
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
-GROUPS = (
-    BenchFlags,
-    AccumulationFlags,
-    NetworkFlags,
-    ListedExperiment,
-)
+GROUPS = (BenchFlags, AccumulationFlags, NetworkFlags, ListedExperiment)
 MAIN = (
     *("workers", "rounds", "steps", "output", "axes", "rows", "equal"),
     *("machines", "gbit", "dense_params", "ways"),
@@ -52,11 +44,7 @@ EXAMPLES = (
 
 
 def run(
-    action: str,
-    bench: BenchFlags,
-    compared: AccumulationFlags,
-    machines: NetworkFlags,
-    experiment: ListedExperiment,
+    action: str, bench: BenchFlags, compared: AccumulationFlags, machines: NetworkFlags, experiment: ListedExperiment
 ) -> None:
     """Runs the action."""
     module = _MODULES[action]

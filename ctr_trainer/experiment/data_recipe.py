@@ -46,12 +46,7 @@ class Decision:
 
 
 def decide(given: frozenset[str], experiment: Experiment) -> Decision:
-    """Decides for a training. A collective: rank 0 looks at the model directory and the data, for all ranks.
-
-    Args:
-      given: names of the flags that the user gave.
-      experiment: `Experiment`.
-    """
+    """Decides for a training with given flags. A collective: rank 0 looks at the model directory and the data."""
     if not is_chosen(experiment):
         return Decision()
     model_dir = experiment.model.model_dir
@@ -74,13 +69,7 @@ def is_chosen(experiment: Experiment) -> bool:
 
 
 def explanation(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> list[str]:
-    """Returns the lines of a table of the settings, with value, reason and the fact that decided. A collective.
-
-    Args:
-      given: names of the flags that the user gave.
-      experiment: `Experiment`.
-      evaluation: `EvaluationConfig`.
-    """
+    """Returns the lines of a table of the settings, with value, reason and the fact that decided. A collective."""
     if not is_chosen(experiment):
         what = "a stream keeps" if is_stream(experiment.data.train_data) else f"--recipe={experiment.model.recipe} has"
         return [f"{what} its own defaults: there is nothing to choose by the data"]
@@ -96,11 +85,8 @@ def explanation(given: frozenset[str], experiment: Experiment, evaluation: Evalu
             else:
                 rows.append((name, _text(value), each.why, each.fact))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
-        for row in rows
-    ]
-    return [f"{facts.line()}: {facts.size} data", "", *lines]
+    cells = ([text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)] for row in rows)
+    return [f"{facts.line()}: {facts.size} data", "", *("  ".join(row).rstrip() for row in cells)]
 
 
 def facts_of(experiment: Experiment) -> Facts:
@@ -128,11 +114,9 @@ def facts_of(experiment: Experiment) -> Facts:
 
 
 def find_checkpoint(estimator: Estimator, which: str) -> Checkpoint:
-    """Returns the checkpoint that --checkpoint names. A collective.
+    """Returns the checkpoint that --checkpoint names, as `Estimator.find_checkpoint` does. A collective.
 
-    Args:
-      estimator: the `Estimator` of the model.
-      which: see `Estimator.find_checkpoint`; or `auto`: the best one if this recipe chose to keep it, else the newest.
+    `auto` is the best one if this recipe chose to keep it, else the newest.
     """
     if which == AUTO:
         kept = (_kept(estimator.model_dir) or {}) if distributed.is_chief() else {}

@@ -92,38 +92,12 @@ REMOVED = {
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # What a flagfile of an experiment may hold.
 EXPERIMENT: Groups = (
-    Experiment,
-    EvaluationConfig,
-    MetricsConfig,
-    CheckpointFlags,
-    SavedModelFlags,
-    ExportFlags,
-    PredictFlags,
+    *(Experiment, EvaluationConfig, MetricsConfig),
+    *(CheckpointFlags, SavedModelFlags, ExportFlags, PredictFlags),
 )
 # The flags of commands that use a trained model and read data, and of those that read none.
 OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
-__all__ = [
-    "EXPERIMENT",
-    "OF_DATA",
-    "OF_MODELS",
-    "REMOVED",
-    "TRAINING",
-    "CheckpointFlags",
-    "ExportFlags",
-    "Flag",
-    "Groups",
-    "PredictFlags",
-    "SavedModelFlags",
-    "default_text",
-    "define",
-    "flags_of",
-    "help_text",
-    "parse",
-    "parsed",
-    "read",
-    "shown",
-]
 
 
 def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
@@ -223,8 +197,7 @@ def _value(flag: Flag, value: Any) -> Any:
 
 
 def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
-    name = flag.name
-    default: Any = flag.default
+    name, default = flag.name, flag.default
     common: dict[str, Any] = dict(help=help_text(flag), flag_values=values, module_name=title)
     kinds = typing.get_args(flag.kind) or (flag.kind,)
     if flag.kind in _NUMBERS:

@@ -30,12 +30,7 @@ RECIPES: dict[str, tuple[_Group, ...]] = {
 
 
 def flags_of(recipe: str, given: Collection[str]) -> dict[str, str]:
-    """Returns what a recipe sets, by flag, without the groups that given flags replace.
-
-    Args:
-      recipe: one of RECIPES.
-      given: names of the flags that the user gave.
-    """
+    """Returns what a recipe sets, by flag, without the groups that given flags replace."""
     chosen: dict[str, str] = {}
     for group, others in RECIPES[recipe]:
         if next(iter(group)) not in given and not set(others) & set(given):
@@ -44,12 +39,7 @@ def flags_of(recipe: str, given: Collection[str]) -> dict[str, str]:
 
 
 def lines(recipe: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the log line about what a recipe has set, and about what given flags have set in its place.
-
-    Args:
-      recipe: one of RECIPES.
-      values: settings of the run, by flag.
-    """
+    """Yields the log line about what a recipe has set in the values of a run, and what is there in its place."""
     if not RECIPES[recipe]:
         return
     all_of = {name: text for group, _ in RECIPES[recipe] for name, text in group.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import optuna
 
-from ctr_trainer.bench.report import format_table
+from ctr_trainer.report.comparison import format_table
 from ctr_trainer.search import page
 from ctr_trainer.search.plan import TrialPlans, found_flags
 from ctr_trainer.system.files import durable_file, outputs

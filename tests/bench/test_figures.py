@@ -5,7 +5,8 @@ import json
 import pytest
 
 from ctr_trainer.bench import report
-from ctr_trainer.bench.report import Figure, cell, describe, figure, format_table
+from ctr_trainer.bench.report import Figure, cell, describe, figure
+from ctr_trainer.report.comparison import format_table
 
 
 def test_a_figure_is_the_median_and_its_range():
