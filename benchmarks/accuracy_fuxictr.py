@@ -17,7 +17,7 @@ import logging
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,16 +36,21 @@ NAME = "accuracy"  # The name of the data.
 CIN_UNITS, HEADS, HEAD_DIM, ATTENTION_LAYERS, SENET_REDUCTION = (64, 64), 2, 16, 3, 3
 BLOCKS, BLOCK_UNITS, GATE_UNITS = 3, 64, 64
 
+Inputs = dict[str, Tensor]
+Logits = Callable[[Inputs, Tensor, Tensor], Tensor]  # Of the inputs, their embeddings e, and e as float32[B, F * DIM].
+Arrays = dict[str, np.ndarray]  # A file of `accuracy_data.export_arrays`.
+
 
 class Model(BaseModel):
     """p = sigmoid(logits(x, e)), x the features of a batch and e their embeddings, float32[B, F, DIM]."""
 
-    def __init__(self, features: FeatureMap, **settings: Any) -> None:
+    def __init__(self, kind: str, features: FeatureMap, **settings: Any) -> None:
         super().__init__(features, **settings)
         self.embedding_layer = layers.FeatureEmbedding(features, DIM)
-        self.add_layers(features, features.num_fields, features.sum_emb_out_dim())
+        parts, self.logits = MODELS[kind](features, features.num_fields, features.sum_emb_out_dim())
+        self.parts = nn.ModuleList(parts)
 
-    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, inputs: Inputs) -> Inputs:
         inputs = self.get_inputs(inputs)
         vectors = self.embedding_layer(inputs)
         return {"y_pred": self.output_activation(self.logits(inputs, vectors, vectors.flatten(start_dim=1)))}
@@ -56,39 +61,28 @@ def mlp(width: int) -> nn.Module:
     return layers.MLP_Block(width, list(HIDDEN_UNITS), output_dim=1)
 
 
-class DeepFM(Model):
+# The parts of each model and its logits, of F fields whose embeddings have F * DIM numbers in all.
+Built = tuple[list[nn.Module], Logits]
+
+
+def deepfm(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(FM(x) + MLP(x))."""
-
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        self.fm = layers.FactorizationMachine(features)
-        self.mlp = mlp(width)
-
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        return self.fm(inputs, vectors) + self.mlp(flat)
+    fm, deep = layers.FactorizationMachine(features), mlp(width)
+    return [fm, deep], lambda x, e, flat: fm(x, e) + deep(flat)
 
 
-class DCNv2(Model):
+def dcn_v2(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(w [CrossNetV2(x), MLP(x)])."""
-
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        self.crossnet = layers.CrossNetV2(width, CROSS_LAYERS)
-        self.parallel_dnn = layers.MLP_Block(width, list(HIDDEN_UNITS))
-        self.fc = nn.Linear(width + HIDDEN_UNITS[-1], 1)
-
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        return self.fc(torch.cat([self.crossnet(flat), self.parallel_dnn(flat)], dim=-1))
+    cross, deep = layers.CrossNetV2(width, CROSS_LAYERS), layers.MLP_Block(width, list(HIDDEN_UNITS))
+    out = nn.Linear(width + HIDDEN_UNITS[-1], 1)
+    return [cross, deep, out], lambda x, e, flat: out(torch.cat([cross(flat), deep(flat)], dim=-1))
 
 
-class XDeepFM(Model):
+def xdeepfm(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(LR(x) + CIN(e) + MLP(e))."""
-
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        self.lr = layers.LogisticRegression(features, use_bias=False)
-        self.cin = layers.CompressedInteractionNet(fields, list(CIN_UNITS))
-        self.mlp = mlp(width)
-
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        return self.lr(inputs) + self.cin(vectors) + self.mlp(flat)
+    lr, cin = layers.LogisticRegression(features, use_bias=False), layers.CompressedInteractionNet(fields, [*CIN_UNITS])
+    deep = mlp(width)
+    return [lr, cin, deep], lambda x, e, flat: lr(x) + cin(e) + deep(flat)
 
 
 class Interacting(nn.Module):
@@ -106,17 +100,15 @@ class Interacting(nn.Module):
         return (self.attention(*parts)[0].transpose(1, 2).flatten(start_dim=2) + self.rest(x)).relu()
 
 
-class AutoInt(Model):
+def autoint(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(w attention(e) + MLP(e))."""
-
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        widths = [DIM, *[HEADS * HEAD_DIM] * (ATTENTION_LAYERS - 1)]
-        self.attention = nn.Sequential(*map(Interacting, widths))
-        self.fc = nn.Linear(fields * HEADS * HEAD_DIM, 1)
-        self.mlp = mlp(width)
-
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        return self.fc(self.attention(vectors).flatten(start_dim=1)) + self.mlp(flat)
+    attention = nn.Sequential(*map(Interacting, [DIM, *[HEADS * HEAD_DIM] * (ATTENTION_LAYERS - 1)]))
+    out, deep = nn.Linear(fields * HEADS * HEAD_DIM, 1), mlp(width)
+    return [
+        attention,
+        out,
+        deep,
+    ], lambda x, e, flat: out(attention(e).flatten(start_dim=1)) + deep(flat)
 
 
 class PairMatrices(layers.BilinearInteractionV2):
@@ -127,18 +119,17 @@ class PairMatrices(layers.BilinearInteractionV2):
         return torch.einsum("bpd,pde->bpe", left, self.bilinear_W) * right
 
 
-class FiBiNET(Model):
+def fibinet(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(LR(x) + MLP([bilinear(e), bilinear(senet(e))]))."""
+    lr = layers.LogisticRegression(features, use_bias=False)
+    senet = layers.SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
+    plain, weighted = (PairMatrices(fields, DIM, "field_interaction") for _ in range(2))
+    deep = mlp(fields * (fields - 1) * DIM)
 
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        self.lr = layers.LogisticRegression(features, use_bias=False)
-        self.senet = layers.SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
-        self.plain, self.weighted = (PairMatrices(fields, DIM, "field_interaction") for _ in range(2))
-        self.mlp = mlp(fields * (fields - 1) * DIM)
+    def logits(x: Inputs, e: Tensor, flat: Tensor) -> Tensor:
+        return lr(x) + deep(torch.cat([plain(e), weighted(senet(e))], dim=1).flatten(start_dim=1))
 
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        pairs = torch.cat([self.plain(vectors), self.weighted(self.senet(vectors))], dim=1)
-        return self.lr(inputs) + self.mlp(pairs.flatten(start_dim=1))
+    return [lr, senet, plain, weighted, deep], logits
 
 
 class MaskBlock(nn.Module):
@@ -153,17 +144,16 @@ class MaskBlock(nn.Module):
         return self.out(self.mask(context) * x)
 
 
-class MaskNet(Model):
+def masknet(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(MLP([block_i(e, norm(e))])), the parallel one."""
+    norms, blocks = [nn.LayerNorm(DIM) for _ in range(fields)], [MaskBlock(fields * DIM) for _ in range(BLOCKS)]
+    deep = mlp(BLOCKS * BLOCK_UNITS)
 
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(fields))
-        self.blocks = nn.ModuleList(MaskBlock(fields * DIM) for _ in range(BLOCKS))
-        self.mlp = mlp(BLOCKS * BLOCK_UNITS)
+    def logits(x: Inputs, e: Tensor, flat: Tensor) -> Tensor:
+        normed = torch.cat([norm(e[:, at]) for at, norm in enumerate(norms)], dim=1)
+        return deep(torch.cat([block(flat, normed) for block in blocks], dim=1))
 
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        normed = torch.cat([norm(vectors[:, at]) for at, norm in enumerate(self.norms)], dim=1)
-        return self.mlp(torch.cat([block(flat, normed) for block in self.blocks], dim=1))
+    return [*norms, *blocks, deep], logits
 
 
 class Stream(nn.Module):
@@ -179,44 +169,34 @@ class Stream(nn.Module):
         return self.mlp(2 * self.gate(self.context) * x)
 
 
-class FinalMLP(Model):
-    """p = sigmoid(w_1 o_1 + w_2 o_2 + o_1' W o_2), o_i the output of stream i."""
+class Fusion(nn.Module):
+    """w_1 o_1 + w_2 o_2 + o_1' W o_2."""
 
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        self.first, self.second = (Stream(width) for _ in range(2))
-        last = HIDDEN_UNITS[-1]
-        self.of_first, self.of_second = nn.Linear(last, 1), nn.Linear(last, 1)
-        # Its parameter has the shape [last * last, 1], for which Xavier's deviation is this.
-        self.both = nn.Parameter(torch.empty(last, last).normal_(std=(2 / (last * last + 1)) ** 0.5))
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.of_first, self.of_second = nn.Linear(width, 1), nn.Linear(width, 1)
+        # Its parameter has the shape [width * width, 1], for which Xavier's deviation is this.
+        self.both = nn.Parameter(torch.empty(width, width).normal_(std=(2 / (width * width + 1)) ** 0.5))
 
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        first, second = self.first(flat), self.second(flat)
-        logits = self.of_first(first) + self.of_second(second)
-        return logits + ((first @ self.both) * second).sum(dim=1, keepdim=True)
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return self.of_first(first) + self.of_second(second) + ((first @ self.both) * second).sum(dim=1, keepdim=True)
 
 
-class IPNN(Model):
+def final_mlp(features: FeatureMap, fields: int, width: int) -> Built:
+    """p = sigmoid(fusion(o_1, o_2)), o_i the output of stream i."""
+    first, second, fusion = Stream(width), Stream(width), Fusion(HIDDEN_UNITS[-1])
+    return [first, second, fusion], lambda x, e, flat: fusion(first(flat), second(flat))
+
+
+def pnn(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(MLP([e, <e_i, e_j>]))."""
-
-    def add_layers(self, features: FeatureMap, fields: int, width: int) -> None:
-        self.products = layers.InnerProductInteraction(fields, output="inner_product")
-        self.mlp = mlp(fields * DIM + fields * (fields - 1) // 2)
-
-    def logits(self, inputs: dict[str, Tensor], vectors: Tensor, flat: Tensor) -> Tensor:
-        return self.mlp(torch.cat([flat, self.products(vectors)], dim=1))
+    products = layers.InnerProductInteraction(fields, output="inner_product")
+    deep = mlp(fields * DIM + fields * (fields - 1) // 2)
+    return [products, deep], lambda x, e, flat: deep(torch.cat([flat, products(e)], dim=1))
 
 
-MODELS = {
-    "deepfm": DeepFM,
-    "dcn_v2": DCNv2,
-    "xdeepfm": XDeepFM,
-    "autoint": AutoInt,
-    "fibinet": FiBiNET,
-    "masknet": MaskNet,
-    "final_mlp": FinalMLP,
-    "pnn": IPNN,
-}
-Arrays = dict[str, np.ndarray]  # A file of `accuracy_data.export_arrays`.
+BUILDERS = (deepfm, dcn_v2, xdeepfm, autoint, fibinet, masknet, final_mlp, pnn)
+MODELS = {build.__name__: build for build in BUILDERS}
 
 
 class Batches:
@@ -243,7 +223,7 @@ def train(kind: str, arrays: Arrays, l2: float, seed: int) -> tuple[np.ndarray, 
     with tempfile.TemporaryDirectory(prefix="accuracy_fuxictr_") as directory:
         (pathlib.Path(directory) / NAME).mkdir()
         features, own = _features(arrays, directory), {"embedding_regularizer": l2, "model_root": directory}
-        model = MODELS[kind](features, metrics=["AUC"], verbose=0, **own)
+        model = Model(kind, features, metrics=["AUC"], verbose=0, **own)
         model.compile("adam", "binary_crossentropy", LEARNING_RATE)
         model.reset_parameters()
         valid, test = (Batches(parts[part], shuffle=False) for part in ("valid", "test"))

@@ -59,13 +59,9 @@ _DEFAULT_BATCHES = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True)
 class AccumulationSetting:
-    """The setting that one row measures.
+    """The setting that one row measures: optimizer steps of so many batches per worker, `warmup` of them not measured.
 
-    Attributes:
-      batches: number of batches per worker in an optimizer step.
-      steps: number of measured optimizer steps.
-      warmup: number of optimizer steps before the measured ones.
-      batch_examples: number of examples in one batch of all workers.
+    `batch_examples` are the examples in one batch of all workers.
     """
 
     batches: int

@@ -23,9 +23,8 @@ _SECONDS = 12.0
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")
 
-# The result of a worker, see `worker.result`; the results of a run by rank; the runs of a job by round; rounds by job.
-RankResult = dict[str, Any]
-Ranks = list[RankResult]
+# The results of a run by rank, see `worker.result`; the runs of a job by round; rounds by job.
+Ranks = list[dict[str, Any]]
 Rounds = list[Ranks]
 Runs = dict[str, Rounds]
 
@@ -108,8 +107,7 @@ class Job:
       name: the name in the report.
       workers: number of processes; one worker runs without horovodrun.
       flags: flags of `train`, such as "--batch_size=512".
-      steps: number of measured steps.
-      warmup: number of steps before the measured ones.
+      steps, warmup: number of measured steps, and of steps before them.
       core_shares: number of equal parts into which the cores of a machine are divided; each worker gets one part. 0 for
         as many parts as workers.
       environment: additional environment variables, (name, value) each.
@@ -200,15 +198,10 @@ def run_rounds(
 ) -> tuple[Runs, dict[str, str]]:
     """Runs all jobs in turn, `rounds` times, so that a drift of the machine's speed affects all jobs. Shows `Progress`.
 
-    A job that fails is not run again.
-
-    Args:
-      jobs: the jobs, each with a different name.
-      rounds: number of runs of each job.
-      directory: directory for temporary results; created if it does not exist.
-      timeout: longest time of one run, in seconds.
-      seed: `--seed` of the first round; it increases by one with each round, so that the spread of the AUC includes the
-        effect of the seed. None keeps the seeds of the jobs.
+    Each job has a different name. A job that fails is not run again. The temporary results are in `directory`, which is
+    created if it does not exist. `timeout` is the longest time of one run, in seconds. The first round has this --seed,
+    and each other round the next one, so that the spread of the AUC includes the effect of the seed. None keeps the
+    seeds of the jobs.
 
     Returns:
       (runs, failed): the results of each job that did not fail, and the error messages of the others, both by name.

@@ -23,8 +23,7 @@ class Method:
 
     Attributes:
       name: name in the table.
-      workers: number of processes.
-      towers: number of devices that one process drives.
+      workers, towers: number of processes, and of devices that one process drives.
       batches: number of batches of one worker that make up a step of all devices.
       flags: flags of `train` in addition to the experiment's flags.
     """

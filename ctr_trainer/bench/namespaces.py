@@ -33,13 +33,9 @@ _BURST_BYTES = 256 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A simulated machine.
+    """A simulated machine: a network namespace with a host name, which the other machines can resolve to its address.
 
-    Attributes:
-      namespace: name of its network namespace.
-      name: its host name, which the other machines can resolve.
-      address: its IP address.
-      core: the core that its processes run on; several machines may share a core.
+    Its processes run on one core; several machines may share a core.
     """
 
     namespace: str
@@ -112,7 +108,7 @@ def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
 
 
 def limit(found: Sequence[Machine], gbit: float) -> None:
-    """Limits the speed at which each machine of a call of `machines` sends and receives; 0 for no limit.
+    """Limits the Gbit/s that each machine of a call of `machines` sends, and those that it receives; 0 for no limit.
 
     Raises:
       UserError: the kernel has no token bucket filter.

@@ -23,17 +23,12 @@ class Column:
     Attributes:
       total_seconds: time in which all workers together train on the examples of one worker's job.
       percent: `total_seconds` in percent of one worker's time in the same round; None if one worker's job failed.
-      job_seconds: time from the start of the job's processes to their end.
-      batch_ms: time of a worker's step divided by the batches of a step.
-      phases_ms: dict of phase -> its time in a step, the mean of the workers.
+      job_seconds, batch_ms, phases_ms, accounted, service_resident_bytes, gpu_bytes: see `scaling.Size`.
       update_gradients_ms: time of a step in which gradients are exchanged and variables are updated; None for neither.
-      accounted: share of the step that the phases add up to; the least of the workers.
       received_gbit: Gbit/s that the job's network interface receives, the mean of the workers' machines.
       sent_gbit: Gbit/s that the job's network interface sends, the mean of the workers' machines.
       link_share: the greater of these two divided by the speed of the machines' links; None if they have no limit.
       resident_bytes: memory of each worker, by rank.
-      service_resident_bytes: memory of the embedding service; None without one.
-      gpu_bytes: the most memory in use on one GPU; None without GPUs that NVML reports on.
     """
 
     total_seconds: Figure

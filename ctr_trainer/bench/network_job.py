@@ -157,10 +157,7 @@ class MachineService(LocalService):
 class NetworkJob(Job):
     """A `Job` with one worker per machine, a limited network, and its own embedding service on the first machine.
 
-    Attributes:
-      machines: the machines.
-      gbit: limit of the network in Gbit/s; 0 for no limit.
-      programs: directory with the `ssh` that reaches the machines.
+    `gbit` is the limit of the network in Gbit/s, 0 for none; `programs` has the `ssh` that reaches the machines.
     """
 
     machines: Sequence[Machine] = ()
@@ -179,7 +176,9 @@ class NetworkJob(Job):
         path = os.pathsep.join([str(self.programs), environment(1)["PATH"]])
         runs = pathlib.Path(directory).resolve().parent
         runs.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as own, MachineService(self.machines[0], pathlib.Path(own), runs) as service:
+        with tempfile.TemporaryDirectory() as own, contextlib.ExitStack() as stack:
+            service = MachineService(self.machines[0], pathlib.Path(own), runs)
+            stack.enter_context(service)
             flags = (*self.flags, f"--embedding_service={service.address}", f"--token_file={service.token_file}")
             # sshd does not set a command's PATH from the user's profile, and each machine has one core.
             variables = (("PATH", path), ("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))

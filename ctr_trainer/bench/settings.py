@@ -50,12 +50,9 @@ _MEANING = (
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One setting that differs from the default.
+    """One setting that differs from the default, in a row of its own, such as `sync_steps=100`.
 
-    Attributes:
-      name: name of the row, such as `sync_steps=100`.
-      flags: flags of `train` that follow the experiment's own flags.
-      environment: environment variables, (name, value) each.
+    The flags of `train` follow the experiment's own flags; `environment` has (name, value) of each variable.
     """
 
     name: str
@@ -77,19 +74,11 @@ FLAG_AXES = {
     MIXED_PRECISION: ("none", "bfloat16"),
 }
 _BY_HOROVOD = ("--dense_exchange=horovod",)
-# Axes that are environment variables of Horovod, whose defaults are 128 MB, 1 ms and 0.
-HOROVOD_AXES = {
-    "tensor_fusion": tuple(
-        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size << 20)),))
-        for size in (0, 1, 16)
-    ),
-    "cycle_time": tuple(
-        Variant(f"cycle_time={ms:g} ms", _BY_HOROVOD, environment=(("HOROVOD_CYCLE_TIME", f"{ms:g}"),))
-        for ms in (0.1, 5, 25)
-    ),
-    "hierarchical_allreduce": (
-        Variant("hierarchical_allreduce", _BY_HOROVOD, environment=(("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),)),
-    ),
+# Axes that are environment variables of Horovod, with the rows' names and the values. Its own are 128 MB, 1 ms and 0.
+HOROVOD_AXES: dict[str, tuple[str, dict[str, float]]] = {
+    "tensor_fusion": ("FUSION_THRESHOLD", {f"tensor_fusion={size} MB": size << 20 for size in (0, 1, 16)}),
+    "cycle_time": ("CYCLE_TIME", {f"cycle_time={ms:g} ms": ms for ms in (0.1, 5, 25)}),
+    "hierarchical_allreduce": ("HIERARCHICAL_ALLREDUCE", {"hierarchical_allreduce": 1}),
 }
 AUTOTUNE = "autotune"
 AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES)
@@ -116,7 +105,8 @@ def chosen(names: Sequence[str]) -> list[str]:
 def variants(axis: str, experiment: Experiment) -> list[Variant]:
     """Returns the variants of an axis, without the value that the experiment already has."""
     if axis in HOROVOD_AXES:
-        return list(HOROVOD_AXES[axis])
+        variable, rows = HOROVOD_AXES[axis]
+        return [Variant(name, _BY_HOROVOD, ((f"HOROVOD_{variable}", f"{value}"),)) for name, value in rows.items()]
     own = by_flag(experiment)[axis]
     values = [value for value in FLAG_AXES[axis] if value != own]
     return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}",)) for value in values]

@@ -124,33 +124,26 @@ def _measure(
     from ctr_trainer.bench.models import gpus_of, in_towers
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.model_selection import EvaluationHistory
-    from ctr_trainer.experiment.build import (
-        make_estimator,
-        make_eval_spec,
-        reader,
-        start_workers,
-        training_reader,
-        with_label_rates,
-    )
+    from ctr_trainer.experiment import build
     from ctr_trainer.ranks import distributed
 
     data = experiment.data
-    start_workers(experiment, worker.core_shares, (gpus_of(worker.towers) if worker.towers > 1 else 0) or 1)
+    build.start_workers(experiment, worker.core_shares, (gpus_of(worker.towers) if worker.towers > 1 else 0) or 1)
     if data.train_data:
-        experiment = with_label_rates(experiment)
-    estimator = make_estimator(experiment)
+        experiment = build.with_label_rates(experiment)
+    estimator = build.make_estimator(experiment)
     if worker.towers > 1:
         estimator.model_fn = in_towers(estimator.model_fn, worker.towers)
 
     def train_input_fn(position: Any) -> Any:
         if not data.train_data:
             return W1Batches(data.batch_size, None, distributed.rank())
-        return training_reader(experiment, position)
+        return build.training_reader(experiment, position)
 
     def eval_input_fn() -> BatchReader:
-        return reader(experiment, data.eval_data, once=True)
+        return build.reader(experiment, data.eval_data, once=True)
 
-    eval_spec = make_eval_spec(evaluation, metrics, eval_input_fn)
+    eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn)
     trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec)
     assert trained is not None  # A new model directory has steps to train.
     evaluations, evaluation_seconds = [], trained["phase_seconds"]["evaluation"]["mean"]

@@ -127,28 +127,23 @@ def _train(
     """Trains with settings that have been checked."""
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.model_selection import without_nan
-    from ctr_trainer.experiment import data_recipe
+    from ctr_trainer.experiment import build, data_recipe
     from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.build import (
-        make_estimator,
-        make_eval_spec,
-        reader,
-        start_workers,
-        training_reader,
-        with_label_rates,
-    )
     from ctr_trainer.experiment.open_source import is_readable
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model
-    at_end = bool(data.eval_data)
-    make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)  # Refuses now.
-    tuning = start_workers(experiment)
+
+    def eval_input_fn() -> Any:
+        return build.reader(experiment, data.eval_data, once=True)  # With the settings of the time of the call.
+
+    build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Refuses now.
+    tuning = build.start_workers(experiment)
     chosen = data_recipe.decide(given, experiment)
     experiment, evaluation = chosen.applied(experiment, evaluation)
-    experiment = with_label_rates(as_trained(given, experiment))
-    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)
-    estimator = make_estimator(experiment, services)
+    experiment = build.with_label_rates(as_trained(given, experiment))
+    eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
+    estimator = build.make_estimator(experiment, services)
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
         eval_spec.input_fn()  # Unreadable data raises an error now, before the graph is built.
 
@@ -158,7 +153,7 @@ def _train(
             _log.info("%s", line)
 
     def train_input_fn(position: Any) -> Any:
-        batches = training_reader(experiment, position)
+        batches = build.training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
             groups = (experiment, evaluation, metrics, export)
             (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size(), chosen.values))

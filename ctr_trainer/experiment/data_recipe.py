@@ -30,12 +30,7 @@ CHOSEN = "chosen"  # The key in flags.json of what this recipe chose.
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the recipe has decided for a training.
-
-    Attributes:
-      values: the choices by flag, without the choices that a given flag replaces.
-      line: line of the log; "" for none.
-    """
+    """What the recipe has decided for a training: values by flag, and a line of the log, "" for none."""
 
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     line: str = ""

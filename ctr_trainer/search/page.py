@@ -24,14 +24,7 @@ circle.best { fill: #d2691e; } polyline { fill: none; stroke: #d2691e; stroke-wi
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A trial in a plot.
-
-    Attributes:
-      number: number of the trial.
-      value: value of the metric.
-      texts: values of the parameters by flag; {} for the user's settings.
-      is_complete: False if the trial was stopped early.
-    """
+    """A trial in a plot, with the texts of its parameters by flag; {} for the user's settings."""
 
     number: int
     value: float

@@ -33,12 +33,7 @@ _BY_THE_DATA = "data"
 
 @dataclasses.dataclass(frozen=True)
 class TrialPlan:
-    """The settings of one training.
-
-    Attributes:
-      experiment, evaluation, metrics: settings of `train`.
-      given: names of the flags that the user set.
-    """
+    """The settings of one training; `given` are the names of the flags that the user set."""
 
     experiment: Experiment
     evaluation: EvaluationConfig
@@ -97,10 +92,8 @@ class TrialPlan:
 class TrialPlans:
     """The plans of all trials of a search.
 
-    Attributes:
-      own: the user's settings, which the first trial trains.
-      space: the search space of the other trials.
-      epoch_rows: number of examples in the training data.
+    The first trial trains the user's own settings, and the others settings of the space. `epoch_rows` are the examples
+    in the training data.
     """
 
     own: TrialPlan

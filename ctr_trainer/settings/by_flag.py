@@ -23,7 +23,6 @@ class Flag:
       name: without dashes.
       kind: the type of its value.
       default: None of a setting that several kinds have with different defaults.
-      setting: `Setting`.
       defaults: the default by the name of the kind, if several kinds have different defaults.
       of_some_kinds: whether only some kinds of a setting have this flag, as `--embedding_initial_accumulator`.
     """

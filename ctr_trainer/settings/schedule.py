@@ -144,8 +144,8 @@ class Schedule(Settings, title="Schedule of the learning rate"):
                 raise self.refused("{boundaries}: expected ascending numbers above 0")
 
     def _refuse_units(self) -> None:
-        counted = {name: (getattr(self, name),) for name in ("warmup_steps", "decay_steps")}
-        counted["boundaries"] = self.boundaries
+        warmup, decay = (self.warmup_steps,), (self.decay_steps,)
+        counted = {"warmup_steps": warmup, "decay_steps": decay, "boundaries": self.boundaries}
         if self.unit == "epoch" and not any(map(any, counted.values())):
             names = ", ".join(f"{{{name}:name}}" for name in counted)
             raise self.refused(f"{{unit}} is the unit of {names}: give one of them, or leave it out")

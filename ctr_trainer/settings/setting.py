@@ -168,23 +168,17 @@ class SettingError(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _InPython:
+class _Spelled:
+    """A setting in a message, see `Settings.refused`; `dashes` are "--" on the command line and "" in Python."""
+
+    dashes: str
     name: str
     value: object
 
     def __format__(self, spec: str) -> str:
-        return self.name if spec else f"{self.name}={_text(self.value)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class _AsFlag:
-    name: str
-    value: object
-
-    def __format__(self, spec: str) -> str:
-        if isinstance(self.value, bool):
+        if self.dashes and isinstance(self.value, bool):
             return f"--{'' if self.value or spec else 'no'}{self.name}"
-        return f"--{self.name}" if spec else f"--{self.name}={_text(self.value)}"
+        return f"{self.dashes}{self.name}" if spec else f"{self.dashes}{self.name}={_text(self.value)}"
 
 
 def _text(value: Any) -> str:
@@ -253,8 +247,8 @@ def refused(text: str, settings: Mapping[str, object], **others: object) -> Sett
 
 def _refused(text: str, settings: Mapping[str, tuple[str, object]], others: Mapping[str, object]) -> SettingError:
     """Returns the `SettingError` of settings, given by name as (flag, value)."""
-    in_python = {name: _InPython(name, value) for name, (_, value) in settings.items()}
-    as_flags = {name: _AsFlag(*given) for name, given in settings.items()}
+    in_python = {name: _Spelled("", name, value) for name, (_, value) in settings.items()}
+    as_flags = {name: _Spelled("--", *given) for name, given in settings.items()}
     return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
 
 

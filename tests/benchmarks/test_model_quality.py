@@ -44,7 +44,7 @@ def test_the_last_line_has_the_keys_of_all_parts(model_quality, monkeypatch, tmp
 def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist(model_quality):
     theirs = (model_quality.sides.HERE / "accuracy_fuxictr.py").read_text()
     for model in model_quality.BARS_MODELS:
-        assert model in MODELS and f'    "{model}": ' in theirs
+        assert model in MODELS and f"\ndef {model}(" in theirs
         found, values = experiment(*model_quality.bars_flags("movielens-random", model))
         assert values["recipe"].value == "bars" and found.run.embedding.l2 == 1e-4
         params = find_model(model).params_class
