@@ -149,7 +149,7 @@ def _train(
 
     if distributed.is_chief():
         everything = by_flag(experiment) | by_flag(evaluation)
-        for line in filter(None, (chosen.line, *recipes.lines(model.recipe, everything))):
+        for line in filter(None, (chosen.line, recipes.line(model.recipe, everything))):
             _log.info("%s", line)
 
     def train_input_fn(position: Any) -> Any:
