@@ -76,8 +76,7 @@ def ours(
             flags += f"--embedding_service={service.address}", f"--token_file={token}"
         stack.enter_context(on_cores(cores))
         job = jobs.Job("ours", workers, (*W1_FLAGS, *flags), steps, WARMUP_STEPS, environment=(*ONE_THREAD.items(),))
-        ranks = job.run(os.path.join(directory, "run"), sides.TIMEOUT_SECONDS)
-    return sum(rank["examples_per_sec"] for rank in ranks)
+        return jobs.rate(job.run(os.path.join(directory, "run"), sides.TIMEOUT_SECONDS))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from ctr_trainer.bench.job_flags import (
     job_flags,
     with_data,
 )
-from ctr_trainer.bench.jobs import Job, Rounds, Runs, run_rounds
+from ctr_trainer.bench.jobs import Job, Rounds, Runs, rate, run_rounds
 from ctr_trainer.bench.report import Figure, cell, figure, gains, write_report
 from ctr_trainer.bench.settings import ONE_ROUND
 from ctr_trainer.experiment.experiment import Experiment
@@ -136,14 +136,13 @@ def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
     `together` is examples/s, and `seconds` are for all examples at that rate; on the validation data, `best_auc` is of
     all evaluations and the other metrics are of the last one.
     """
-    rates = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
     firsts = [ranks[0] for ranks in rounds]
-    seconds = [examples / rate for rate in rates]
+    seconds = [examples / rate(ranks) for ranks in rounds]
     evaluated = (own + first["evaluation_seconds"] for own, first in zip(seconds, firsts, strict=True))
     return {
         "seconds": figure(seconds),
         "seconds_with_evaluations": figure(evaluated),
-        "together": figure(rates),
+        "together": figure(map(rate, rounds)),
         _BEST: figure(max(each["auc"] for each in first["evaluations"]) for first in firsts),
         **{name: figure(first[name] for first in firsts) for name in _OF_RUN},
     }
@@ -222,18 +221,16 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
         "rounds": bench.rounds,
         "equal": {equal: [row.to_dict() for row in own] for equal, own in tables.items()},
         "auc_change": changes,
-        "failed": failed,
     }
     lines = [
         f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; --scale_lr={experiment.train.scale_lr}; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each with another seed, all runs in turn",
         *report_lines(tables, changes, bench.rounds),
-        *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
     points = {row.setting.name: (row.figures["seconds"], row.figures["auc"]) for own in tables.values() for row in own}
     title = "What accumulation saves and costs"
     charts = {"accumulation.png": lambda path: chart.draw_points(path, title, "seconds", "validation AUC", points)}
-    write_report(bench.output, "accumulation", host, lines, results, charts)
+    write_report(bench.output, "accumulation", host, lines, results, charts, failed)
 
 
 def settings(

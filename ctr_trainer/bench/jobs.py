@@ -29,6 +29,11 @@ Rounds = list[Ranks]
 Runs = dict[str, Rounds]
 
 
+def rate(ranks: Ranks) -> float:
+    """Returns the examples/s of all ranks together."""
+    return sum(rank["examples_per_sec"] for rank in ranks)
+
+
 class Progress:
     """Prints to stderr how long all runs will take, and before each run how much time is left.
 

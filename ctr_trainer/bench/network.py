@@ -111,7 +111,6 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         lines.append(
             f"{flags.machines} machines share {host['cores']} cores here, so more machines do not compute faster."
         )
-    lines += [f"{name} failed: {error}" for name, error in failed.items()]
     results = {
         "experiment": trained,
         "machines": flags.machines,
@@ -125,10 +124,9 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         },
         "autotune": {" ".join(key): row for key, row in tuned.items()},
         "exchange_ms": network_columns.exchange_ms(runs),
-        "failed": failed,
     }
     charts = {f"network_{tower}.png": functools.partial(_draw, tower=tower, rows=found[tower]) for tower in towers}
-    write_report(bench.output, "network", host, lines, results, charts)
+    write_report(bench.output, "network", host, lines, results, charts, failed)
 
 
 def _job(

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from ctr_trainer.bench import scaling
-from ctr_trainer.bench.jobs import Ranks, Rounds, Runs
+from ctr_trainer.bench.jobs import Ranks, Rounds, Runs, rate
 from ctr_trainer.bench.report import Figure, cell, figure
 from ctr_trainer.report.comparison import format_table
 from ctr_trainer.system.measuring.clock import STEP_TITLES
@@ -87,11 +87,6 @@ def time_percent(rounds: Rounds | None, alone: Rounds | None) -> Figure | None:
     if not rounds or not alone:
         return None
     return figure(100 * rate(one) / rate(ranks) for ranks, one in zip(rounds, alone, strict=True))
-
-
-def rate(ranks: Ranks) -> float:
-    """Returns the examples/s of all ranks together."""
-    return sum(rank["examples_per_sec"] for rank in ranks)
 
 
 def exchange_ms(runs: Runs) -> dict[str, dict[str, Figure]]:

@@ -155,6 +155,7 @@ def write_report(
     lines: list[str],
     results: dict[str, Any],
     charts: Mapping[str, Callable[[str], None]],
+    failed: Mapping[str, str],
 ) -> None:
     """Prints the table and writes it to NAME.txt in `output`, and writes NAME.json and the charts.
 
@@ -168,6 +169,7 @@ def write_report(
       results: the results for JSON; dataclasses among them become objects of their attributes, and a `Figure` what its
         `to_dict` returns.
       charts: dict of file name -> f(path) that draws the chart.
+      failed: the error messages of the jobs that failed, by name.
 
     Raises:
       UserError: a file with one of these names exists and is not an earlier report.
@@ -176,11 +178,12 @@ def write_report(
     title = [
         f"Measured at a load of {machine['load']:g} on {machine['cores']} cores, so the times are unreliable:"
     ] * busy
-    text = "\n".join([*title, *lines, "", *format_machine(machine)])
+    failures = [f"{job} failed: {error}" for job, error in failed.items()]
+    text = "\n".join([*title, *lines, *failures, "", *format_machine(machine)])
     print(text, flush=True)
     paths = outputs.claim(output, [f"{name}.txt", f"{name}.json", *charts])
     durable_file.write_text(paths[f"{name}.txt"], text + "\n")
-    found = {"bench": name, "machine": machine, "overloaded": busy, **results}
+    found = {"bench": name, "machine": machine, "overloaded": busy, **results, "failed": failed}
     durable_file.write_json(paths[f"{name}.json"], plain(found))
     for file_name, draw in charts.items():
         draw(paths[file_name])

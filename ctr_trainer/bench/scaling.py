@@ -3,11 +3,10 @@
 import dataclasses
 from collections.abc import Iterable
 from statistics import fmean
-from typing import Any
 
 from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags
-from ctr_trainer.bench.jobs import Job, Rounds, run_rounds
+from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds
 from ctr_trainer.bench.report import Figure, cell, figure, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.report.comparison import format_table
@@ -69,20 +68,19 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
     runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
     batches = experiment.train.accumulation_steps
     found = {job.workers: summarize(runs[job.name], runs.get("1 worker"), batches) for job in jobs if job.name in runs}
-    lines = _lines(found, bench, experiment, host, failed)
+    lines = _lines(found, bench, experiment, host["cores"])
     results = {
         "experiment": described(experiment),
         "flags": flags,
         "rounds": bench.rounds,
         "steps": bench.steps,
         "sizes": found,
-        "failed": failed,
     }
     charts = {
         "scaling.png": lambda path: _draw_rates(path, found),
         "scaling_phases.png": lambda path: _draw_phases(path, found),
     }
-    write_report(bench.output, "scaling", host, lines, results, charts)
+    write_report(bench.output, "scaling", host, lines, results, charts, failed)
 
 
 def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
@@ -91,11 +89,7 @@ def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
     `alone` has the results of one worker; None if its job failed.
     """
     workers = len(rounds[0])
-    together = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
-    efficiency: list[float | None] = [None] * len(rounds)
-    if alone:
-        one = [workers * ranks[0]["examples_per_sec"] for ranks in alone]
-        efficiency = [all_ / alone_ for all_, alone_ in zip(together, one, strict=True)]
+    pairs = list(zip(rounds, alone, strict=True)) if alone else []
     phases = dict.fromkeys(name for ranks in rounds for rank in ranks for name in rank["phases"]["seconds"])
     loads = [ranks[0]["load"] for ranks in rounds]
     services = [load.get("service", {}) for load in loads]
@@ -105,9 +99,9 @@ def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
     return Size(
         job_seconds=figure(ranks[0]["job_seconds"] for ranks in rounds),
         batch_ms=figure(1000 * fmean(rank["phases"]["step_seconds"] for rank in ranks) / batches for ranks in rounds),
-        together=figure(together),
-        each=figure(rate / workers for rate in together),
-        efficiency=figure(efficiency),
+        together=figure(map(rate, rounds)),
+        each=figure(rate(ranks) / workers for ranks in rounds),
+        efficiency=figure(rate(ranks) / (workers * rate(one)) for ranks, one in pairs),
         phases_ms={
             name: figure(1000 * fmean(rank["phases"]["seconds"].get(name, 0.0) for rank in ranks) for ranks in rounds)
             for name in phases
@@ -127,9 +121,7 @@ def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
     )
 
 
-def _lines(
-    found: dict[int, Size], bench: BenchFlags, experiment: Experiment, host: dict[str, Any], failed: dict[str, str]
-) -> list[str]:
+def _lines(found: dict[int, Size], bench: BenchFlags, experiment: Experiment, cores: int) -> list[str]:
     sizes = list(found.values())
 
     def row(title: str, name: str, form: str) -> list[str]:
@@ -170,9 +162,8 @@ def _lines(
         "Efficiency is relative to one worker in the same round, with as many threads and cores per worker.",
         "Phases inside the graph are the proportions in traced steps times the duration of the untraced session runs.",
     ]
-    short = [n for n in found if n > host["cores"]]
-    lines += [f"{n} workers share {host['cores']} cores here, so they cannot be {n} times as fast." for n in short]
-    return lines + [f"{name} failed: {error}" for name, error in failed.items()]
+    short = [n for n in found if n > cores]
+    return lines + [f"{n} workers share {cores} cores here, so they cannot be {n} times as fast." for n in short]
 
 
 def _draw_rates(path: str, found: dict[int, Size]) -> None:

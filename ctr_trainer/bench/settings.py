@@ -15,7 +15,7 @@ from ctr_trainer.bench.job_flags import (
     job_flags,
     with_data,
 )
-from ctr_trainer.bench.jobs import Job, Rounds, run_rounds, scratch
+from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds, scratch
 from ctr_trainer.bench.report import Figure, cell, figure, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import autotune
@@ -154,16 +154,11 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
         "flags": job_flags(experiment, evaluate=True),
         "workers": workers,
         "rounds": bench.rounds,
-        "settings": {
-            **rows,
-            **dict.fromkeys(missing),
-        },
+        "settings": {**rows, **dict.fromkeys(missing)},
         "notes": notes,
-        "failed": failed,
     }
     notes += [f"{name} is left out: {why}" for name, why in missing.items()]
-    failures = [f"{name} failed: {error}" for name, error in failed.items()]
-    text = lines(rows, [*notes, *failures], bench, experiment, workers)
+    text = lines(rows, notes, bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}
     points = {name: (row["together"], row["auc"]) for name, row in rows.items()}
     charts = {
@@ -172,7 +167,7 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
             path, "What speed costs", "examples/s together", "AUC", points
         ),
     }
-    write_report(bench.output, "settings", host, text, results, charts)
+    write_report(bench.output, "settings", host, text, results, charts, failed)
 
 
 def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None]:
@@ -181,18 +176,13 @@ def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None
     `together` is examples/s; `speedup` and `auc_change` are against the default in the same round; the times of a step
     are the mean of the workers, see `StepTraceHook`; the memory and GPU figures are those of `scaling.Size`.
     """
-    rates, aucs = _rates(rounds), [ranks[0]["auc"] for ranks in rounds]
-    speedup: list[float] | list[None] = [None]
-    change: list[float] | list[None] = [None]
-    if default:
-        speedup = [rate / other for rate, other in zip(rates, _rates(default), strict=True)]
-        change = [auc - ranks[0]["auc"] for auc, ranks in zip(aucs, default, strict=True)]
+    pairs = list(zip(rounds, default, strict=True)) if default else []
     size = scaling.summarize(rounds, None)
     return {
-        "together": figure(rates),
-        "speedup": figure(speedup),
-        "auc": figure(aucs),
-        "auc_change": figure(change),
+        "together": size.together,
+        "speedup": figure(rate(ranks) / rate(other) for ranks, other in pairs),
+        "auc": figure(ranks[0]["auc"] for ranks in rounds),
+        "auc_change": figure(ranks[0]["auc"] - other[0]["auc"] for ranks, other in pairs),
         "read_sample_ms": size.phases_ms.get("read_sample"),
         "input_to_device_ms": size.phases_ms.get("input_to_device"),
         "resident_bytes": size.resident_bytes,
@@ -200,10 +190,6 @@ def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None
         "gpu_busy": size.gpu_busy,
         "gpu_bytes": size.gpu_bytes,
     }
-
-
-def _rates(rounds: Rounds) -> list[float]:
-    return [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
 
 
 def _job(variant: Variant, bench: BenchFlags, experiment: Experiment, workers: int) -> Job:

@@ -14,6 +14,7 @@ from ctr_trainer.estimator import Estimator
 from ctr_trainer.estimator.checkpoint import Checkpoint, list_checkpoints
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
+from ctr_trainer.experiment.recipes import text_of
 from ctr_trainer.experiment.size_rules import Facts, choices
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
@@ -76,9 +77,9 @@ def explanation(given: frozenset[str], experiment: Experiment, evaluation: Evalu
         for name, value in each.values.items():
             if replaced_by:
                 why = "given" if name in given else f"the fixed default, since --{replaced_by[0]} is given"
-                rows.append((name, _text(usual[name]), why, ""))
+                rows.append((name, text_of(usual[name]), why, ""))
             else:
-                rows.append((name, _text(value), each.why, each.fact))
+                rows.append((name, text_of(value), each.why, each.fact))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     cells = ([text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)] for row in rows)
     return [f"{facts.line()}: {facts.size} data", "", *("  ".join(row).rstrip() for row in cells)]
@@ -129,10 +130,4 @@ def _kept(model_dir: str) -> dict[str, Any] | None:
 
 
 def _shown(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={_text(value)}" for name, value in values.items())
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ",".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return ", ".join(f"{name}={text_of(value)}" for name, value in values.items())

@@ -34,11 +34,14 @@ def line(recipe: str, values: Mapping[str, Any]) -> str:
     """Returns the log line about what a recipe has set in the values of a run, and what is there in its place."""
     if not RECIPES[recipe]:
         return ""
-    own = {name for name, text in RECIPES[recipe].items() if _text(values.get(name)) != text}
+    own = {name for name, text in RECIPES[recipe].items() if text_of(values.get(name)) != text}
     sets = ", ".join(f"{name}={text}" for name, text in RECIPES[recipe].items() if name not in own)
-    others = ", ".join(f"{name}={_text(values.get(name))}" for name in RECIPES[recipe] if name in own)
+    others = ", ".join(f"{name}={text_of(values.get(name))}" for name in RECIPES[recipe] if name in own)
     return f"recipe {recipe} sets {sets}{f'; in place of its values there are {others}' if others else ''}"
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Returns a value as a text of the log."""
+    if isinstance(value, tuple | list):
+        return ",".join(map(text_of, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
