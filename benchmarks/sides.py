@@ -127,13 +127,7 @@ def wait_until(
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a benchmark.
-
-    Attributes:
-      about: what it measures, for the help.
-      keys: the keys of its figures in the last line.
-      measure: returns the figures, given the flags of the program.
-    """
+    """A part of a benchmark: what it measures, for the help; the keys of its figures; f(flags) -> the figures."""
 
     about: str
     keys: tuple[str, ...]

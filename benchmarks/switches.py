@@ -130,7 +130,7 @@ def measure(epochs: int = 100) -> dict[str, Any]:
                     spool.release()
                 memory[phase].append(server.resident_mb())
                 time.sleep(max(began + (number + 1) * ARRIVAL_SECONDS - time.monotonic(), 0))
-            sides.wait_until(lambda: served_epoch(client) == spool.released, "the last record", TIMEOUT_SECONDS)
+            sides.wait_until(lambda: _epoch(client) == spool.released, "the last record", TIMEOUT_SECONDS)
             phases.append((phase, began, time.monotonic()))
         ended.set()
         sender.join(TIMEOUT_SECONDS)
@@ -142,7 +142,7 @@ def measure(epochs: int = 100) -> dict[str, Any]:
     }
 
 
-def served_epoch(client: Client) -> int:
+def _epoch(client: Client) -> int:
     return client.ask("/healthz")[1]["epoch"]
 
 
