@@ -8,7 +8,7 @@ and with the demo's Adagrad, for one worker per host, and for two hosts whose fo
 (`workers_per_service_core_4_a_host`).
 
 Example: python benchmarks/service.py                  # 1 M and 20 M rows: minutes, 6 GiB
-         python benchmarks/service.py --rows=200000 --demo_rows=250000 --workers=2 --seconds=0.5
+         python benchmarks/service.py --rows=200000 --seconds=0.5
 """
 
 import itertools
