@@ -40,11 +40,7 @@ class Parts:
 
 
 class Results:
-    """A file of JSON lines, each with the values that identify a run and with its figures.
-
-    Attributes:
-      lines: the objects of all lines.
-    """
+    """A file of JSON lines, each with the values that identify a run and with its figures."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -87,10 +83,9 @@ def test(model_dir: pathlib.Path, data: pathlib.Path, *flags: str) -> dict[str, 
 
 
 def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
-    """Trains to the best epoch by the AUC of the part `valid`, and tests it.
+    """Trains to the best epoch by the AUC of the part `valid`.
 
-    Returns:
-      dict of `auc`, `logloss` and `copc` of the part `test`, and `valid`, the AUC of the part `valid`.
+    Returns `auc`, `logloss` and `copc` of the part `test`, and `valid`, the AUC of the part `valid`.
     """
     own = f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--exact_auc"
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as directory:
@@ -182,7 +177,8 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
     arrays: dict[str, np.ndarray] = {}
     values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for part in ("train", "valid", "test"):
-        batch = _rows(getattr(parts, part), train.statistics)
+        rows = BatchReader(getattr(parts, part), 1).rows
+        (batch,) = BatchReader(getattr(parts, part), rows, shuffle=False, epochs=1).with_statistics(train.statistics)
         arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
         arrays[f"{part}/labels"] = batch.labels
         values[part] = _values(batch)
@@ -192,17 +188,12 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
         arrays[f"sizes/{name}"] = np.array(len(vocabulary) + 1)
         for part, of_part in values.items():
             keys, lengths = of_part[name]
-            arrays[f"{part}/ids/{name}"] = _padded(_ids(keys, vocabulary), lengths)
+            padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
+            padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(keys, vocabulary)
+            arrays[f"{part}/ids/{name}"] = padded
     unfinished = path.with_suffix(".unfinished.npz")
     np.savez(unfinished, **arrays)  # type: ignore[arg-type]  # Its keywords are names of arrays.
     unfinished.replace(path)
-
-
-def _rows(path: pathlib.Path, statistics: Any) -> Batch:
-    """Returns a batch of all rows, in the order of the files."""
-    rows = BatchReader(path, 1).rows
-    (batch,) = BatchReader(path, rows, shuffle=False, epochs=1).with_statistics(statistics)
-    return batch
 
 
 def _values(batch: Batch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -216,10 +207,3 @@ def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
     """Maps keys int64[n] to int32[n]: 1 + the position in the vocabulary, 0 for other keys."""
     places = np.minimum(np.searchsorted(vocabulary, keys), len(vocabulary) - 1)
     return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)
-
-
-def _padded(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the ids of B rows of these lengths as int32[B, most ids]."""
-    padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = ids
-    return padded

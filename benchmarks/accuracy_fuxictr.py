@@ -17,6 +17,8 @@ import logging
 import pathlib
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ from fuxictr.pytorch import layers
 from fuxictr.pytorch.models import BaseModel
 from fuxictr.pytorch.torch_utils import seed_everything
 from sklearn.metrics import log_loss, roc_auc_score
-from torch import nn
+from torch import Tensor, nn
 
 DIM, HIDDEN_UNITS, CROSS_LAYERS, BATCH_SIZE = 16, (256, 128, 64), 3, 2048
 LEARNING_RATE, EPOCHS = 1e-3, 100
@@ -34,205 +36,185 @@ NAME = "accuracy"  # The name of the data.
 CIN_UNITS, HEADS, HEAD_DIM, ATTENTION_LAYERS, SENET_REDUCTION = (64, 64), 2, 16, 3, 3
 BLOCKS, BLOCK_UNITS, GATE_UNITS = 3, 64, 64
 
+Inputs = dict[str, Tensor]
+Logits = Callable[[Inputs, Tensor, Tensor], Tensor]  # Of the inputs, their embeddings e, and e as float32[B, F * DIM].
+Arrays = dict[str, np.ndarray]  # A file of `accuracy_data.export_arrays`.
+
 
 class Model(BaseModel):
     """p = sigmoid(logits(x, e)), x the features of a batch and e their embeddings, float32[B, F, DIM]."""
 
-    def __init__(self, features, **settings):
+    def __init__(self, kind: str, features: FeatureMap, **settings: Any) -> None:
         super().__init__(features, **settings)
         self.embedding_layer = layers.FeatureEmbedding(features, DIM)
-        self.add_layers(features, features.num_fields, features.sum_emb_out_dim())
+        parts, self.logits = MODELS[kind](features, features.num_fields, features.sum_emb_out_dim())
+        self.parts = nn.ModuleList(parts)
 
-    def forward(self, inputs):
+    def forward(self, inputs: Inputs) -> Inputs:
         inputs = self.get_inputs(inputs)
         vectors = self.embedding_layer(inputs)
         return {"y_pred": self.output_activation(self.logits(inputs, vectors, vectors.flatten(start_dim=1)))}
 
 
-def mlp(width):
+def mlp(width: int) -> nn.Module:
     """Returns the hidden layers and an output of one number."""
     return layers.MLP_Block(width, list(HIDDEN_UNITS), output_dim=1)
 
 
-class DeepFM(Model):
+# The parts of each model and its logits, of F fields whose embeddings have F * DIM numbers in all.
+Built = tuple[list[nn.Module], Logits]
+
+
+def deepfm(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(FM(x) + MLP(x))."""
-
-    def add_layers(self, features, fields, width):
-        self.fm = layers.FactorizationMachine(features)
-        self.mlp = mlp(width)
-
-    def logits(self, inputs, vectors, flat):
-        return self.fm(inputs, vectors) + self.mlp(flat)
+    fm, deep = layers.FactorizationMachine(features), mlp(width)
+    return [fm, deep], lambda x, e, flat: fm(x, e) + deep(flat)
 
 
-class DCNv2(Model):
+def dcn_v2(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(w [CrossNetV2(x), MLP(x)])."""
-
-    def add_layers(self, features, fields, width):
-        self.crossnet = layers.CrossNetV2(width, CROSS_LAYERS)
-        self.parallel_dnn = layers.MLP_Block(width, list(HIDDEN_UNITS))
-        self.fc = nn.Linear(width + HIDDEN_UNITS[-1], 1)
-
-    def logits(self, inputs, vectors, flat):
-        return self.fc(torch.cat([self.crossnet(flat), self.parallel_dnn(flat)], dim=-1))
+    cross, deep = layers.CrossNetV2(width, CROSS_LAYERS), layers.MLP_Block(width, list(HIDDEN_UNITS))
+    out = nn.Linear(width + HIDDEN_UNITS[-1], 1)
+    return [cross, deep, out], lambda x, e, flat: out(torch.cat([cross(flat), deep(flat)], dim=-1))
 
 
-class XDeepFM(Model):
+def xdeepfm(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(LR(x) + CIN(e) + MLP(e))."""
-
-    def add_layers(self, features, fields, width):
-        self.lr = layers.LogisticRegression(features, use_bias=False)
-        self.cin = layers.CompressedInteractionNet(fields, list(CIN_UNITS))
-        self.mlp = mlp(width)
-
-    def logits(self, inputs, vectors, flat):
-        return self.lr(inputs) + self.cin(vectors) + self.mlp(flat)
+    lr, cin = layers.LogisticRegression(features, use_bias=False), layers.CompressedInteractionNet(fields, [*CIN_UNITS])
+    deep = mlp(width)
+    return [lr, cin, deep], lambda x, e, flat: lr(x) + cin(e) + deep(flat)
 
 
 class Interacting(nn.Module):
     """relu(attention(x) + W x), with several heads and no scale."""
 
-    def __init__(self, width):
+    def __init__(self, width: int) -> None:
         super().__init__()
         out = HEADS * HEAD_DIM
         self.query, self.key, self.value, self.rest = (nn.Linear(width, out, bias=False) for _ in range(4))
         self.attention = layers.ScaledDotProductAttention()
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         projections = self.query, self.key, self.value
         parts = (layer(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for layer in projections)
         return (self.attention(*parts)[0].transpose(1, 2).flatten(start_dim=2) + self.rest(x)).relu()
 
 
-class AutoInt(Model):
+def autoint(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(w attention(e) + MLP(e))."""
-
-    def add_layers(self, features, fields, width):
-        widths = [DIM, *[HEADS * HEAD_DIM] * (ATTENTION_LAYERS - 1)]
-        self.attention = nn.Sequential(*map(Interacting, widths))
-        self.fc = nn.Linear(fields * HEADS * HEAD_DIM, 1)
-        self.mlp = mlp(width)
-
-    def logits(self, inputs, vectors, flat):
-        return self.fc(self.attention(vectors).flatten(start_dim=1)) + self.mlp(flat)
+    attention = nn.Sequential(*map(Interacting, [DIM, *[HEADS * HEAD_DIM] * (ATTENTION_LAYERS - 1)]))
+    out, deep = nn.Linear(fields * HEADS * HEAD_DIM, 1), mlp(width)
+    return [
+        attention,
+        out,
+        deep,
+    ], lambda x, e, flat: out(attention(e).flatten(start_dim=1)) + deep(flat)
 
 
 class PairMatrices(layers.BilinearInteractionV2):
     """FuxiCTR's layer with one matrix per pair, as one product per pair; its own copies all matrices per example."""
 
-    def forward(self, vectors):
+    def forward(self, vectors: Tensor) -> Tensor:
         left, right = (vectors.index_select(1, fields) for fields in self.triu_index)
         return torch.einsum("bpd,pde->bpe", left, self.bilinear_W) * right
 
 
-class FiBiNET(Model):
+def fibinet(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(LR(x) + MLP([bilinear(e), bilinear(senet(e))]))."""
+    lr = layers.LogisticRegression(features, use_bias=False)
+    senet = layers.SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
+    plain, weighted = (PairMatrices(fields, DIM, "field_interaction") for _ in range(2))
+    deep = mlp(fields * (fields - 1) * DIM)
 
-    def add_layers(self, features, fields, width):
-        self.lr = layers.LogisticRegression(features, use_bias=False)
-        self.senet = layers.SqueezeExcitation(fields, SENET_REDUCTION, "ReLU")
-        self.plain, self.weighted = (PairMatrices(fields, DIM, "field_interaction") for _ in range(2))
-        self.mlp = mlp(fields * (fields - 1) * DIM)
+    def logits(x: Inputs, e: Tensor, flat: Tensor) -> Tensor:
+        return lr(x) + deep(torch.cat([plain(e), weighted(senet(e))], dim=1).flatten(start_dim=1))
 
-    def logits(self, inputs, vectors, flat):
-        pairs = torch.cat([self.plain(vectors), self.weighted(self.senet(vectors))], dim=1)
-        return self.lr(inputs) + self.mlp(pairs.flatten(start_dim=1))
+    return [lr, senet, plain, weighted, deep], logits
 
 
 class MaskBlock(nn.Module):
     """relu(norm(W (mask * x))), mask = W_2 relu(W_1 e)."""
 
-    def __init__(self, width):
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.mask = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
         self.out = nn.Sequential(nn.Linear(width, BLOCK_UNITS, bias=False), nn.LayerNorm(BLOCK_UNITS), nn.ReLU())
 
-    def forward(self, context, x):
+    def forward(self, context: Tensor, x: Tensor) -> Tensor:
         return self.out(self.mask(context) * x)
 
 
-class MaskNet(Model):
+def masknet(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(MLP([block_i(e, norm(e))])), the parallel one."""
+    norms, blocks = [nn.LayerNorm(DIM) for _ in range(fields)], [MaskBlock(fields * DIM) for _ in range(BLOCKS)]
+    deep = mlp(BLOCKS * BLOCK_UNITS)
 
-    def add_layers(self, features, fields, width):
-        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(fields))
-        self.blocks = nn.ModuleList(MaskBlock(fields * DIM) for _ in range(BLOCKS))
-        self.mlp = mlp(BLOCKS * BLOCK_UNITS)
+    def logits(x: Inputs, e: Tensor, flat: Tensor) -> Tensor:
+        normed = torch.cat([norm(e[:, at]) for at, norm in enumerate(norms)], dim=1)
+        return deep(torch.cat([block(flat, normed) for block in blocks], dim=1))
 
-    def logits(self, inputs, vectors, flat):
-        normed = torch.cat([norm(vectors[:, at]) for at, norm in enumerate(self.norms)], dim=1)
-        return self.mlp(torch.cat([block(flat, normed) for block in self.blocks], dim=1))
+    return [*norms, *blocks, deep], logits
 
 
 class Stream(nn.Module):
     """MLP(2 sigmoid(MLP(context)) * e), the context being a vector that is learned."""
 
-    def __init__(self, width):
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.context = nn.Parameter(torch.zeros(1, DIM))
         self.gate = layers.MLP_Block(DIM, [GATE_UNITS], output_dim=width, output_activation="Sigmoid")
         self.mlp = layers.MLP_Block(width, list(HIDDEN_UNITS))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.mlp(2 * self.gate(self.context) * x)
 
 
-class FinalMLP(Model):
-    """p = sigmoid(w_1 o_1 + w_2 o_2 + o_1' W o_2), o_i the output of stream i."""
+class Fusion(nn.Module):
+    """w_1 o_1 + w_2 o_2 + o_1' W o_2."""
 
-    def add_layers(self, features, fields, width):
-        self.first, self.second = (Stream(width) for _ in range(2))
-        last = HIDDEN_UNITS[-1]
-        self.of_first, self.of_second = nn.Linear(last, 1), nn.Linear(last, 1)
-        # Its parameter has the shape [last * last, 1], for which Xavier's deviation is this.
-        self.both = nn.Parameter(torch.empty(last, last).normal_(std=(2 / (last * last + 1)) ** 0.5))
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.of_first, self.of_second = nn.Linear(width, 1), nn.Linear(width, 1)
+        # Its parameter has the shape [width * width, 1], for which Xavier's deviation is this.
+        self.both = nn.Parameter(torch.empty(width, width).normal_(std=(2 / (width * width + 1)) ** 0.5))
 
-    def logits(self, inputs, vectors, flat):
-        first, second = self.first(flat), self.second(flat)
-        logits = self.of_first(first) + self.of_second(second)
-        return logits + ((first @ self.both) * second).sum(dim=1, keepdim=True)
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return self.of_first(first) + self.of_second(second) + ((first @ self.both) * second).sum(dim=1, keepdim=True)
 
 
-class IPNN(Model):
+def final_mlp(features: FeatureMap, fields: int, width: int) -> Built:
+    """p = sigmoid(fusion(o_1, o_2)), o_i the output of stream i."""
+    first, second, fusion = Stream(width), Stream(width), Fusion(HIDDEN_UNITS[-1])
+    return [first, second, fusion], lambda x, e, flat: fusion(first(flat), second(flat))
+
+
+def pnn(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(MLP([e, <e_i, e_j>]))."""
-
-    def add_layers(self, features, fields, width):
-        self.products = layers.InnerProductInteraction(fields, output="inner_product")
-        self.mlp = mlp(fields * DIM + fields * (fields - 1) // 2)
-
-    def logits(self, inputs, vectors, flat):
-        return self.mlp(torch.cat([flat, self.products(vectors)], dim=1))
+    products = layers.InnerProductInteraction(fields, output="inner_product")
+    deep = mlp(fields * DIM + fields * (fields - 1) // 2)
+    return [products, deep], lambda x, e, flat: deep(torch.cat([flat, products(e)], dim=1))
 
 
-MODELS = {
-    "deepfm": DeepFM,
-    "dcn_v2": DCNv2,
-    "xdeepfm": XDeepFM,
-    "autoint": AutoInt,
-    "fibinet": FiBiNET,
-    "masknet": MaskNet,
-    "final_mlp": FinalMLP,
-    "pnn": IPNN,
-}
+BUILDERS = (deepfm, dcn_v2, xdeepfm, autoint, fibinet, masknet, final_mlp, pnn)
+MODELS = {build.__name__: build for build in BUILDERS}
 
 
 class Batches:
     """A data generator for FuxiCTR: batches of the rows of a part, shuffled anew for each epoch if `shuffle`."""
 
-    def __init__(self, columns, batch_size, shuffle):
-        self._columns, self._batch_size, self._shuffle = columns, batch_size, shuffle
-        self._rows = len(columns["label"])
+    def __init__(self, columns: dict[str, Tensor], shuffle: bool) -> None:
+        self._columns, self._shuffle, self._rows = columns, shuffle, len(columns["label"])
 
-    def __len__(self):
-        return -(-self._rows // self._batch_size)
+    def __len__(self) -> int:
+        return -(-self._rows // BATCH_SIZE)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
         order = torch.randperm(self._rows) if self._shuffle else torch.arange(self._rows)
-        for rows in order.split(self._batch_size):
+        for rows in order.split(BATCH_SIZE):
             yield {name: column[rows] for name, column in self._columns.items()}
 
 
-def train(kind, arrays, l2, seed):
+def train(kind: str, arrays: Arrays, l2: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the probabilities of the best epoch for the valid and the test part, float64[n] each."""
     torch.set_num_threads(1)
     logging.getLogger().setLevel(logging.WARNING)
@@ -240,21 +222,16 @@ def train(kind, arrays, l2, seed):
     parts = {part: _columns(arrays, part) for part in ("train", "valid", "test")}
     with tempfile.TemporaryDirectory(prefix="accuracy_fuxictr_") as directory:
         (pathlib.Path(directory) / NAME).mkdir()
-        model = MODELS[kind](
-            _features(arrays, directory),
-            embedding_regularizer=l2,
-            model_root=directory,
-            metrics=["AUC"],
-            verbose=0,
-        )
+        features, own = _features(arrays, directory), {"embedding_regularizer": l2, "model_root": directory}
+        model = Model(kind, features, metrics=["AUC"], verbose=0, **own)
         model.compile("adam", "binary_crossentropy", LEARNING_RATE)
         model.reset_parameters()
-        valid, test = (Batches(parts[part], BATCH_SIZE, shuffle=False) for part in ("valid", "test"))
-        model.fit(Batches(parts["train"], BATCH_SIZE, shuffle=True), epochs=EPOCHS, validation_data=valid)
+        valid, test = (Batches(parts[part], shuffle=False) for part in ("valid", "test"))
+        model.fit(Batches(parts["train"], shuffle=True), epochs=EPOCHS, validation_data=valid)
         return model.predict(valid), model.predict(test)
 
 
-def _features(arrays, directory):
+def _features(arrays: Arrays, directory: str) -> FeatureMap:
     """Returns the FeatureMap of the columns of `_columns`."""
     features = FeatureMap(NAME, directory)
     for name in _names(arrays):
@@ -270,7 +247,7 @@ def _features(arrays, directory):
     return features
 
 
-def _columns(arrays, part):
+def _columns(arrays: Arrays, part: str) -> dict[str, Tensor]:
     columns = {name: arrays[f"{part}/ids/{name}"].astype(np.int64) for name in _names(arrays)}
     columns = {name: ids if ids.shape[1] > 1 else ids[:, 0] for name, ids in columns.items()}
     columns |= {f"dense{at}": column for at, column in enumerate(arrays[f"{part}/dense"].T)}
@@ -278,11 +255,11 @@ def _columns(arrays, part):
     return {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
 
 
-def _names(arrays):
+def _names(arrays: Arrays) -> list[str]:
     return [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
 
 
-def main():
+def main() -> None:
     file, model, l2, *seeds = sys.argv[1:]
     with np.load(file) as archive:
         arrays = dict(archive)

@@ -8,7 +8,6 @@
 The last line is JSON. The keys of a part that did not run, or that failed, are null; `failed` names the latter.
 """
 
-import argparse
 import importlib
 from typing import Any
 
@@ -16,15 +15,9 @@ import sides
 from sides import Part
 
 
-def _of(module: str, *arguments: Any) -> dict[str, Any]:
-    """Returns what `measure` of a module returns; only the modules of the chosen parts are imported."""
-    return importlib.import_module(module).measure(*arguments)
-
-
-def _file(flags: argparse.Namespace) -> dict[str, Any]:
-    import stream_loop
-
-    return stream_loop.measure_file(flags.records, flags.rounds)
+def _of(module: str, *arguments: Any, function: str = "measure") -> dict[str, Any]:
+    """Returns what a function of a module returns; only the modules of the chosen parts are imported."""
+    return getattr(importlib.import_module(module), function)(*arguments)
 
 
 PARTS = {
@@ -36,7 +29,7 @@ PARTS = {
     "file": Part(
         "examples/s that one worker trains from the broker over examples/s from the same rows in Parquet",
         ("stream_over_file", "stream_over_file_json", "stream_over_file_arrow"),
-        _file,
+        lambda flags: _of("stream_loop", flags.records, flags.rounds, function="measure_file"),
     ),
     "delayed": Part(
         "the shares of the gaps of late labels that --delayed_labels closes, see delayed_labels.py",

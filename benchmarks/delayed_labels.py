@@ -106,14 +106,11 @@ def measure(rows: int = 400_000, seeds: int = 3) -> dict[str, Any]:
             closed = {key: (one[of] - low[of]) / (high[of] - low[of]) for key, of in GAPS.items()}
             found[name].append(one | closed)
             print(f"seed {seed}, {name}: {found[name][-1]}", flush=True)
-    methods = {
-        name: {key: summary([each[key] for each in of_seeds]) for key in (*METRICS, *GAPS)}
-        for name, of_seeds in found.items()
-    }
-    chosen = methods["fake_negative"]
-    return {f"delayed_{key}": chosen[key]["mean"] for key in (*GAPS, "copc")} | {
-        "delayed_labels": {"rows": rows, "seeds": seeds, **methods}
-    }
+    methods: dict[str, dict[str, dict[str, float]]] = {}
+    for name, runs in found.items():
+        methods[name] = {key: summary([run[key] for run in runs]) for key in (*METRICS, *GAPS)}
+    chosen = {f"delayed_{key}": methods["fake_negative"][key]["mean"] for key in (*GAPS, "copc")}
+    return {**chosen, "delayed_labels": {"rows": rows, "seeds": seeds, **methods}}
 
 
 def summary(values: list[float]) -> dict[str, float]:

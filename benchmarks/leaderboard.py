@@ -44,13 +44,7 @@ _HELD_OUT = (
 
 
 class Training(NamedTuple):
-    """What a model is trained on, and how.
-
-    Attributes:
-      parts: the converted data.
-      flags: the flags of `train`, but for the paths, the model and the seed.
-      group: column within which gauc is taken; "" for no gauc.
-    """
+    """What a model is trained on; the flags but for paths, model and seed; the column of gauc, "" for no gauc."""
 
     parts: Parts
     flags: tuple[str, ...]
@@ -171,10 +165,9 @@ _COLUMNS = (
 def table(models: dict[str, dict[str, Any]]) -> list[str]:
     """Returns the lines of a table in Markdown, without columns that are empty."""
     columns = [column for column in _COLUMNS if any(column[1] in entry for entry in models.values())]
-    rows = [
-        [model, *(format(entry[key], form) if key in entry else "" for _, key, form in columns)]
-        for model, entry in models.items()
-    ]
+    rows = []
+    for model, entry in models.items():
+        rows.append([model, *(format(entry[key], form) if key in entry else "" for _, key, form in columns)])
     return sides.markdown(["model", *(title for title, *_ in columns)], rows)
 
 

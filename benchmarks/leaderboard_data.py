@@ -79,13 +79,11 @@ class Data:
 
     def spec(self, model: str) -> FeatureSpec:
         """Returns the feature spec of a model: one that reads no histories gets their means."""
-        spec = FeatureSpec.load(CONFIGS / f"{self.name}.toml")
+        spec, pooled = FeatureSpec.load(CONFIGS / f"{self.name}.toml"), dict(combiner="mean", keep="last")
         if model in HISTORY_MODELS:
             return spec
-        pooled = (
-            dataclasses.replace(f, combiner="mean", keep="last") if f.combiner == "none" else f for f in spec.sparse
-        )
-        return dataclasses.replace(spec, sparse=tuple(pooled))
+        sparse = (dataclasses.replace(f, **pooled) if f.combiner == "none" else f for f in spec.sparse)
+        return dataclasses.replace(spec, sparse=tuple(sparse))
 
 
 def figures() -> dict[str, dict[str, Any]]:
@@ -226,9 +224,8 @@ def _kept(data: Data, spec: FeatureSpec, train: pathlib.Path) -> dict[str, pa.Ar
     kept: dict[str, pa.Array] = {}
     for feature in features:
         all_of = _added(counts[feature.name])
-        enough = (
-            all_of.filter(pc.greater_equal(all_of["counts"], data.min_count))["values"].drop_null().combine_chunks()
-        )
+        all_of = all_of.filter(pc.greater_equal(all_of["counts"], data.min_count))
+        enough = all_of["values"].drop_null().combine_chunks()
         before = [kept[feature.slot]] if feature.slot in kept else []
         kept[feature.slot] = pc.unique(pa.concat_arrays([*before, enough]))
     return kept
@@ -264,12 +261,9 @@ def _in_form(table: pa.Table, spec: FeatureSpec, kept: dict[str, pa.Array]) -> p
 
 
 def _md5(file: pathlib.Path) -> dict[str, str]:
-    digest = hashlib.md5(usedforsecurity=False)
-    with (
-        file.open("rb") as stream,
-        tqdm.tqdm(total=file.stat().st_size, unit="B", unit_scale=True, desc=f"MD5 {file.name}", disable=None) as bar,
-    ):
-        while block := stream.read(_BLOCK):
+    shown = dict(total=file.stat().st_size, unit="B", unit_scale=True, desc=f"MD5 {file.name}", disable=None)
+    with file.open("rb") as stream, tqdm.tqdm.wrapattr(stream, "read", bytes=False, **shown) as read:
+        digest = hashlib.md5(usedforsecurity=False)
+        while block := read.read(_BLOCK):
             digest.update(block)
-            bar.update(len(block))
     return {"md5": digest.hexdigest()}

@@ -73,8 +73,7 @@ def connect(service: LocalService) -> ServiceClient:
 
 def cpu_seconds(service: LocalService) -> float:
     """Returns the processor time that the service has used."""
-    times = psutil.Process(service.pid).cpu_times()
-    return times.user + times.system
+    return sum(psutil.Process(service.pid).cpu_times()[:2])
 
 
 class Worker:
@@ -106,9 +105,10 @@ class Worker:
         self.came += len(newer.positions)
 
 
-def measure(
-    rows: int, seconds: float, syncs: int, directory: str, core: int
-) -> tuple[float, dict[str, dict[str, float]]]:
+Figures = dict[str, float]
+
+
+def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) -> tuple[float, dict[str, Figures]]:
     """Returns the bytes of the index per row, and rates and percentiles by distribution, of a service."""
     results: dict[str, dict[str, float]] = {}
     with LocalServices(1, directory, TIMEOUT_S).running({core}) as (service,):
@@ -183,15 +183,8 @@ def traffic(
 ) -> dict[str, float]:
     """Returns the core-seconds of the service per million examples, and bytes and misses per example.
 
-    The workers take turns in this process, so that the copy of a host needs no shared memory.
-
-    Args:
-      data: converted data.
-      core: the core of the service.
-      optimizer: of the rows.
-      sync_steps: steps between two syncs of a host.
-      workers: number of workers.
-      workers_a_host: how many of them train one copy of the rows.
+    The workers take turns in this process, so that the copy of a host needs no shared memory. The service is on `core`;
+    `workers_a_host` of the workers train one copy of the rows.
     """
     readers = [BatchReader(data, BATCH_SIZE, rank, workers, epochs=1) for rank in range(workers)]
     table, hosts = readers[0].spec.tables[0], workers // workers_a_host

@@ -11,7 +11,6 @@ that failed.
 """
 
 import argparse
-import dataclasses
 import functools
 import importlib
 import json
@@ -19,6 +18,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import sides
@@ -34,24 +34,10 @@ BARS_PARAMS = {"fibinet": ("--model_params=bilinear=interaction",)}
 SEARCHED, SEARCHED_MODEL = ("movielens-random", "adult"), "deepfm"
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidates:
-    """The flagfiles of a data set from which the part `best` chooses.
-
-    Attributes:
-      figure: the key of the figure; data sets with the same key are one choice.
-      models: the models of the flagfiles, see `flagfile`.
-    """
-
-    figure: str
-    models: tuple[str, ...]
-
-
+# By figure, the data sets and models of the flagfiles from which the part `best` chooses, see `flagfile`.
 BEST = {
-    "adult": Candidates("adult_best_auc", ("dcn_v2", "deepfm", "lr", "tabm", "wide_deep")),
-    "adult-pieces": Candidates("adult_best_auc", ("tabm",)),
-    "movielens-history": Candidates("movielens_history_best_auc", ("din", "onetrans")),
-    "movielens-means": Candidates("movielens_history_best_auc", ("din",)),
+    "adult_best_auc": {"adult": ("dcn_v2", "deepfm", "lr", "tabm", "wide_deep"), "adult-pieces": ("tabm",)},
+    "movielens_history_best_auc": {"movielens-history": ("din", "onetrans"), "movielens-means": ("din",)},
 }
 
 
@@ -92,17 +78,16 @@ def best(flags: argparse.Namespace) -> dict[str, float]:
 
     `--data=adult` takes both feature specs of Adult.
     """
-    results, chosen = Results(flags.work / "best.jsonl"), dict[str, dict[str, float]]()
-    for data, candidates in BEST.items():
-        models = [model for model in candidates.models if not flags.models or model in flags.models]
+    results, found = Results(flags.work / "best.jsonl"), dict[str, list[dict[str, float]]]()
+    for figure, data, known in [(figure, *each) for figure, data_sets in BEST.items() for each in data_sets.items()]:
+        models = [model for model in known if not flags.models or model in flags.models]
         if not models or (flags.data and not {data, data.partition("-")[0]} & {*flags.data}):
             continue
         parts = prepare(data, flags.real_data, flags.work)
         means = {model: _by_hand(results, data, parts, model, flags.seeds)[0] for model in models}
         print(json.dumps({"data": data, "means": means}), flush=True)
-        known = [chosen[candidates.figure]] if candidates.figure in chosen else []
-        chosen[candidates.figure] = max([*known, *means.values()], key=lambda each: each["valid"])
-    return {figure: each["auc"] for figure, each in chosen.items()}
+        found.setdefault(figure, []).extend(means.values())
+    return {figure: max(means, key=lambda each: each["valid"])["auc"] for figure, means in found.items()}
 
 
 def search(flags: argparse.Namespace) -> dict[str, float]:
@@ -149,18 +134,14 @@ def _mean(runs: list[dict[str, Any]], name: str) -> float:
     return statistics.mean(run[name] for run in runs)
 
 
-def _of(module: str, flags: argparse.Namespace) -> dict[str, Any]:
-    """Returns the figures of the part in a module, which is imported only if the part is asked for."""
-    return importlib.import_module(module).run(flags)
+def _of(module: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
+    """Returns what measures the part in a module, which is imported only if the part is asked for."""
+    return lambda flags: importlib.import_module(module).run(flags)
 
 
 PARTS = {
     "bars": Part("our models by --recipe=bars with FuxiCTR's, on the same rows", ("bars_gap_max",), bars),
-    "defaults": Part(
-        "default settings with logistic regression",
-        ("defaults_minus_lr_min",),
-        functools.partial(_of, "quality_defaults"),
-    ),
+    "defaults": Part("default settings with logistic regression", ("defaults_minus_lr_min",), _of("quality_defaults")),
     "best": Part("our best models with LightGBM and DIN", ("adult_best_auc", "movielens_history_best_auc"), best),
     "speed": Part(
         "examples per second of sequence models with DeepFM's",
@@ -168,12 +149,12 @@ PARTS = {
             *("din_over_deepfm_speed", "dien_over_deepfm_speed", "bst_over_deepfm_speed"),
             *("din_over_deepfm_speed_50", "sdim_1000_over_din_50_speed", "sdim_1000_over_sdim_50_speed"),
         ),
-        functools.partial(_of, "quality_speed"),
+        _of("quality_speed"),
     ),
     "zoo": Part(
         "all models of one label on MovieLens, and writes their table into docs/models.md",
         ("zoo_best_auc", "zoo_best_history_auc"),
-        functools.partial(_of, "quality_zoo"),
+        _of("quality_zoo"),
     ),
     "search": Part("`search` with the settings found by hand", ("search_minus_hand_tuned_min",), search),
 }

@@ -30,13 +30,10 @@ RARE = 0.01  # Share of positives of the samples with rare positives.
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `defaults_minus_lr_min`, our least mean test AUC less the regression's; prints a line per data set."""
-    results, model = Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0]
-    differences = []
+    results, model, differences = Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0], []
     for data in flags.data or DATA:
-        runs = []
-        for seed in flags.seeds:
-            measured = functools.partial(both, data, seed, model, flags.real_data)
-            runs.append(results.once(measured, data=data, seed=seed, model=model))
+        keys = [{"data": data, "seed": seed, "model": model} for seed in flags.seeds]
+        runs = [results.once(functools.partial(both, **key, real_data=flags.real_data), **key) for key in keys]
         differences.append(_difference(data, runs))
     return {"defaults_minus_lr_min": round(min(differences), 6)}
 
@@ -53,10 +50,8 @@ def both(data: str, seed: int, model: str, real_data: pathlib.Path) -> dict[str,
 
 def _difference(data: str, runs: list[dict[str, Any]]) -> float:
     """Returns our mean AUC less the regression's, and prints the figures of a data set."""
-    shown: dict[str, Any] = {
-        name: round(statistics.mean(run[name] for run in runs), 4)
-        for name in (*METRICS, *(f"lr_{name}" for name in METRICS))
-    }
+    names = (*METRICS, *(f"lr_{name}" for name in METRICS))
+    shown: dict[str, Any] = {name: round(statistics.mean(run[name] for run in runs), 4) for name in names}
     less = {name: [run[name] - run[f"lr_{name}"] for run in runs] for name in ("auc", "logloss")}
     shown |= {f"{name}_less_lr": [round(value, 4) for value in values] for name, values in less.items()}
     print(json.dumps({"data": data, "aside": data in ASIDE, **shown}), flush=True)
@@ -114,15 +109,10 @@ def _shares(values: np.ndarray, size: int) -> Any:
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of adult.data, cut into training and validation part, and all of adult.test."""
     spec = FeatureSpec.load(spec_path("adult"))
-    lines = _lines(real_data / "adult" / "adult.data")
-    _write_sample(work / "sample.data", lines, _is_rich, TRAINED + 2_000, seed, share)
-    lines = [line for line in _lines(real_data / "adult" / "adult.test") if not line.startswith("|")]
-    _write_sample(work / "sample.test", lines, _is_rich, 12_000 if share else len(lines), seed, share)
+    for part, most in (("data", TRAINED + 2_000), ("test", 12_000 if share else None)):
+        lines = [line for line in _lines(real_data / "adult" / f"adult.{part}") if not line.startswith("|")]
+        _write_sample(work / f"sample.{part}", lines, lambda line: ">50K" in line, most or len(lines), seed, share)
     return converted("csv", work / "sample.data", spec, work / "parts", "random:0.8,0.2", work / "sample.test", seed)
-
-
-def _is_rich(line: str) -> bool:
-    return ">50K" in line
 
 
 def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
@@ -131,14 +121,9 @@ def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: fl
     sample.mkdir()
     for name in ("users.dat", "movies.dat"):
         (sample / name).write_bytes((source / name).read_bytes())
-    lines = _lines(source / "ratings.dat")
-    _write_sample(sample / "ratings.dat", lines, _is_liked, TRAINED + OTHERS, seed, share)
-    spec = FeatureSpec.load(spec_path("movielens"))
-    return converted("movielens", sample, spec, work / "parts", SPLIT, seed=seed)
-
-
-def _is_liked(line: str) -> bool:
-    return int(line.split("::")[2]) >= 4
+    lines, is_liked = _lines(source / "ratings.dat"), lambda line: int(line.split("::")[2]) >= 4
+    _write_sample(sample / "ratings.dat", lines, is_liked, TRAINED + OTHERS, seed, share)
+    return converted("movielens", sample, FeatureSpec.load(spec_path("movielens")), work / "parts", SPLIT, seed=seed)
 
 
 def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:

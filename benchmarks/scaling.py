@@ -41,8 +41,6 @@ W1_FLAGS = (
 )
 SHARED, AVERAGED = "--embedding_service=shared", "--dense_sync_steps=30"
 BFLOAT16 = "--mixed_precision=bfloat16"
-
-
 # By their keys in the last line, the sides of each ratio, and what it is.
 RATIOS = {
     "one_worker_vs_in_graph": ("one", "in_graph", "one worker over TensorFlow's in-graph variables, float32"),
@@ -65,11 +63,7 @@ OTHERS = {
 
 
 def ours(
-    steps: int,
-    *flags: str,
-    workers: int = 1,
-    cores: Sequence[int] = (0,),
-    service_core: int | None = None,
+    steps: int, *flags: str, workers: int = 1, cores: Sequence[int] = (0,), service_core: int | None = None
 ) -> float:
     """Returns the examples/s of all workers together; a lone worker may have a service on another core."""
     with contextlib.ExitStack() as stack:
@@ -82,8 +76,7 @@ def ours(
             flags += f"--embedding_service={service.address}", f"--token_file={token}"
         stack.enter_context(on_cores(cores))
         job = jobs.Job("ours", workers, (*W1_FLAGS, *flags), steps, WARMUP_STEPS, environment=(*ONE_THREAD.items(),))
-        ranks = job.run(os.path.join(directory, "run"), sides.TIMEOUT_SECONDS)
-    return sum(rank["examples_per_sec"] for rank in ranks)
+        return jobs.rate(job.run(os.path.join(directory, "run"), sides.TIMEOUT_SECONDS))
 
 
 @contextlib.contextmanager

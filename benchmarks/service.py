@@ -8,7 +8,7 @@ and with the demo's Adagrad, for one worker per host, and for two hosts whose fo
 (`workers_per_service_core_4_a_host`).
 
 Example: python benchmarks/service.py                  # 1 M and 20 M rows: minutes, 6 GiB
-         python benchmarks/service.py --rows=200000 --demo_rows=250000 --workers=2 --seconds=0.5
+         python benchmarks/service.py --rows=200000 --seconds=0.5
 """
 
 import itertools
@@ -18,6 +18,7 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import loopback
 import numpy as np
@@ -78,12 +79,8 @@ def in_process(rows: int, seconds: float) -> tuple[float, dict[str, dict[str, fl
 
 def main() -> None:
     parser = sides.parser(__doc__)
-    parser.add_argument(
-        "--rows",
-        type=sides.integers,
-        default=[10**6, 2 * 10**7],
-        help="resident rows, such as 1000,2000; the last counts",
-    )
+    rows_help = "resident rows, such as 1000,2000; the last counts"
+    parser.add_argument("--rows", type=sides.integers, default=[10**6, 2 * 10**7], help=rows_help)
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds for each rate")
     parser.add_argument("--syncs", type=int, default=300, help="syncs at half load, for the percentiles")
     parser.add_argument("--demo_rows", type=int, default=1_000_000, help="training examples of the demo's data")
@@ -101,11 +98,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             index_bytes_there, remote = loopback.measure(rows, flags.seconds, flags.syncs, directory, cores[0])
         for distribution in DISTRIBUTIONS:
-            case = {
-                **local[distribution],
-                **remote[distribution],
-                "table_bytes_per_row": CONFIG.width * 4 + index_bytes,
-            }
+            case = local[distribution] | remote[distribution] | {"table_bytes_per_row": CONFIG.width * 4 + index_bytes}
             cases[f"{distribution}_{rows}"] = {name: round(value, 3) for name, value in case.items()}
             show(f"{rows:,} rows, {distribution}", cases[f"{distribution}_{rows}"])
         cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(index_bytes_there, 2)
@@ -122,11 +115,9 @@ def main() -> None:
     fed_4_a_host = workers_fed(f"{HOSTS} hosts of {WORKERS_A_HOST} workers, {OPTIMIZERS[0]}", of_hosts)
     scored = cases[f"zipf_{flags.rows[-1]}"]
     names = ("find_gather_rows_per_sec", "update_rows_per_sec", "pull_rows_per_sec", "sync_rows_per_sec", "sync_p99_ms")
-    result = {name: scored[name] for name in (*names, "index_bytes_per_row")} | {
-        "workers_per_service_core": fed["rowwise_adagrad"],
-        "workers_per_service_core_adagrad": fed["adagrad"],
-        "workers_per_service_core_4_a_host": fed_4_a_host,
-    }
+    result: dict[str, Any] = {name: scored[name] for name in (*names, "index_bytes_per_row")}
+    result |= {"workers_per_service_core": fed["rowwise_adagrad"], "workers_per_service_core_adagrad": fed["adagrad"]}
+    result |= {"workers_per_service_core_4_a_host": fed_4_a_host}
     print(json.dumps({**result, "cases": {**cases, "demo": demo, "demo_of_hosts": of_hosts}}))
 
 
@@ -135,10 +126,8 @@ def workers_fed(title: str, figures: dict[str, float]) -> float:
     show(f"the demo's data, {title}", figures)
     per_million = figures["core_sec_per_million_examples_sync_30"]
     fed = round(1e6 / per_million / WORKER_EXAMPLES_PER_SEC, 2)
-    print(
-        f"workers a service core feeds at N = 30, {title}: 1,000,000 examples / {per_million:.3f} core-seconds "
-        f"/ {WORKER_EXAMPLES_PER_SEC:,} examples/s = {fed:.1f}"
-    )
+    of = f"1,000,000 examples / {per_million:.3f} core-seconds / {WORKER_EXAMPLES_PER_SEC:,} examples/s = {fed:.1f}"
+    print(f"workers a service core feeds at N = 30, {title}: {of}")
     return fed
 
 

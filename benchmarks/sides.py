@@ -56,20 +56,10 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows_log: bool = False) -> str:
     """Runs a command and returns what it printed; if it fails, the end of its output ends this program.
 
-    Args:
-      command: the program and its arguments.
-      more: further variables of its environment.
-      shows_log: whether the log of the command is shown while it runs.
+    `more` adds variables to its environment; `shows_log` shows what it writes to standard error while it runs.
     """
-    line, log = [*map(str, command)], None if shows_log else subprocess.PIPE
-    done = subprocess.run(
-        line,
-        env=environment(more),
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
+    line, log, own = [*map(str, command)], None if shows_log else subprocess.PIPE, environment(more)
+    done = subprocess.run(line, env=own, stdout=subprocess.PIPE, stderr=log, text=True, timeout=TIMEOUT_SECONDS)
     if done.returncode:
         output = f"{done.stdout[-3000:]}\n{(done.stderr or '')[-3000:]}"
         raise SystemExit(f"{' '.join(line)} ended with {done.returncode}:\n{output}")
@@ -137,13 +127,7 @@ def wait_until(
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a benchmark.
-
-    Attributes:
-      about: what it measures, for the help.
-      keys: the keys of its figures in the last line.
-      measure: returns the figures, given the flags of the program.
-    """
+    """A part of a benchmark: what it measures, for the help; the keys of its figures; f(flags) -> the figures."""
 
     about: str
     keys: tuple[str, ...]

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import pathlib
 import tempfile
 import threading
@@ -43,11 +44,7 @@ def log_odds(columns: int) -> np.ndarray:
 def clicks(seed: int, columns: int = COLUMNS, numbers: int = NUMBERS, name: str = "") -> Iterator[Row]:
     """Yields rows without end, whose labels follow from the values of `C1`, `C2` and so on, but for noise.
 
-    Args:
-      seed: of the values and the noise.
-      columns: number of categories; frequent values come often.
-      numbers: number of `I1`, `I2` and so on.
-      name: if given, each row has a value of its own in the column OWN: "NAME 0", "NAME 1" and so on.
+    With a name, each row has a value of its own in the column OWN: "NAME 0", "NAME 1" and so on.
     """
     draw, odds = np.random.default_rng(seed), log_odds(columns)
     for first in itertools.count(0, BLOCK):
@@ -67,20 +64,14 @@ def without_label(row: Row) -> Row:
 
 
 class Appender(threading.Thread):
-    """Appends records to the topic at a fixed rate.
+    """Appends `rate` records per second to the topic, `most` in all if given.
 
-    The producer is idempotent: without that, it appends records twice whose connection is cut before the answer.
-
-    Args:
-      address: of the broker.
-      rate: records per second.
-      rows: where the records come from.
-      linger_ms: time that a record waits for others, to be appended with them.
-      most: how many records are appended; None for no end.
+    A record waits up to `linger_ms` for others, to be appended with them. The producer is idempotent: without that, it
+    appends records twice whose connection is cut before the answer.
     """
 
     def __init__(
-        self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5, most: int | None = None
+        self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5, most: float = math.inf
     ) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
@@ -93,8 +84,8 @@ class Appender(threading.Thread):
     def run(self) -> None:
         begin = time.monotonic()
         while self.appended != self._most and not self._ends.wait(0.01):
-            due = int((time.monotonic() - begin) * self._rate)
-            for _ in range((due if self._most is None else min(due, self._most)) - self.appended):
+            due = min((time.monotonic() - begin) * self._rate, self._most)
+            for _ in range(int(due) - self.appended):
                 self.append(next(self._rows))
                 self.appended += 1
             self._producer.poll(0)
@@ -131,8 +122,8 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         own += ["--batch_size=256", "--save_checkpoints_secs=30"]
         job = training(work, f"kafka://{broker.address}/{TOPIC}", *own)
         process = stack.enter_context(sides.running(["horovodrun", "-np", 2, "--gloo", *job], log))
-        is_there = (publication / "publication.json").exists
-        sides.wait_until(is_there, "the first publication", TIMEOUT_SECONDS, process, log)
+        published = publication / "publication.json"
+        sides.wait_until(published.exists, "the first publication", TIMEOUT_SECONDS, process, log)
         server = stack.enter_context(serving(publication, work / "score.log", f"--name={NAME}"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
         time.sleep(flags.warm_secs)
@@ -163,11 +154,8 @@ def _until_shown(appender: Appender, client: Client, seconds: float, log: pathli
         asked, waiting = waiting[:64], waiting[64:]
         are_shown = shown(client, [row for row, _ in asked]) if asked else []
         now = time.monotonic()
-        for each, is_shown in zip(asked, are_shown, strict=True):
-            if is_shown:
-                found.append(now - each[1])
-            else:
-                waiting.append(each)
+        found += [now - since for (_, since), is_shown in zip(asked, are_shown, strict=True) if is_shown]
+        waiting += [each for each, is_shown in zip(asked, are_shown, strict=True) if not is_shown]
         if now > began + seconds + TIMEOUT_SECONDS:
             raise SystemExit(f"{len(waiting)} of {marked} marked records were never shown:\n{log.read_text()[-3000:]}")
         time.sleep(0.02)

@@ -8,7 +8,6 @@ counts from the moment at which it was due, also if it could not be sent then si
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import gc
 import http.client
 import itertools
@@ -42,12 +41,7 @@ MORE_ROWS, HIDDEN_UNITS, ARRIVAL_SECONDS, STEADY_ARRIVALS, WARM_SECONDS = 20_000
 
 
 class Spool:
-    """A publication whose files are all there before the first request; `release` writes the records that name them.
-
-    Args:
-      place: directory of the spool and of the model.
-      epochs: how many records `release` can write.
-    """
+    """A publication whose files are all there before the first request; `release` writes `epochs` records of them."""
 
     def __init__(self, place: pathlib.Path, epochs: int) -> None:
         self.path = place / "spool"
@@ -136,8 +130,7 @@ def measure(epochs: int = 100) -> dict[str, Any]:
                     spool.release()
                 memory[phase].append(server.resident_mb())
                 time.sleep(max(began + (number + 1) * ARRIVAL_SECONDS - time.monotonic(), 0))
-            is_served = functools.partial(_serves, client, spool.released)
-            sides.wait_until(is_served, "the last record", TIMEOUT_SECONDS)
+            sides.wait_until(lambda: _epoch(client) == spool.released, "the last record", TIMEOUT_SECONDS)
             phases.append((phase, began, time.monotonic()))
         ended.set()
         sender.join(TIMEOUT_SECONDS)
@@ -149,8 +142,8 @@ def measure(epochs: int = 100) -> dict[str, Any]:
     }
 
 
-def _serves(client: Client, epoch: int) -> bool:
-    return client.ask("/healthz")[1]["epoch"] == epoch
+def _epoch(client: Client) -> int:
+    return client.ask("/healthz")[1]["epoch"]
 
 
 def _summary(found: np.ndarray, phases: list[tuple[str, float, float]]) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from ctr_trainer.bench.job_flags import (
     job_flags,
     with_data,
 )
-from ctr_trainer.bench.jobs import Job, Rounds, Runs, run_rounds
-from ctr_trainer.bench.report import Figure, cell, figure, format_table, gains, write_report
+from ctr_trainer.bench.jobs import Job, Rounds, Runs, rate, run_rounds
+from ctr_trainer.bench.report import Figure, cell, figure, gains, write_report
 from ctr_trainer.bench.settings import ONE_ROUND
 from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.report.comparison import format_table
 from ctr_trainer.system.messages.errors import UserError
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
@@ -58,13 +59,9 @@ _DEFAULT_BATCHES = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True)
 class AccumulationSetting:
-    """The setting that one row measures.
+    """The setting that one row measures: optimizer steps of so many batches per worker, `warmup` of them not measured.
 
-    Attributes:
-      batches: number of batches per worker in an optimizer step.
-      steps: number of measured optimizer steps.
-      warmup: number of optimizer steps before the measured ones.
-      batch_examples: number of examples in one batch of all workers.
+    `batch_examples` are the examples in one batch of all workers.
     """
 
     batches: int
@@ -97,15 +94,13 @@ class Row:
 
     Attributes:
       setting: the setting.
-      figures: the figures, see `summarize`.
-      gain_percent: percent by which its examples/s exceed the previous row's; None for the first.
+      figures: see `summarize`; `gain_percent` by which the examples/s exceed the previous row's, None for the first.
       evaluations: for each round, the `step` and the `auc` of each evaluation.
       best_so_far: whether the median of its best AUC exceeds the medians of all previous rows.
     """
 
     setting: AccumulationSetting
-    figures: dict[str, Figure]
-    gain_percent: Figure | None
+    figures: dict[str, Any]
     evaluations: list[list[dict[str, Any]]]
     best_so_far: bool
 
@@ -116,8 +111,7 @@ class Row:
             "batch_size": self.setting.batch_size,
             "optimizer_steps": self.setting.optimizer_steps,
             "examples": self.setting.examples,
-            **{name: value.to_dict() for name, value in self.figures.items()},
-            "gain_percent": self.gain_percent and self.gain_percent.to_dict(),
+            **self.figures,
             "best_so_far": self.best_so_far,
             "evaluations": self.evaluations,
         }
@@ -126,45 +120,29 @@ class Row:
 def table_rows(settings: Sequence[AccumulationSetting], runs: Runs) -> list[Row]:
     """Returns the rows of the settings whose jobs did not fail; `runs` has their results by the setting's name."""
     found: list[Row] = []
-    best = -1.0
     for setting in settings:
         if setting.name in runs:
             rounds = runs[setting.name]
-            figures = summarize(rounds, setting.examples)
-            median = figures[_BEST].median
-            found.append(
-                Row(
-                    setting,
-                    figures,
-                    gain_percent=gains(found[-1].figures["together"] if found else None, figures["together"]),
-                    evaluations=[ranks[0]["evaluations"] for ranks in rounds],
-                    best_so_far=median > best,
-                )
-            )
-            best = max(best, median)
+            figures: dict[str, Any] = {**summarize(rounds, setting.examples)}
+            figures["gain_percent"] = gains(found[-1].figures["together"] if found else None, figures["together"])
+            best = all(figures[_BEST].median > row.figures[_BEST].median for row in found)
+            found.append(Row(setting, figures, [ranks[0]["evaluations"] for ranks in rounds], best_so_far=best))
     return found
 
 
 def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
-    """Returns the figures of a row.
+    """Returns the figures of a row whose runs train on so many examples.
 
-    Args:
-      rounds: results of the ranks in each round.
-      examples: number of examples that a run trains on.
-
-    Returns:
-      dict of `together` (examples/s), `seconds` for all examples at that rate, `seconds_with_evaluations`,
-      `learning_rate`, `training_auc`, and on the validation data the `best_auc` of all evaluations and `auc`,
-      `accuracy`, `logloss` and `copc` of the last one.
+    `together` is examples/s, and `seconds` are for all examples at that rate; on the validation data, `best_auc` is of
+    all evaluations and the other metrics are of the last one.
     """
-    rates = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
     firsts = [ranks[0] for ranks in rounds]
-    seconds = [examples / rate for rate in rates]
+    seconds = [examples / rate(ranks) for ranks in rounds]
     evaluated = (own + first["evaluation_seconds"] for own, first in zip(seconds, firsts, strict=True))
     return {
         "seconds": figure(seconds),
         "seconds_with_evaluations": figure(evaluated),
-        "together": figure(rates),
+        "together": figure(map(rate, rounds)),
         _BEST: figure(max(each["auc"] for each in first["evaluations"]) for first in firsts),
         **{name: figure(first[name] for first in firsts) for name in _OF_RUN},
     }
@@ -214,24 +192,17 @@ def report_lines(
 
 
 def _cells(row: Row) -> list[str]:
-    setting, figures = row.setting, {**row.figures, "gain_percent": row.gain_percent}
+    setting = row.setting
     numbers = (setting.batch_size, setting.optimizer_steps, setting.examples)
     cells = [str(setting.batches), *(f"{number:,}" for number in numbers)]
     for _, name, form in _COLUMNS:
-        text = cell(figures[name], form)
+        text = cell(row.figures[name], form)
         cells.append(text + (" *" if row.best_so_far else "  ") if name == _BEST else text)
     return cells
 
 
 def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, listed: ListedExperiment) -> None:
-    """Measures and reports.
-
-    Args:
-      bench: flags of all benchmarks.
-      experiment: the experiment with one batch a step.
-      flags: flags of this benchmark.
-      listed: the experiment whose --accumulation_steps are compared.
-    """
+    """Measures and reports: `experiment` has one batch a step, and `listed` the numbers that are compared."""
     host, workers = report.describe(), max(bench.workers)
     chosen = settings(listed.train.accumulation_steps, flags.equal, bench, experiment)
     measured = list(dict.fromkeys(setting for own in chosen.values() for setting in own))
@@ -249,19 +220,17 @@ def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, lis
         "workers": workers,
         "rounds": bench.rounds,
         "equal": {equal: [row.to_dict() for row in own] for equal, own in tables.items()},
-        "auc_change": {k: {name: value.to_dict() for name, value in own.items()} for k, own in changes.items()},
-        "failed": failed,
+        "auc_change": changes,
     }
     lines = [
         f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; --scale_lr={experiment.train.scale_lr}; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each with another seed, all runs in turn",
         *report_lines(tables, changes, bench.rounds),
-        *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
     points = {row.setting.name: (row.figures["seconds"], row.figures["auc"]) for own in tables.values() for row in own}
     title = "What accumulation saves and costs"
     charts = {"accumulation.png": lambda path: chart.draw_points(path, title, "seconds", "validation AUC", points)}
-    write_report(bench.output, "accumulation", host, lines, results, charts)
+    write_report(bench.output, "accumulation", host, lines, results, charts, failed)
 
 
 def settings(
@@ -269,11 +238,7 @@ def settings(
 ) -> dict[str, list[AccumulationSetting]]:
     """Returns the settings to measure, by the quantity that is equal. One batch per step comes first.
 
-    Args:
-      batches: --accumulation_steps, where 0 means 1; () for the default.
-      equal: --equal.
-      bench: flags of all benchmarks.
-      experiment: the experiment with one batch a step.
+    `batches` is --accumulation_steps, where 0 means 1; () stands for the default.
 
     Raises:
       UserError: --equal is empty or has an unknown name.

@@ -1,7 +1,7 @@
 """Draws the figures of several rounds as charts."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.bench.report import Figure
@@ -14,19 +14,14 @@ _MOST_TICKS = 12
 
 
 def draw_bars(path: str, title: str, unit: str, bars: Mapping[str, Figure | None]) -> None:
-    """Writes a PNG of horizontal bars. A bar's length is the median; a line on it shows the range.
+    """Writes a PNG of horizontal bars; one without a figure is left out.
 
-    Args:
-      path: path of the PNG.
-      title: title of the chart.
-      unit: label of the axis.
-      bars: dict of name -> figure; a bar without a figure is left out.
+    A bar's length is the median; a line on it shows the range.
     """
     figure, axes = _figure(title)
     shown = {name: bar for name, bar in bars.items() if bar is not None}
-    lower, upper = [_below(bar) for bar in shown.values()], [_above(bar) for bar in shown.values()]
-    medians = [bar.median for bar in shown.values()]
-    axes.barh(list(shown), medians, xerr=[lower, upper], color="C0", ecolor="0.3", capsize=3)
+    medians, ranges = [bar.median for bar in shown.values()], _ranges(shown.values())
+    axes.barh(list(shown), medians, xerr=ranges, color="C0", ecolor="0.3", capsize=3)
     axes.invert_yaxis()  # The first bar is at the top, as in the table.
     axes.set_xlabel(unit)
     axes.grid(axis="x", alpha=0.3)
@@ -34,23 +29,9 @@ def draw_bars(path: str, title: str, unit: str, bars: Mapping[str, Figure | None
 
 
 def draw_lines(
-    path: str,
-    title: str,
-    x_label: str,
-    y_label: str,
-    lines: Mapping[str, Sequence[tuple[float, float | Figure]]],
-    logarithmic: bool = False,
+    path: str, title: str, x_label: str, y_label: str, lines: Mapping[str, Sequence[tuple[float, float | Figure]]]
 ) -> None:
-    """Writes a PNG of lines.
-
-    Args:
-      path: path of the PNG.
-      title: title of the chart.
-      x_label: label of the x axis.
-      y_label: label of the y axis.
-      lines: dict of name -> points (x, y) of the line. If y is a `Figure`, its range is drawn as an area.
-      logarithmic: whether both axes are logarithmic.
-    """
+    """Writes a PNG of lines through points (x, y). If y is a `Figure`, its range is drawn as an area."""
     figure, axes = _figure(title)
     for number, (name, points) in enumerate(lines.items()):
         color = f"C{number % 10}"
@@ -59,14 +40,10 @@ def draw_lines(
         axes.plot(xs, [y.median for y in figures], marker="o", markersize=4, color=color, label=name)
         lows, highs = [min(y.values) for y in figures], [max(y.values) for y in figures]
         axes.fill_between(xs, lows, highs, color=color, alpha=0.15)
-    if logarithmic:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
-        ticks = sorted({x for points in lines.values() for x, _ in points})
-        if len(ticks) <= _MOST_TICKS:
-            axes.set_xticks(ticks)
+    axes.set_ylim(bottom=0)
+    ticks = sorted({x for points in lines.values() for x, _ in points})
+    if len(ticks) <= _MOST_TICKS:
+        axes.set_xticks(ticks)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)
@@ -77,30 +54,14 @@ def draw_lines(
 def draw_points(
     path: str, title: str, x_label: str, y_label: str, points: Mapping[str, tuple[Figure | None, Figure | None]]
 ) -> None:
-    """Writes a PNG of points with their ranges: one figure of each setting over another figure.
-
-    Args:
-      path: path of the PNG.
-      title: title of the chart.
-      x_label: label of the x axis.
-      y_label: label of the y axis.
-      points: dict of name -> (x, y); a point without one of its figures is left out.
-    """
+    """Writes a PNG of points (x, y) with their ranges; a point without one of its figures is left out."""
     figure, axes = _figure(title)
     for number, (name, (x, y)) in enumerate(points.items()):
         if x is None or y is None:
             continue
         marker = _MARKERS[number // 10 % len(_MARKERS)]  # There are ten colours, so ten points share a marker.
-        axes.errorbar(
-            [x.median],
-            [y.median],
-            xerr=[[_below(x)], [_above(x)]],
-            yerr=[[_below(y)], [_above(y)]],
-            elinewidth=0.8,
-            color=f"C{number % 10}",
-            fmt=marker,
-            label=name,
-        )
+        style = dict(elinewidth=0.8, color=f"C{number % 10}", fmt=marker, label=name)
+        axes.errorbar([x.median], [y.median], xerr=_ranges([x]), yerr=_ranges([y]), **style)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)
@@ -109,14 +70,7 @@ def draw_points(
 
 
 def draw_stacks(path: str, title: str, unit: str, stacks: Mapping[str, Mapping[str, float]]) -> None:
-    """Writes a PNG with one horizontal bar for each name, stacked from its parts.
-
-    Args:
-      path: path of the PNG.
-      title: title of the chart.
-      unit: label of the axis.
-      stacks: dict of name -> dict of part -> number; a part has the same colour in all bars.
-    """
+    """Writes a PNG with one horizontal bar for each name, stacked from its parts, which have one colour in all bars."""
     figure, axes = _figure(title)
     names = list(stacks)
     left = [0.0] * len(names)
@@ -131,14 +85,10 @@ def draw_stacks(path: str, title: str, unit: str, stacks: Mapping[str, Mapping[s
     _save(figure, path)
 
 
-def _below(value: Figure) -> float:
-    """Returns how far the range extends below the median."""
-    return value.median - min(value.values)
-
-
-def _above(value: Figure) -> float:
-    """Returns how far the range extends above the median."""
-    return max(value.values) - value.median
+def _ranges(figures: Iterable[Figure]) -> list[list[float]]:
+    """Returns how far each range extends below its median, and how far above."""
+    values = [(each.median - min(each.values), max(each.values) - each.median) for each in figures]
+    return [[low for low, _ in values], [high for _, high in values]]
 
 
 def _figure(title: str) -> "tuple[Picture, Any]":

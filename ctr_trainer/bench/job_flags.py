@@ -35,8 +35,6 @@ AUTOTUNE_LEAST_STEPS = 60  # With fewer steps, a search writes no rows.
 
 @dataclasses.dataclass(frozen=True)
 class AccumulationFlags(Settings, title="Bench accumulation"):
-    """Bench accumulation."""
-
     equal: tuple[str, ...] = setting(
         ("examples",),
         "what is equal in the runs of all --accumulation_steps: the number of examples, of optimizer steps, or "
@@ -54,14 +52,7 @@ class AccumulationFlags(Settings, title="Bench accumulation"):
 
 @dataclasses.dataclass(frozen=True)
 class NetworkFlags(Settings, title="Bench network"):
-    """Bench network."""
-
-    machines: int = setting(
-        4,
-        "number of network namespaces, each with a worker",
-        "machines",
-        minimum=1,
-    )
+    machines: int = setting(4, "number of network namespaces, each with a worker", "machines", minimum=1)
     gbit: tuple[str, ...] = setting(
         (), "network speeds of a machine to measure, in each direction; 0: no limit", "Gbit/s"
     )
@@ -81,16 +72,11 @@ class NetworkFlags(Settings, title="Bench network"):
 
 @dataclasses.dataclass(frozen=True)
 class BenchFlags(Settings, title="Bench"):
-    """Bench."""
-
     workers: tuple[int, ...] = setting(
         (1, 2), "numbers of workers of the jobs to measure", "workers", minimum=1, example=(1, 2, 4)
     )
     rounds: int = setting(
-        0,
-        "number of rounds, each of which measures every setting once; 0: 3, or 1 for `network`",
-        "times",
-        minimum=0,
+        0, "number of rounds, each of which measures every setting once; 0: 3, or 1 for `network`", "times", minimum=0
     )
     steps: int = setting(
         0,
@@ -196,11 +182,7 @@ def _has_limits(data: DataSettings) -> bool:
 def job_flags(experiment: Experiment, evaluate: bool = False) -> tuple[str, ...]:
     """Returns the flags of `train` that all jobs share and that differ from their defaults, such as "--batch_size=512".
 
-    A job's own flags follow them and override them.
-
-    Args:
-      experiment: the experiment that the jobs train.
-      evaluate: whether to include --eval_data.
+    A job's own flags follow them and override them. --eval_data is only among them if the jobs are to evaluate.
     """
     own = _OF_JOBS if evaluate else (*_OF_JOBS, "eval_data")
     values = {name: value for name, value in changed(experiment).items() if name not in own}
@@ -209,12 +191,7 @@ def job_flags(experiment: Experiment, evaluate: bool = False) -> tuple[str, ...]
 
 
 def described(experiment: Experiment, model: str | None = None) -> str:
-    """Describes the model, the data and the batch size in words.
-
-    Args:
-      experiment: the experiment that the jobs train.
-      model: description of the model; None for its name.
-    """
+    """Describes the model, by `model` or else by its name, the data and the batch size in words."""
     data = experiment.data.train_data or "W1 from memory: 26 fields, 13 numbers, random labels"
     return f"{model or experiment.model.model} on {data}, {experiment.data.batch_size} examples a batch"
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tqdm
 
@@ -23,30 +23,15 @@ _SECONDS = 12.0
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")
 
-# The result of a worker, see `worker.result`; the results of a run by rank; the runs of a job by round; rounds by job.
-RankResult = dict[str, Any]
-Ranks = list[RankResult]
+# The results of a run by rank, see `worker.result`; the runs of a job by round; rounds by job.
+Ranks = list[dict[str, Any]]
 Rounds = list[Ranks]
 Runs = dict[str, Rounds]
 
 
-class Runnable(Protocol):
-    """A job that `run_rounds` can run: a `Job` on this machine, or a `NetworkJob` over several machines."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def workers(self) -> int: ...
-
-    @property
-    def launcher(self) -> tuple[str, ...]: ...
-
-    def with_seed(self, seed: int) -> "Runnable":
-        """Returns the same job with another seed."""
-
-    def run(self, directory: str | os.PathLike[str], timeout: float) -> Ranks:
-        """Runs the job to its end and returns the results of its ranks."""
+def rate(ranks: Ranks) -> float:
+    """Returns the examples/s of all ranks together."""
+    return sum(rank["examples_per_sec"] for rank in ranks)
 
 
 class Progress:
@@ -56,17 +41,11 @@ class Progress:
     one line for each run. The weight of a run is its number of workers divided by the number of cores, so that a run of
     four workers on two cores counts as two runs of one worker. Until the first run has ended, the time of a run is a
     guess; then it is the mean so far.
-
-    Args:
-      jobs: the jobs, each with a different name.
-      rounds: number of runs of each job.
-      cores: number of cores of this machine; None for those that this process may use.
-      clock: f() -> seconds.
     """
 
     def __init__(
         self,
-        jobs: Sequence[Runnable],
+        jobs: "Sequence[Job]",
         rounds: int,
         cores: int | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -133,12 +112,10 @@ class Job:
       name: the name in the report.
       workers: number of processes; one worker runs without horovodrun.
       flags: flags of `train`, such as "--batch_size=512".
-      steps: number of measured steps.
-      warmup: number of steps before the measured ones.
+      steps, warmup: number of measured steps, and of steps before them.
       core_shares: number of equal parts into which the cores of a machine are divided; each worker gets one part. 0 for
         as many parts as workers.
       environment: additional environment variables, (name, value) each.
-      launcher: command that starts `python` for workers on several machines; () for horovodrun on this machine.
     """
 
     name: str
@@ -148,18 +125,18 @@ class Job:
     warmup: int
     core_shares: int = 0
     environment: tuple[tuple[str, str], ...] = ()
-    launcher: tuple[str, ...] = ()
 
-    def with_seed(self, seed: int) -> "Job":
-        """Returns the same job with another --seed."""
-        return dataclasses.replace(self, flags=(*self.flags, f"--seed={seed}"))
+    def launcher(self) -> tuple[str, ...]:
+        """Returns the command that starts a program as each of the workers; () for one worker."""
+        if self.workers == 1:
+            return ()
+        require_horovodrun()
+        return ("horovodrun", "-np", str(self.workers), "--gloo")
 
     def run(self, directory: str | os.PathLike[str], timeout: float) -> Ranks:
         """Runs the job to its end, in a new model directory that is removed afterwards.
 
-        Args:
-          directory: directory in which the workers write their results; it must not exist yet.
-          timeout: longest time of the run, in seconds.
+        The workers write their results to `directory`, which must not exist yet.
 
         Returns:
           list of the ranks' results, see `worker.result`. Each also has `job_seconds`, the time from the start of the
@@ -176,7 +153,7 @@ class Job:
         start = time.perf_counter()
         try:
             child.run_command(
-                [*self._launcher(), sys.executable, *_WORKER, *flags],
+                [*self.launcher(), sys.executable, *_WORKER, *flags],
                 f"the job {self.name!r}",
                 timeout,
                 env={**environment(self.core_shares or self.workers), **dict(self.environment)},
@@ -190,12 +167,6 @@ class Job:
         if missing:
             raise UserError(f"the job {self.name!r} ended without an error, but did not write {', '.join(missing)}")
         return [{**json.loads(file.read_text()), "job_seconds": seconds} for file in files]
-
-    def _launcher(self) -> tuple[str, ...]:
-        if self.launcher or self.workers == 1:
-            return self.launcher
-        require_horovodrun()
-        return ("horovodrun", "-np", str(self.workers), "--gloo")
 
 
 def environment(workers: int) -> dict[str, str]:
@@ -228,23 +199,14 @@ def require_horovodrun() -> None:
 
 
 def run_rounds(
-    jobs: Sequence[Runnable],
-    rounds: int,
-    directory: str | os.PathLike[str],
-    timeout: float,
-    seed: int | None = None,
+    jobs: Sequence[Job], rounds: int, directory: str | os.PathLike[str], timeout: float, seed: int | None = None
 ) -> tuple[Runs, dict[str, str]]:
     """Runs all jobs in turn, `rounds` times, so that a drift of the machine's speed affects all jobs. Shows `Progress`.
 
-    A job that fails is not run again.
-
-    Args:
-      jobs: the jobs, each with a different name.
-      rounds: number of runs of each job.
-      directory: directory for temporary results; created if it does not exist.
-      timeout: longest time of one run, in seconds.
-      seed: `--seed` of the first round; it increases by one with each round, so that the spread of the AUC includes the
-        effect of the seed. None keeps the seeds of the jobs.
+    Each job has a different name. A job that fails is not run again. The temporary results are in `directory`, which is
+    created if it does not exist. `timeout` is the longest time of one run, in seconds. The first round has this --seed,
+    and each other round the next one, so that the spread of the AUC includes the effect of the seed. None keeps the
+    seeds of the jobs.
 
     Returns:
       (runs, failed): the results of each job that did not fail, and the error messages of the others, both by name.
@@ -252,7 +214,7 @@ def run_rounds(
     Raises:
       UserError: all jobs failed.
     """
-    if any(job.workers > 1 and not job.launcher for job in jobs):
+    if any(job.workers > 1 for job in jobs):
         require_horovodrun()
     runs: Runs = {job.name: [] for job in jobs}
     failed: dict[str, str] = {}
@@ -263,7 +225,7 @@ def run_rounds(
                     progress.skip(job.name)
                     continue
                 if seed is not None:
-                    job = job.with_seed(seed + number)
+                    job = dataclasses.replace(job, flags=(*job.flags, f"--seed={seed + number}"))
                 progress.begin(job.name)
                 try:
                     runs[job.name].append(job.run(os.path.join(own, f"run-{number}-{place}"), timeout))

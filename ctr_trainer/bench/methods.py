@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags, with_data
-from ctr_trainer.bench.jobs import Job, Ranks, Rounds, run_rounds
-from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, gains, write_report
+from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds
+from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, gains, write_report
 from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.report.comparison import format_table
 
 SUMMARY = "time and validation AUC of one process, one with two devices, two processes, and two with accumulation"
 ONE = "one worker"
@@ -22,8 +23,7 @@ class Method:
 
     Attributes:
       name: name in the table.
-      workers: number of processes.
-      towers: number of devices that one process drives.
+      workers, towers: number of processes, and of devices that one process drives.
       batches: number of batches of one worker that make up a step of all devices.
       flags: flags of `train` in addition to the experiment's flags.
     """
@@ -51,16 +51,13 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
         "flags": job_flags(experiment, evaluate=True),
         "rounds": bench.rounds,
         "examples": examples,
-        "methods": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+        "methods": rows,
         "batch_sizes": {method.name: method.batches * experiment.data.batch_size for method in chosen},
-        "failed": failed,
     }
-    lines = _lines(rows, failed, chosen, bench, experiment, examples)
+    lines = _lines(rows, chosen, bench, experiment, examples)
     seconds = {name: row["seconds"] for name, row in rows.items()}
-    charts = {
-        "methods.png": lambda path: chart.draw_bars(path, f"{examples:,} examples", "seconds", seconds),
-    }
-    write_report(bench.output, "methods", host, lines, results, charts)
+    charts = {"methods.png": lambda path: chart.draw_bars(path, f"{examples:,} examples", "seconds", seconds)}
+    write_report(bench.output, "methods", host, lines, results, charts, failed)
 
 
 def methods(experiment: Experiment) -> list[Method]:
@@ -82,33 +79,21 @@ def methods(experiment: Experiment) -> list[Method]:
 
 
 def summarize(rounds: Rounds, alone: Rounds | None, examples: int) -> dict[str, Figure | None]:
-    """Returns the figures of a method.
+    """Returns the figures of a method, for so many examples.
 
-    Args:
-      rounds: results of the ranks in each round.
-      alone: results of one worker in each round; None if its job failed.
-      examples: number of examples that each method trains on.
-
-    Returns:
-      dict of `seconds` for the examples, `seconds_with_evaluation`, `together` (examples/s), `speedup_percent` and
-      `saved_percent` (compared with one worker in the same round; None without it), `learning_rate`, and `accuracy` and
-      `auc` on the validation data.
+    `speedup_percent` and `saved_percent` are against `alone`, one worker in the same round, and None without it;
+    `together` is examples/s; `accuracy` and `auc` are of the validation data.
     """
-    seconds = [_seconds(ranks, examples) for ranks in rounds]
-    speedup: list[float] | list[None] = [None]
-    saved: list[float] | list[None] = [None]
-    if alone:
-        pairs = [(own, _seconds(ranks, examples)) for own, ranks in zip(seconds, alone, strict=True)]
-        speedup = [100 * (one / own - 1) for own, one in pairs]
-        saved = [100 * (1 - own / one) for own, one in pairs]
+    seconds = [examples / rate(ranks) for ranks in rounds]
+    pairs = list(zip(seconds, (examples / rate(ranks) for ranks in alone), strict=True)) if alone else []
     firsts = [ranks[0] for ranks in rounds]
     evaluated = [own + first["evaluation_seconds"] for own, first in zip(seconds, firsts, strict=True)]
     return {
         "seconds": figure(seconds),
         "seconds_with_evaluation": figure(evaluated),
         "together": figure(examples / own for own in seconds),
-        "speedup_percent": figure(speedup),
-        "saved_percent": figure(saved),
+        "speedup_percent": figure(100 * (one / own - 1) for own, one in pairs),
+        "saved_percent": figure(100 * (1 - own / one) for own, one in pairs),
         **{name: figure(first[name] for first in firsts) for name in ("learning_rate", "accuracy", "auc")},
     }
 
@@ -120,10 +105,6 @@ def with_gains(rows: Mapping[str, Mapping[str, Figure | None]]) -> dict[str, dic
         name: {**row, "gain_percent": gains(other, row["together"])}
         for (name, row), other in zip(rows.items(), before, strict=False)
     }
-
-
-def _seconds(ranks: Ranks, examples: int) -> float:
-    return examples / sum(rank["examples_per_sec"] for rank in ranks)
 
 
 def _job(method: Method, bench: BenchFlags, experiment: Experiment) -> Job:
@@ -139,7 +120,6 @@ def _job(method: Method, bench: BenchFlags, experiment: Experiment) -> Job:
 
 def _lines(
     rows: Mapping[str, Mapping[str, Figure | None]],
-    failed: Mapping[str, str],
     chosen: Sequence[Method],
     bench: BenchFlags,
     experiment: Experiment,
@@ -172,7 +152,6 @@ def _lines(
         f"Optimizer steps: {steps}. Speed-up and time saved are in percent of one worker's time. Over the row above: "
         "the increase of the examples/s in percent. The batch size counts all workers in an optimizer step.",
         *([ONE_ROUND] if bench.rounds == 1 else []),
-        *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
 
 

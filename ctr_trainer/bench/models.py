@@ -81,11 +81,8 @@ def in_towers(model_fn: Callable[..., EstimatorSpec], towers: int) -> Callable[.
 
     Let W_i be the sum of the weights of part i's examples, and L_i its loss. The loss is sum_i W_i L_i / sum_i W_i, so
     that its gradient equals the gradient of the whole batch. On a machine with at least as many GPUs as towers, tower i
-    is on GPU i; otherwise all towers are on the CPU, whose threads compute them concurrently.
-
-    Args:
-      model_fn: the function of one of this package's models, whose params are `ModelParams`.
-      towers: number of towers.
+    is on GPU i; otherwise all towers are on the CPU, whose threads compute them concurrently. The model is one of this
+    package's, whose params are `ModelParams`.
 
     Raises:
       UserError: the model normalizes over the batch, or the batch size is not divisible by the number of towers.

@@ -33,13 +33,9 @@ _BURST_BYTES = 256 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A simulated machine.
+    """A simulated machine: a network namespace with a host name, which the other machines can resolve to its address.
 
-    Attributes:
-      namespace: name of its network namespace.
-      name: its host name, which the other machines can resolve.
-      address: its IP address.
-      core: the core that its processes run on; several machines may share a core.
+    Its processes run on one core; several machines may share a core.
     """
 
     namespace: str
@@ -57,8 +53,7 @@ class Machine:
 def require_privileges(tools: Mapping[str, str] = PACKAGES) -> None:
     """Raises UserError, with the reason, if this process cannot create the namespaces.
 
-    Args:
-      tools: dict of program -> the package that contains it.
+    `tools` has the package of each program that is needed.
     """
     missing = {name: package for name, package in tools.items() if _find(name) is None}
     if missing:
@@ -85,11 +80,7 @@ def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
 
     At the end of the block, also on an exception or SIGTERM, all processes on the machines are killed and the
     namespaces are removed. If this process is killed by SIGKILL, they stay until the next call, which calls
-    `remove_leftovers`.
-
-    Args:
-      count: number of machines.
-      cores: cores of this machine, which are assigned to the machines in turn.
+    `remove_leftovers`. The cores of this machine are assigned to the machines in turn.
 
     Raises:
       UserError: this process lacks a program or a privilege.
@@ -117,11 +108,7 @@ def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
 
 
 def limit(found: Sequence[Machine], gbit: float) -> None:
-    """Limits the speed at which each machine sends and receives.
-
-    Args:
-      found: all machines of a call of `machines`.
-      gbit: Gbit/s in each direction; 0 for no limit.
+    """Limits the Gbit/s that each machine of a call of `machines` sends, and those that it receives; 0 for no limit.
 
     Raises:
       UserError: the kernel has no token bucket filter.

@@ -5,7 +5,8 @@ import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from ctr_trainer.bench import chart, namespaces, network_columns, network_job, report
 from ctr_trainer.bench.job_flags import (
@@ -18,13 +19,7 @@ from ctr_trainer.bench.job_flags import (
     equal_examples,
     job_flags,
 )
-from ctr_trainer.bench.jobs import (
-    Job,
-    Runnable,
-    Runs,
-    require_horovodrun,
-    run_rounds,
-)
+from ctr_trainer.bench.jobs import Job, Runs, require_horovodrun, run_rounds
 from ctr_trainer.bench.network_columns import Column
 from ctr_trainer.bench.network_job import NetworkJob
 from ctr_trainer.bench.reference_networks import (
@@ -38,9 +33,10 @@ from ctr_trainer.bench.reference_networks import (
     reference_percent,
     without_divisor,
 )
-from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, format_table, write_report
+from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import autotune
+from ctr_trainer.report.comparison import format_table
 from ctr_trainer.system.messages.errors import UserError
 
 SUMMARY = "one job on --machines=4 with --gbit=2.5,5 between them, simulated on this machine (needs root)"
@@ -81,20 +77,16 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
     host, cores = report.describe(), sorted(os.sched_getaffinity(0))
     with namespaces.machines(flags.machines, cores) as machines, tempfile.TemporaryDirectory() as directory:
         with network_job.ssh_daemons(machines, directory) as programs:
-            logs = {
-                (tower, _place(gbit)): pathlib.Path(directory, f"{tower}-{gbit:g}.csv")
-                for tower in towers
-                for gbit in speeds
-            }
-            jobs: list[Runnable] = []
+            logs: dict[tuple[str, str], pathlib.Path] = {}
+            jobs: list[Job] = []
             for tower, own in towers.items():
-                make = _JobMaker(tower, own, bench, experiment)
+                make = functools.partial(_job, tower, own, bench, experiment)
                 shares = max(flags.machines, len(cores))
-                jobs += [make.job("alone", 1, core_shares=shares), make.job(ONE_MACHINE, flags.machines)]
-                for gbit in speeds:
-                    for way in ways:
-                        job = make.job_of_way(_place(gbit), way, flags.machines, logs[tower, _place(gbit)])
-                        jobs.append(NetworkJob(job, machines, gbit, programs))
+                jobs += [make("alone", 1, core_shares=shares), make(ONE_MACHINE, flags.machines)]
+                for place, gbit in speeds.items():
+                    log = logs[tower, place] = pathlib.Path(directory, f"{tower}-{gbit:g}.csv")
+                    kind = functools.partial(NetworkJob, machines=machines, gbit=gbit, programs=programs)
+                    jobs += [make(f"{place} {way}", flags.machines, kind=kind, **_of_way(way, log)) for way in ways]
             runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
         tuned = _best_rows(logs) if TUNED in ways else {}
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
@@ -119,7 +111,6 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         lines.append(
             f"{flags.machines} machines share {host['cores']} cores here, so more machines do not compute faster."
         )
-    lines += [f"{name} failed: {error}" for name, error in failed.items()]
     results = {
         "experiment": trained,
         "machines": flags.machines,
@@ -127,63 +118,44 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
         "scale": scale,
         "rounds": bench.rounds,
         "steps": bench.steps,
-        "time_percent": {
-            tower: {
-                place: {way: value and value.to_dict() for way, value in row.items()} for place, row in rows.items()
-            }
-            for tower, rows in found.items()
-        },
+        "time_percent": found,
         "columns": {
-            tower: {" ".join(key).strip(): column.to_dict() for key, column in own.items()}
-            for tower, own in columns.items()
+            tower: {" ".join(key).strip(): column for key, column in own.items()} for tower, own in columns.items()
         },
         "autotune": {" ".join(key): row for key, row in tuned.items()},
         "exchange_ms": network_columns.exchange_ms(runs),
-        "failed": failed,
     }
     charts = {f"network_{tower}.png": functools.partial(_draw, tower=tower, rows=found[tower]) for tower in towers}
-    write_report(bench.output, "network", host, lines, results, charts)
+    write_report(bench.output, "network", host, lines, results, charts, failed)
 
 
-class _JobMaker:
-    """Makes the jobs of a tower."""
+def _job(
+    tower: str,
+    tower_flags: tuple[str, ...],
+    bench: BenchFlags,
+    experiment: Experiment,
+    name: str,
+    workers: int,
+    more: tuple[str, ...] = (),
+    least_steps: int = 0,
+    kind: Callable[..., Job] = Job,
+    **rest: Any,
+) -> Job:
+    """Returns a job of this kind with a tower's flags and `more` flags, of at least `least_steps` steps."""
+    steps, warmup = equal_examples(more, bench, experiment)
+    flags = (*job_flags(experiment), *tower_flags, *more)
+    return kind(f"{tower} {name}", workers, flags, max(steps, least_steps), warmup, **rest)
 
-    def __init__(self, tower: str, flags: tuple[str, ...], bench: BenchFlags, experiment: Experiment) -> None:
-        self._tower, self._flags, self._bench, self._experiment = tower, flags, bench, experiment
 
-    def job(
-        self,
-        name: str,
-        workers: int,
-        more: tuple[str, ...] = (),
-        least_steps: int = 0,
-        core_shares: int = 0,
-        environment: tuple[tuple[str, str], ...] = (),
-    ) -> Job:
-        """Returns a job with the tower's flags and `more` flags, of at least `least_steps` steps."""
-        steps, warmup = equal_examples(more, self._bench, self._experiment)
-        flags = (*job_flags(self._experiment), *self._flags, *more)
-        return Job(
-            name=f"{self._tower} {name}",
-            workers=workers,
-            flags=flags,
-            steps=max(steps, least_steps),
-            warmup=warmup,
-            core_shares=core_shares,
-            environment=environment,
-        )
-
-    def job_of_way(self, place: str, way: str, workers: int, log: pathlib.Path) -> Job:
-        """Returns the job of a way at a place, such as `5 Gbit`. The way SEARCHING writes the log, TUNED reads it."""
-        name = f"{place} {way}"
-        if way == SEARCHING:
-            more, least = autotune_flags(log), AUTOTUNE_LEAST_STEPS
-            return self.job(name, workers, more, least, environment=autotune_pace())
-        return self.job(name, workers, (f"--autotune_log={log}",) if way == TUNED else WAYS[way])
+def _of_way(way: str, log: pathlib.Path) -> dict[str, Any]:
+    """Returns the arguments of `_job` for a way. The way SEARCHING writes the log, TUNED reads it."""
+    if way == SEARCHING:
+        return dict(more=autotune_flags(log), least_steps=AUTOTUNE_LEAST_STEPS, environment=autotune_pace())
+    return dict(more=(f"--autotune_log={log}",) if way == TUNED else WAYS[way])
 
 
 def summarize(
-    tower: str, runs: Runs, speeds: Sequence[float], ways: Sequence[str]
+    tower: str, runs: Runs, places: Iterable[str], ways: Sequence[str]
 ) -> dict[str, dict[str, Figure | None]]:
     """Returns the time for equal data in percent of one worker's time in the same round.
 
@@ -195,18 +167,18 @@ def summarize(
         return network_columns.time_percent(runs.get(f"{tower} {name}"), runs.get(f"{tower} alone"))
 
     rows = {ONE_MACHINE: {"plain": percent(ONE_MACHINE)}}
-    return rows | {_place(gbit): {way: percent(f"{_place(gbit)} {way}") for way in ways} for gbit in speeds}
+    return rows | {place: {way: percent(f"{place} {way}") for way in ways} for place in places}
 
 
 def _columns(
-    tower: str, runs: Runs, speeds: Sequence[float], ways: Sequence[str], bench: BenchFlags, experiment: Experiment
+    tower: str, runs: Runs, speeds: Mapping[str, float], ways: Sequence[str], bench: BenchFlags, experiment: Experiment
 ) -> dict[tuple[str, str], Column]:
     """Returns the columns of the jobs that did not fail, by (place, way)."""
     batches = experiment.train.accumulation_steps
     examples = (bench.steps + bench.trace_steps) * batches * experiment.data.batch_size
     alone = runs.get(f"{tower} alone")
     names = {(ALONE, ""): "alone", (ONE_MACHINE, ""): ONE_MACHINE}
-    names |= {(_place(gbit), way): f"{_place(gbit)} {way}" for gbit in speeds for way in ways}
+    names |= {(place, way): f"{place} {way}" for place in speeds for way in ways}
     return {
         (place, way): network_columns.measure(
             runs[f"{tower} {name}"],
@@ -214,7 +186,7 @@ def _columns(
             examples,
             interface=namespaces.INTERFACE if way else "lo",
             batches=_ACCUMULATION_STEPS if way == "accumulation" else batches,
-            gbit=float(place.split()[0]) if way else 0.0,
+            gbit=speeds.get(place, 0.0),
         )
         for (place, way), name in names.items()
         if f"{tower} {name}" in runs
@@ -271,19 +243,17 @@ def _draw(path: str, tower: str, rows: Mapping[str, Mapping[str, Figure | None]]
     chart.draw_bars(path, f"Time for equal data, {tower}", "percent of one worker's time", bars)
 
 
-def _place(gbit: float) -> str:
-    return f"{gbit:g} Gbit"
-
-
-def _speeds(texts: Sequence[str]) -> list[float]:
-    speeds = []
+def _speeds(texts: Sequence[str]) -> dict[str, float]:
+    """Returns the speeds in Gbit/s by the name of the place, such as `5 Gbit`."""
+    speeds = {}
     for text in texts or _DEFAULT_GBIT:
         try:
-            speeds.append(float(text))
+            gbit = float(text)
         except ValueError:
-            speeds.append(-1.0)
-        if not 0 <= speeds[-1] < math.inf:
+            gbit = -1.0
+        if not 0 <= gbit < math.inf:
             raise UserError(f"--gbit={text}: expected Gbit/s, comma separated, such as 2.5,5; 0 for no limit")
+        speeds[f"{gbit:g} Gbit"] = gbit
     return speeds
 
 

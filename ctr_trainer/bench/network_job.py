@@ -30,9 +30,8 @@ _SERVICE_SECONDS = 120.0
 def ssh_daemons(machines: Sequence[Machine], directory: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """Starts an SSH daemon on each machine, and stops the daemons at the end of the block.
 
-    Args:
-      machines: the machines; `namespaces.machines` kills any processes that the daemons leave running.
-      directory: directory for keys, settings and logs; only this user may have access.
+    `namespaces.machines` kills any processes that the daemons leave running. `directory` is for keys, settings and
+    logs; only this user may have access.
 
     Yields:
       directory with an `ssh` that reaches the machines; put it at the front of a PATH.
@@ -139,28 +138,14 @@ def _wait(machine: Machine, log: pathlib.Path, process: "subprocess.Popen[bytes]
 class MachineService(LocalService):
     """A `LocalService` that runs on a machine and listens on its address.
 
-    Attributes:
-      token_file: path of the file with the token for its clients.
+    `directory` has its log and `token_file`, the token for its clients; `data_dir` has the jobs' model directories.
     """
 
-    def __init__(
-        self, machine: Machine, directory: pathlib.Path, data_dir: str | os.PathLike[str], timeout: float
-    ) -> None:
-        """Starts the service and waits until it answers.
-
-        Args:
-          machine: the machine.
-          directory: directory of its log and its token.
-          data_dir: directory that contains the jobs' model directories.
-          timeout: longest time in seconds without progress while the service starts, see `LocalService`.
-
-        Raises:
-          UserError: the service ended or does not answer.
-        """
+    def __init__(self, machine: Machine, directory: pathlib.Path, data_dir: pathlib.Path) -> None:
         self._machine = machine
         self.token_file = directory / "token"
         self.token_file.touch(mode=0o600)
-        super().__init__(str(data_dir), str(directory / "service.log"), timeout)
+        super().__init__(data_dir, directory / "service.log", _SERVICE_SECONDS)
         self.token_file.write_text(self.token)
 
     def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path) -> list[str]:
@@ -169,39 +154,21 @@ class MachineService(LocalService):
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkJob:
+class NetworkJob(Job):
     """A `Job` with one worker per machine, a limited network, and its own embedding service on the first machine.
 
-    Attributes:
-      job: the job; `run` adds flags and environment variables for the machines.
-      machines: the machines.
-      gbit: limit of the network in Gbit/s; 0 for no limit.
-      programs: directory with the `ssh` that reaches the machines.
+    `gbit` is the limit of the network in Gbit/s, 0 for none; `programs` has the `ssh` that reaches the machines.
     """
 
-    job: Job
-    machines: Sequence[Machine]
-    gbit: float
-    programs: pathlib.Path
+    machines: Sequence[Machine] = ()
+    gbit: float = 0.0
+    programs: pathlib.Path = pathlib.Path()
 
-    @property
-    def name(self) -> str:
-        return self.job.name
-
-    @property
-    def workers(self) -> int:
-        return self.job.workers
-
-    @property
     def launcher(self) -> tuple[str, ...]:
-        """The command that runs horovodrun on the first machine."""
+        """Returns the command that runs horovodrun on the first machine."""
         hosts = ",".join(f"{each.address}:1" for each in self.machines)
         run = ["horovodrun", "-np", self.workers, "-H", hosts, "--gloo"]
         return tuple(self.machines[0].command([*run, "--network-interface", namespaces.INTERFACE]))
-
-    def with_seed(self, seed: int) -> "NetworkJob":
-        """Returns the same job with another --seed."""
-        return dataclasses.replace(self, job=self.job.with_seed(seed))
 
     def run(self, directory: str | os.PathLike[str], timeout: float) -> Ranks:
         """Limits the network, starts the service and runs the job to its end, see `Job.run`."""
@@ -209,16 +176,11 @@ class NetworkJob:
         path = os.pathsep.join([str(self.programs), environment(1)["PATH"]])
         runs = pathlib.Path(directory).resolve().parent
         runs.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as own:
-            service = MachineService(self.machines[0], pathlib.Path(own), runs, _SERVICE_SECONDS)
-            with service:
-                rows = (f"--embedding_service={service.address}", f"--token_file={service.token_file}")
-                # sshd does not set a command's PATH from the user's profile, and each machine has one core.
-                variables = (("PATH", path), ("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
-                job = dataclasses.replace(
-                    self.job,
-                    flags=(*self.job.flags, *rows),
-                    environment=(*self.job.environment, *variables),
-                    launcher=self.launcher,
-                )
-                return job.run(directory, timeout)
+        with tempfile.TemporaryDirectory() as own, contextlib.ExitStack() as stack:
+            service = MachineService(self.machines[0], pathlib.Path(own), runs)
+            stack.enter_context(service)
+            flags = (*self.flags, f"--embedding_service={service.address}", f"--token_file={service.token_file}")
+            # sshd does not set a command's PATH from the user's profile, and each machine has one core.
+            variables = (("PATH", path), ("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
+            job = dataclasses.replace(self, flags=flags, environment=(*self.environment, *variables))
+            return Job.run(job, directory, timeout)

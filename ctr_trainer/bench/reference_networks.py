@@ -60,11 +60,9 @@ def _of_convolution(area: int, inputs: int, outputs: int) -> int:
 
 
 def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
-    """Returns the flags of `train` for each network.
+    """Returns the flags of `train` for each network in `--dense_params`; () stands for the experiment's own network.
 
-    Args:
-      names: the names in `--dense_params`, see `without_divisor`; () for the experiment's own network.
-      scale: divisor of the number of parameters.
+    The number of parameters is divided by `scale`.
 
     Raises:
       UserError: a name is unknown, or too few parameters are left.
@@ -107,9 +105,7 @@ def without_divisor(texts: Sequence[str]) -> tuple[list[str], float]:
 def describe(names: Sequence[str], model: str) -> str:
     """Describes networks in words, such as `deepfm (resnet50, vgg16), conv`.
 
-    Args:
-      names: the names in `--dense_params`.
-      model: name of the model whose hidden layers the networks replace; the convolutions replace the whole model.
+    The networks replace the hidden layers of the model; the convolutions replace the whole model.
     """
     layers = [name for name in names if name != CONVOLUTION]
     parts = [f"{model} ({', '.join(layers)})"] if layers else []

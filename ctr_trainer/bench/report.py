@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
 import psutil
@@ -66,12 +66,7 @@ def figure(values: Iterable[float | None]) -> Figure | None:
 
 
 def gains(before: Figure | None, rates: Figure | None) -> Figure | None:
-    """Returns, for each round, how much higher the examples/s of a row are than in the previous row, in percent.
-
-    Args:
-      before: examples/s of the previous row; None if there is none.
-      rates: examples/s of the row.
-    """
+    """Returns by how many percent the examples/s of a row exceed the previous row's, `before`, in each round."""
     if before is None or rates is None:
         return None
     return figure(100 * (own / other - 1) for own, other in zip(rates.values, before.values, strict=True))
@@ -84,30 +79,10 @@ def cell(value: Figure | float | str | None, form: str = ",.0f") -> str:
     return value if isinstance(value, str) else format(value, form)
 
 
-def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table. The first column is aligned to the left, the others to the right.
-
-    Args:
-      headings: the text above each column.
-      rows: for each row, one text for each column.
-    """
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    lines = []
-    for row in (headings, *rows):
-        cells = (
-            text.rjust(w) if place else text.ljust(w) for place, (text, w) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
 def describe() -> dict[str, Any]:
     """Describes this machine, for JSON.
 
-    Returns:
-      dict of `cpu`, `cores` (that this process may use), `memory_gb`, `bfloat16` (whether the processor has
-      instructions for it), `gpus`, `system`, `python`, `versions` by package, `load` (the load average of the last
-      minute) and `time`.
+    `cores` are those that this process may use, and `load` is the load average of the last minute.
     """
     return {
         "cpu": _cpu(),
@@ -162,6 +137,17 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def plain(value: Any) -> Any:
+    """Returns results as objects that JSON has."""
+    if isinstance(value, Figure):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return list(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
 def write_report(
     output: str,
     name: str,
@@ -169,8 +155,9 @@ def write_report(
     lines: list[str],
     results: dict[str, Any],
     charts: Mapping[str, Callable[[str], None]],
+    failed: Mapping[str, str],
 ) -> None:
-    """Prints the table and writes it to NAME.txt, and writes NAME.json and the charts.
+    """Prints the table and writes it to NAME.txt in `output`, and writes NAME.json and the charts.
 
     If the machine was busy with other work before the measurement began, the title says so.
 
@@ -179,8 +166,10 @@ def write_report(
       name: name of the benchmark.
       machine: what `describe` returned before the measurement.
       lines: lines of the table.
-      results: the results, for JSON.
+      results: the results for JSON; dataclasses among them become objects of their attributes, and a `Figure` what its
+        `to_dict` returns.
       charts: dict of file name -> f(path) that draws the chart.
+      failed: the error messages of the jobs that failed, by name.
 
     Raises:
       UserError: a file with one of these names exists and is not an earlier report.
@@ -189,11 +178,13 @@ def write_report(
     title = [
         f"Measured at a load of {machine['load']:g} on {machine['cores']} cores, so the times are unreliable:"
     ] * busy
-    text = "\n".join([*title, *lines, "", *format_machine(machine)])
+    failures = [f"{job} failed: {error}" for job, error in failed.items()]
+    text = "\n".join([*title, *lines, *failures, "", *format_machine(machine)])
     print(text, flush=True)
     paths = outputs.claim(output, [f"{name}.txt", f"{name}.json", *charts])
     durable_file.write_text(paths[f"{name}.txt"], text + "\n")
-    durable_file.write_json(paths[f"{name}.json"], {"bench": name, "machine": machine, "overloaded": busy, **results})
+    found = {"bench": name, "machine": machine, "overloaded": busy, **results, "failed": failed}
+    durable_file.write_json(paths[f"{name}.json"], plain(found))
     for file_name, draw in charts.items():
         draw(paths[file_name])
     for path in paths.values():

@@ -1,17 +1,19 @@
 """Measures the speed and the phases of a step for several numbers of workers."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from statistics import fmean
 
 from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags
-from ctr_trainer.bench.jobs import Job, Rounds, run_rounds
-from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
+from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds
+from ctr_trainer.bench.report import Figure, cell, figure, write_report
 from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.report.comparison import format_table
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
+_WAYS = ("received", "sent")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Size:
       phases_ms: dict of phase -> its time in a step, the mean of the workers.
       accounted: share of the step that the phases add up to; the least of the workers.
       cpu: cores that the processes of all workers used.
-      network: dict of interface -> (received, sent) bytes/s, as the machine of rank 0 counts them.
+      network: dict of interface -> bytes/s that are `received` and `sent`, as the machine of rank 0 counts them.
       service_cpu: cores that the services used; None without a service.
       service_requests: requests/s that the services answered; None without a service.
       resident_bytes: the most memory that a worker held.
@@ -45,7 +47,7 @@ class Size:
     phases_ms: dict[str, Figure]
     accounted: Figure
     cpu: Figure
-    network: dict[str, tuple[Figure, ...]]
+    network: dict[str, dict[str, Figure]]
     service_cpu: Figure | None
     service_requests: Figure | None
     resident_bytes: Figure
@@ -66,37 +68,28 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
     runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
     batches = experiment.train.accumulation_steps
     found = {job.workers: summarize(runs[job.name], runs.get("1 worker"), batches) for job in jobs if job.name in runs}
-    lines = _lines(found, bench, experiment, host, failed)
+    lines = _lines(found, bench, experiment, host["cores"])
     results = {
         "experiment": described(experiment),
         "flags": flags,
         "rounds": bench.rounds,
         "steps": bench.steps,
-        "sizes": {n: _to_json(size) for n, size in found.items()},
-        "failed": failed,
+        "sizes": found,
     }
     charts = {
         "scaling.png": lambda path: _draw_rates(path, found),
         "scaling_phases.png": lambda path: _draw_phases(path, found),
     }
-    write_report(bench.output, "scaling", host, lines, results, charts)
+    write_report(bench.output, "scaling", host, lines, results, charts, failed)
 
 
 def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
-    """Returns the figures for one number of workers.
+    """Returns the figures for one number of workers, whose steps have so many batches.
 
-    Args:
-      rounds: results of the ranks in each round.
-      alone: results of one worker in each round; None if its job failed.
-      batches: number of batches of a step.
+    `alone` has the results of one worker; None if its job failed.
     """
     workers = len(rounds[0])
-    together = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
-    efficiency: list[float | None] = [None] * len(rounds)
-    if alone:
-        efficiency = [
-            all_ / (workers * ranks[0]["examples_per_sec"]) for all_, ranks in zip(together, alone, strict=True)
-        ]
+    pairs = list(zip(rounds, alone, strict=True)) if alone else []
     phases = dict.fromkeys(name for ranks in rounds for rank in ranks for name in rank["phases"]["seconds"])
     loads = [ranks[0]["load"] for ranks in rounds]
     services = [load.get("service", {}) for load in loads]
@@ -105,20 +98,18 @@ def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
     interfaces = sorted({name for load in loads for name in load["network"]})
     return Size(
         job_seconds=figure(ranks[0]["job_seconds"] for ranks in rounds),
-        batch_ms=figure(1000 * _mean(rank["phases"]["step_seconds"] for rank in ranks) / batches for ranks in rounds),
-        together=figure(together),
-        each=figure(rate / workers for rate in together),
-        efficiency=figure(efficiency),
+        batch_ms=figure(1000 * fmean(rank["phases"]["step_seconds"] for rank in ranks) / batches for ranks in rounds),
+        together=figure(map(rate, rounds)),
+        each=figure(rate(ranks) / workers for ranks in rounds),
+        efficiency=figure(rate(ranks) / (workers * rate(one)) for ranks, one in pairs),
         phases_ms={
-            name: figure(1000 * _mean(rank["phases"]["seconds"].get(name, 0.0) for rank in ranks) for ranks in rounds)
+            name: figure(1000 * fmean(rank["phases"]["seconds"].get(name, 0.0) for rank in ranks) for ranks in rounds)
             for name in phases
         },
         accounted=figure(min(rank["phases"]["accounted"] for rank in ranks) for ranks in rounds),
         cpu=figure(sum(rank["load"]["cpu"] for rank in ranks) for ranks in rounds),
         network={
-            name: tuple(
-                figure(load["network"].get(name, {}).get(way, 0.0) for load in loads) for way in ("received", "sent")
-            )
+            name: {way: figure(load["network"].get(name, {}).get(way, 0.0) for load in loads) for way in _WAYS}
             for name in interfaces
         },
         service_cpu=figure(service.get("cpu") for service in services),
@@ -130,48 +121,37 @@ def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
     )
 
 
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return sum(values) / len(values)
-
-
-def megabytes(bytes_: Figure | None) -> Figure | None:
-    """Returns a figure of bytes in megabytes; None for None."""
-    return bytes_ and figure(value / 1e6 for value in bytes_.values)
-
-
-def _lines(
-    found: dict[int, Size], bench: BenchFlags, experiment: Experiment, host: dict[str, Any], failed: dict[str, str]
-) -> list[str]:
+def _lines(found: dict[int, Size], bench: BenchFlags, experiment: Experiment, cores: int) -> list[str]:
     sizes = list(found.values())
 
-    def row(title: str, get: Callable[[Size], Figure | None], form: str) -> list[str]:
-        return [title, *(cell(get(size), form) for size in sizes)]
+    def row(title: str, name: str, form: str) -> list[str]:
+        return [title, *(cell(getattr(size, name), form) for size in sizes)]
+
+    def megabytes(title: str, figures: Iterable[Figure | None], form: str = ",.0f") -> list[str]:
+        return [title, *(cell(each and figure(value / 1e6 for value in each.values), form) for each in figures)]
 
     rows = [
-        row("total time, s", lambda size: size.job_seconds, ".1f"),
-        row("time a batch, ms", lambda size: size.batch_ms, ".2f"),
-        row("examples/s, a worker", lambda size: size.each, ",.0f"),
-        row("examples/s, together", lambda size: size.together, ",.0f"),
-        row("efficiency", lambda size: size.efficiency, ".0%"),
+        row("total time, s", "job_seconds", ".1f"),
+        row("time a batch, ms", "batch_ms", ".2f"),
+        row("examples/s, a worker", "each", ",.0f"),
+        row("examples/s, together", "together", ",.0f"),
+        row("efficiency", "efficiency", ".0%"),
         ["phases of a step, ms"] + [""] * len(sizes),
     ]
     for name, title in STEP_TITLES.items():
         if any(name in size.phases_ms for size in sizes):
             rows.append([f"  {title}", *(cell(size.phases_ms.get(name), ".2f") for size in sizes)])
-    rows.append(row("  accounted", lambda size: size.accounted, ".1%"))
-    rows.append(row("CPU, cores, all workers", lambda size: size.cpu, ".2f"))
+    rows += [row("  accounted", "accounted", ".1%"), row("CPU, cores, all workers", "cpu", ".2f")]
     for name in sorted({name for size in sizes for name in size.network}):
-        for place, way in enumerate(("received", "sent")):
-            rates = [megabytes(size.network[name][place]) if name in size.network else None for size in sizes]
-            rows.append([f"{name} {way}, MB/s", *(cell(rate, ".2f") for rate in rates)])
-    rows.append(row("service CPU, cores", lambda size: size.service_cpu, ".2f"))
-    rows.append(row("service requests/s", lambda size: size.service_requests, ",.1f"))
-    rows.append(row("memory of a worker, MB", lambda size: megabytes(size.resident_bytes), ",.0f"))
-    rows.append(row("memory of the service, MB", lambda size: megabytes(size.service_resident_bytes), ",.0f"))
+        for way in _WAYS:
+            rates = [size.network.get(name, {}).get(way) for size in sizes]
+            rows.append(megabytes(f"{name} {way}, MB/s", rates, ".2f"))
+    rows += [row("service CPU, cores", "service_cpu", ".2f"), row("service requests/s", "service_requests", ",.1f")]
+    rows.append(megabytes("memory of a worker, MB", [size.resident_bytes for size in sizes]))
+    rows.append(megabytes("memory of the service, MB", [size.service_resident_bytes for size in sizes]))
     if any(size.gpu_busy for size in sizes):
-        rows.append(row("GPU busy", lambda size: size.gpu_busy, ".0%"))
-        rows.append(row("memory of a GPU, MB", lambda size: megabytes(size.gpu_bytes), ",.0f"))
+        rows.append(row("GPU busy", "gpu_busy", ".0%"))
+        rows.append(megabytes("memory of a GPU, MB", [size.gpu_bytes for size in sizes]))
     headings = ["", *(f"{n} worker{'s' * (n > 1)}" for n in found)]
     lines = [
         f"{described(experiment)}; {bench.steps} steps a run; "
@@ -182,20 +162,8 @@ def _lines(
         "Efficiency is relative to one worker in the same round, with as many threads and cores per worker.",
         "Phases inside the graph are the proportions in traced steps times the duration of the untraced session runs.",
     ]
-    short = [n for n in found if n > host["cores"]]
-    lines += [f"{n} workers share {host['cores']} cores here, so they cannot be {n} times as fast." for n in short]
-    return lines + [f"{name} failed: {error}" for name, error in failed.items()]
-
-
-def _to_json(size: Size) -> dict[str, Any]:
-    def convert(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: convert(each) for name, each in value.items()}
-        if isinstance(value, tuple):
-            return dict(zip(("received", "sent"), map(convert, value), strict=True))
-        return value and value.to_dict()
-
-    return {field.name: convert(getattr(size, field.name)) for field in dataclasses.fields(size)}
+    short = [n for n in found if n > cores]
+    return lines + [f"{n} workers share {cores} cores here, so they cannot be {n} times as fast." for n in short]
 
 
 def _draw_rates(path: str, found: dict[int, Size]) -> None:

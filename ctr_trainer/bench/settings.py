@@ -15,10 +15,11 @@ from ctr_trainer.bench.job_flags import (
     job_flags,
     with_data,
 )
-from ctr_trainer.bench.jobs import Job, Rounds, run_rounds, scratch
-from ctr_trainer.bench.report import Figure, cell, figure, format_table, write_report
+from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds, scratch
+from ctr_trainer.bench.report import Figure, cell, figure, write_report
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import autotune
+from ctr_trainer.report.comparison import format_table
 from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.measuring.clock import STEP_TITLES
@@ -49,12 +50,9 @@ _MEANING = (
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One setting that differs from the default.
+    """One setting that differs from the default, in a row of its own, such as `sync_steps=100`.
 
-    Attributes:
-      name: name of the row, such as `sync_steps=100`.
-      flags: flags of `train` that follow the experiment's own flags.
-      environment: environment variables, (name, value) each.
+    The flags of `train` follow the experiment's own flags; `environment` has (name, value) of each variable.
     """
 
     name: str
@@ -76,19 +74,11 @@ FLAG_AXES = {
     MIXED_PRECISION: ("none", "bfloat16"),
 }
 _BY_HOROVOD = ("--dense_exchange=horovod",)
-# Axes that are environment variables of Horovod, whose defaults are 128 MB, 1 ms and 0.
-HOROVOD_AXES = {
-    "tensor_fusion": tuple(
-        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size << 20)),))
-        for size in (0, 1, 16)
-    ),
-    "cycle_time": tuple(
-        Variant(f"cycle_time={ms:g} ms", _BY_HOROVOD, environment=(("HOROVOD_CYCLE_TIME", f"{ms:g}"),))
-        for ms in (0.1, 5, 25)
-    ),
-    "hierarchical_allreduce": (
-        Variant("hierarchical_allreduce", _BY_HOROVOD, environment=(("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),)),
-    ),
+# Axes that are environment variables of Horovod, with the rows' names and the values. Its own are 128 MB, 1 ms and 0.
+HOROVOD_AXES: dict[str, tuple[str, dict[str, float]]] = {
+    "tensor_fusion": ("FUSION_THRESHOLD", {f"tensor_fusion={size} MB": size << 20 for size in (0, 1, 16)}),
+    "cycle_time": ("CYCLE_TIME", {f"cycle_time={ms:g} ms": ms for ms in (0.1, 5, 25)}),
+    "hierarchical_allreduce": ("HIERARCHICAL_ALLREDUCE", {"hierarchical_allreduce": 1}),
 }
 AUTOTUNE = "autotune"
 AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES)
@@ -113,14 +103,10 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def variants(axis: str, experiment: Experiment) -> list[Variant]:
-    """Returns the variants of an axis, without the value that the experiment already has.
-
-    Args:
-      axis: one of FLAG_AXES or HOROVOD_AXES.
-      experiment: the default.
-    """
+    """Returns the variants of an axis, without the value that the experiment already has."""
     if axis in HOROVOD_AXES:
-        return list(HOROVOD_AXES[axis])
+        variable, rows = HOROVOD_AXES[axis]
+        return [Variant(name, _BY_HOROVOD, ((f"HOROVOD_{variable}", f"{value}"),)) for name, value in rows.items()]
     own = by_flag(experiment)[axis]
     values = [value for value in FLAG_AXES[axis] if value != own]
     return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}",)) for value in values]
@@ -131,12 +117,7 @@ def _text(value: object) -> str:
 
 
 def left_out(names: Sequence[str], machine: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a dict of variant -> the reason why this machine cannot run it, for the variants that it cannot run.
-
-    Args:
-      names: the axes that are varied.
-      machine: what `report.describe` returned.
-    """
+    """Returns a dict of variant -> the reason why this machine cannot run it, for the variants that it cannot run."""
     bfloat16 = f"{MIXED_PRECISION}=bfloat16"
     if MIXED_PRECISION not in names:
         return {}
@@ -173,16 +154,11 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
         "flags": job_flags(experiment, evaluate=True),
         "workers": workers,
         "rounds": bench.rounds,
-        "settings": {
-            **{name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
-            **dict.fromkeys(missing),
-        },
+        "settings": {**rows, **dict.fromkeys(missing)},
         "notes": notes,
-        "failed": failed,
     }
     notes += [f"{name} is left out: {why}" for name, why in missing.items()]
-    failures = [f"{name} failed: {error}" for name, error in failed.items()]
-    text = lines(rows, [*notes, *failures], bench, experiment, workers)
+    text = lines(rows, notes, bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}
     points = {name: (row["together"], row["auc"]) for name, row in rows.items()}
     charts = {
@@ -191,33 +167,22 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
             path, "What speed costs", "examples/s together", "AUC", points
         ),
     }
-    write_report(bench.output, "settings", host, text, results, charts)
+    write_report(bench.output, "settings", host, text, results, charts, failed)
 
 
 def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None]:
-    """Returns the figures of a setting.
+    """Returns the figures of a setting; what was not measured is None.
 
-    Args:
-      rounds: results of the ranks in each round.
-      default: results of the default in each round; None if its job failed.
-
-    Returns:
-      dict of `together` (examples/s), `speedup` and `auc_change` (compared with the default in the same round), `auc`,
-      `read_sample_ms` and `input_to_device_ms` of a step (see `StepTraceHook`; the mean of the workers), and the memory
-      and GPU figures of `scaling.Size`. What was not measured is None.
+    `together` is examples/s; `speedup` and `auc_change` are against the default in the same round; the times of a step
+    are the mean of the workers, see `StepTraceHook`; the memory and GPU figures are those of `scaling.Size`.
     """
-    rates, aucs = _rates(rounds), [ranks[0]["auc"] for ranks in rounds]
-    speedup: list[float] | list[None] = [None]
-    change: list[float] | list[None] = [None]
-    if default:
-        speedup = [rate / other for rate, other in zip(rates, _rates(default), strict=True)]
-        change = [auc - ranks[0]["auc"] for auc, ranks in zip(aucs, default, strict=True)]
+    pairs = list(zip(rounds, default, strict=True)) if default else []
     size = scaling.summarize(rounds, None)
     return {
-        "together": figure(rates),
-        "speedup": figure(speedup),
-        "auc": figure(aucs),
-        "auc_change": figure(change),
+        "together": size.together,
+        "speedup": figure(rate(ranks) / rate(other) for ranks, other in pairs),
+        "auc": figure(ranks[0]["auc"] for ranks in rounds),
+        "auc_change": figure(ranks[0]["auc"] - other[0]["auc"] for ranks, other in pairs),
         "read_sample_ms": size.phases_ms.get("read_sample"),
         "input_to_device_ms": size.phases_ms.get("input_to_device"),
         "resident_bytes": size.resident_bytes,
@@ -225,10 +190,6 @@ def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None
         "gpu_busy": size.gpu_busy,
         "gpu_bytes": size.gpu_bytes,
     }
-
-
-def _rates(rounds: Rounds) -> list[float]:
-    return [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
 
 
 def _job(variant: Variant, bench: BenchFlags, experiment: Experiment, workers: int) -> Job:
@@ -265,15 +226,7 @@ def lines(
     experiment: Experiment,
     workers: int,
 ) -> list[str]:
-    """Returns the lines of the report.
-
-    Args:
-      rows: dict of setting -> its figures, see `summarize`.
-      notes: the last lines.
-      bench: flags of all benchmarks.
-      experiment: the default.
-      workers: number of workers of each job.
-    """
+    """Returns the lines of the report: the figures of each setting, see `summarize`, and `notes` at the end."""
     columns = _SPEED | (_AUC_CHANGE if bench.rounds > 1 else {})
     costs = {key: column for key, column in _COSTS.items() if any(row[key] for row in rows.values())}
     headings = ["setting", *(heading for heading, *_ in (columns | costs).values())]

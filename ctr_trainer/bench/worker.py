@@ -58,12 +58,9 @@ def spec() -> FeatureSpec:
 
 
 class W1Batches:
-    """Batches of W1 in memory, which the Estimator reads in place of a `BatchReader`.
+    """`count` batches of W1 in memory, or infinitely many, which the Estimator reads in place of a `BatchReader`.
 
-    Args:
-      batch_size: examples of a batch.
-      count: number of batches to yield; None for infinitely many.
-      rank: rank of the worker; each rank has different batches.
+    Each rank has different batches.
     """
 
     def __init__(self, batch_size: int, count: int | None, rank: int = 0) -> None:
@@ -125,37 +122,28 @@ def _measure(
       dict, see `result`, with `evaluation_seconds` and `learning_rate`.
     """
     from ctr_trainer.bench.models import gpus_of, in_towers
-
-    pass
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.model_selection import EvaluationHistory
-    from ctr_trainer.experiment.build import (
-        make_estimator,
-        make_eval_spec,
-        reader,
-        start_workers,
-        training_reader,
-        with_label_rates,
-    )
+    from ctr_trainer.experiment import build
     from ctr_trainer.ranks import distributed
 
     data = experiment.data
-    start_workers(experiment, worker.core_shares, (gpus_of(worker.towers) if worker.towers > 1 else 0) or 1)
+    build.start_workers(experiment, worker.core_shares, (gpus_of(worker.towers) if worker.towers > 1 else 0) or 1)
     if data.train_data:
-        experiment = with_label_rates(experiment)
-    estimator = make_estimator(experiment)
+        experiment = build.with_label_rates(experiment)
+    estimator = build.make_estimator(experiment)
     if worker.towers > 1:
         estimator.model_fn = in_towers(estimator.model_fn, worker.towers)
 
     def train_input_fn(position: Any) -> Any:
         if not data.train_data:
             return W1Batches(data.batch_size, None, distributed.rank())
-        return training_reader(experiment, position)
+        return build.training_reader(experiment, position)
 
     def eval_input_fn() -> BatchReader:
-        return reader(experiment, data.eval_data, once=True)
+        return build.reader(experiment, data.eval_data, once=True)
 
-    eval_spec = make_eval_spec(evaluation, metrics, eval_input_fn)
+    eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn)
     trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec)
     assert trained is not None  # A new model directory has steps to train.
     evaluations, evaluation_seconds = [], trained["phase_seconds"]["evaluation"]["mean"]
@@ -175,13 +163,7 @@ def _measure(
 def result(
     rank: int, trained: Mapping[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
 ) -> dict[str, Any]:
-    """Returns the results that a worker writes.
-
-    Args:
-      rank: rank of this worker.
-      trained: what `Estimator.train` returned.
-      evaluations: the `step` and the metrics of each evaluation.
-      examples_per_step: examples of this rank in an optimizer step.
+    """Returns the results that a worker writes, of what `Estimator.train` returned and the metrics of each evaluation.
 
     Returns:
       dict of

@@ -22,19 +22,8 @@ _MODULES = {
     "accumulation": accumulation,
     "network": network,
 }
-# The values for --rounds=0 and --steps=0; `network` has many jobs of many workers.
-_SIZES, _SIZES_OF = {"rounds": 3, "steps": 200}, {network: {"rounds": 1, "steps": 100}}
-_USED = {
-    accumulation: (AccumulationFlags, ListedExperiment),
-    network: (NetworkFlags,),
-}
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
-GROUPS = (
-    BenchFlags,
-    AccumulationFlags,
-    NetworkFlags,
-    ListedExperiment,
-)
+GROUPS = (BenchFlags, AccumulationFlags, NetworkFlags, ListedExperiment)
 MAIN = (
     *("workers", "rounds", "steps", "output", "axes", "rows", "equal"),
     *("machines", "gbit", "dense_params", "ways"),
@@ -52,16 +41,12 @@ EXAMPLES = (
 
 
 def run(
-    action: str,
-    bench: BenchFlags,
-    compared: AccumulationFlags,
-    machines: NetworkFlags,
-    experiment: ListedExperiment,
+    action: str, bench: BenchFlags, compared: AccumulationFlags, machines: NetworkFlags, experiment: ListedExperiment
 ) -> None:
     """Runs the action."""
     module = _MODULES[action]
-    sizes = _SIZES_OF.get(module, _SIZES)
-    bench = dataclasses.replace(bench, rounds=bench.rounds or sizes["rounds"], steps=bench.steps or sizes["steps"])
+    rounds, steps = (1, 100) if module is network else (3, 200)  # `network` has many jobs of many workers.
+    bench = dataclasses.replace(bench, rounds=bench.rounds or rounds, steps=bench.steps or steps)
     if bench.steps < bench.trace_steps:
         raise UserError(f"--steps={bench.steps} must be at least {bench.trace_steps}, so that a step is traced")
     if not bench.workers:
@@ -79,6 +64,5 @@ def run(
     for path in filter(None, (experiment.data.train_data, experiment.data.eval_data)):
         require_data(path, experiment)
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
-    extra = (compared, experiment, machines)
-    used = [group for group in extra if type(group) in _USED.get(module, ())]
-    module.run(bench, experiment.of_job(*batches), *used)
+    used = {accumulation: (compared, experiment), network: (machines,)}
+    module.run(bench, experiment.of_job(*batches), *used.get(module, ()))

@@ -15,8 +15,6 @@ if TYPE_CHECKING:  # Imported only where it is used, so that the help appears at
 
 @dataclasses.dataclass(frozen=True)
 class ConvertFlags(Settings, title="Convert"):
-    """Convert."""
-
     format: str = setting(
         "",
         "format of the input",
@@ -98,9 +96,7 @@ def run(flags: ConvertFlags) -> None:
     source = flags.input.split(",") if flags.input else None
     spec = spec.without_labels() if flags.unlabelled else spec
     options: dict[str, Any] = dict(
-        split=flags.split,
-        split_seed=2026 if flags.seed is None else flags.seed,
-        max_bad_rows=flags.max_bad_rows,
+        split=flags.split, split_seed=2026 if flags.seed is None else flags.seed, max_bad_rows=flags.max_bad_rows
     )
     if flags.engine == "spark":
         summary = _with_spark(flags, source, spec, options)

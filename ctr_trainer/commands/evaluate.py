@@ -12,8 +12,9 @@ from typing import Any
 
 from ctr_trainer.experiment.checks import require_data, require_files, require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
+from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.path import Path
@@ -21,10 +22,7 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
-TAKES = (
-    *(*OF_MODELS, *OF_DATA),
-    *("exact_auc", "group_by", "saved_model", "format", "max_bad_rows", "output"),
-)
+TAKES = (*OF_MODELS, *OF_DATA, "exact_auc", "group_by", "saved_model", "format", "max_bad_rows", "output")
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",

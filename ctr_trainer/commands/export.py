@@ -4,8 +4,9 @@ import json
 
 from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_MODELS, CheckpointFlags, ExportFlags
+from ctr_trainer.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
+from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags
 
 GROUPS = (Experiment, CheckpointFlags, ExportFlags)
 TAKES = (*OF_MODELS, "export_dir", "export_rows")

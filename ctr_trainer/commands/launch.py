@@ -55,12 +55,7 @@ def _as_here(argument: str) -> str:
 
 
 def run(arguments: list[str], flags: LaunchFlags) -> None:
-    """Supervises a training.
-
-    Args:
-      arguments: flags of `train`.
-      flags: `LaunchFlags`.
-    """
+    """Supervises a training with these flags of `train`."""
     from ctr_trainer.launch.hosts import ReachableHosts, open_hosts
     from ctr_trainer.launch.output import Outlet
     from ctr_trainer.launch.supervisor import Supervisor

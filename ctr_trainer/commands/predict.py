@@ -8,8 +8,9 @@ import json
 
 from ctr_trainer.experiment.checks import require_data, require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags
+from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
+from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of

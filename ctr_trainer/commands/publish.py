@@ -8,16 +8,15 @@ import json
 
 from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_MODELS, CheckpointFlags
+from ctr_trainer.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
+from ctr_trainer.settings.command_flags import CheckpointFlags
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import RedisFiles
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishFlags(Settings, title="Publish"):
-    """Publish."""
-
     to: str = setting(
         "", "where to publish: a directory, its URL, or redis://host:port,host:port/NAME of a cluster", "path"
     )
@@ -27,11 +26,7 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
-TAKES = (
-    *OF_MODELS,
-    *("to", "input", "publish_dtype"),
-    *("redis_auth_file", "redis_ca", "redis_cert", "redis_key"),
-)
+TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "redis_auth_file", "redis_ca", "redis_cert", "redis_key")
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",
@@ -62,14 +57,13 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     from ctr_trainer.serving.publication.delivery import deliver
     from ctr_trainer.serving.publication.places import open_target
     from ctr_trainer.system.processes import child
-    from ctr_trainer.system.processes.child import set_when_closed
 
     ended = threading.Event()
     # At a shutdown all processes get SIGTERM, and the training still publishes a last epoch.
     is_child = child.told_by_parent() is not None
     with child.handling_signals(signal.SIG_IGN if is_child else lambda *_: ended.set()):
         if is_child:
-            threading.Thread(target=set_when_closed, args=(sys.stdin.fileno(), ended), daemon=True).start()
+            threading.Thread(target=child.set_when_closed, args=(sys.stdin.fileno(), ended), daemon=True).start()
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 
 

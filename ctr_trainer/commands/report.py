@@ -8,8 +8,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class ReportFlags(Settings, title="Report"):
-    """Report."""
-
     output: str = setting("report", "directory for the curves (PNG); none are written if empty", "path")
 
 
@@ -23,7 +21,7 @@ EXAMPLES = (
 
 def run(directories: list[str], flags: ReportFlags) -> None:
     """Prints the table, and writes the curves to --output if it is given."""
-    from ctr_trainer.report.comparison import format_comparison
+    from ctr_trainer.report.comparison import format_comparison, write_curves
     from ctr_trainer.report.training_run import read_runs
 
     if not directories:
@@ -31,7 +29,5 @@ def run(directories: list[str], flags: ReportFlags) -> None:
     runs = read_runs(directories)
     print(format_comparison(runs), flush=True)
     if flags.output:
-        from ctr_trainer.report.comparison import write_curves
-
         for path in write_curves(runs, flags.output):
             print(path, flush=True)

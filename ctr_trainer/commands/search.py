@@ -25,16 +25,11 @@ from ctr_trainer.system.processes.child import END_SIGNALS, handling_signals
 
 @dataclasses.dataclass(frozen=True)
 class SearchFlags(Settings, title="Search"):
-    """Search."""
-
     output: str = setting(
         "search", "directory for best.flags, trials.csv, search.html and the files of the trials", "path"
     )
     minutes: float = setting(
-        60.0,
-        "duration of the search; 0 for no limit, until --budget_rows",
-        "minutes",
-        minimum=0.0,
+        60.0, "duration of the search; 0 for no limit, until --budget_rows", "minutes", minimum=0.0
     )
     budget_rows: int = setting(
         0,
@@ -114,10 +109,10 @@ def _interrupt(number: int, _: object) -> None:
 
 def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
     from ctr_trainer.search import results
-    from ctr_trainer.search.study import Budget, Search
+    from ctr_trainer.search.study import Search
 
     outputs.refuse_foreign_files(flags.output, results.FILES)
-    search = Search(plans, flags.output, flags.storage, Budget(flags.minutes, flags.budget_rows))
+    search = Search(plans, flags.output, flags.storage, minutes=flags.minutes, rows=flags.budget_rows)
     try:
         with handling_signals(_interrupt):
             found = search.run()

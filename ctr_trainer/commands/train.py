@@ -11,12 +11,14 @@ from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.experiment import recipes
 from ctr_trainer.experiment.checks import check_training, require_data, require_files
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import TRAINING, ExportFlags
+from ctr_trainer.experiment.flags import TRAINING
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.report.comparison import format_phases
+from ctr_trainer.report.training_run import FLAGS_FILE, SUMMARY_FILE
 from ctr_trainer.serving.export import directory
 from ctr_trainer.settings.by_flag import by_flag, require
+from ctr_trainer.settings.command_flags import ExportFlags
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
@@ -25,8 +27,6 @@ from ctr_trainer.system.processes import hardware
 
 @dataclasses.dataclass(frozen=True)
 class ExplainFlags(Settings, title="Defaults"):
-    """Defaults."""
-
     explain_defaults: bool = setting(
         False, "print the flags that --recipe=data chooses for --train_data, with the reasons, and train nothing"
     )
@@ -50,8 +50,6 @@ EXAMPLES = (
     "./run.sh --train_data=data/train --eval_data=data/valid --model_dir=models/first --explain_defaults",
     "horovodrun -np 8 -H a:4,b:4 ./run.sh --flagfile=... --embedding_service=a:7700,b:7700 --token_file=token",
 )
-SUMMARY_FILE = "train_summary.json"
-FLAGS_FILE = "flags.json"
 
 _log = logging.getLogger(__name__)
 
@@ -129,60 +127,49 @@ def _train(
     """Trains with settings that have been checked."""
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.model_selection import without_nan
-    from ctr_trainer.experiment import data_recipe
+    from ctr_trainer.experiment import build, data_recipe
     from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.build import (
-        make_estimator,
-        make_eval_spec,
-        reader,
-        start_workers,
-        training_reader,
-        with_label_rates,
-    )
     from ctr_trainer.experiment.open_source import is_readable
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model
-    at_end = bool(data.eval_data)
-    make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)  # Refuses now.
-    tuning = start_workers(experiment)
+
+    def eval_input_fn() -> Any:
+        return build.reader(experiment, data.eval_data, once=True)  # With the settings of the time of the call.
+
+    build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Refuses now.
+    tuning = build.start_workers(experiment)
     chosen = data_recipe.decide(given, experiment)
     experiment, evaluation = chosen.applied(experiment, evaluation)
-    experiment = with_label_rates(as_trained(given, experiment))
-    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)
-    estimator = make_estimator(experiment, services)
+    experiment = build.with_label_rates(as_trained(given, experiment))
+    eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
+    estimator = build.make_estimator(experiment, services)
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
         eval_spec.input_fn()  # Unreadable data raises an error now, before the graph is built.
 
     if distributed.is_chief():
-        if chosen.line:
-            _log.info("%s", chosen.line)
         everything = by_flag(experiment) | by_flag(evaluation)
-        for line in recipes.lines(model.recipe, everything):
+        for line in filter(None, (chosen.line, recipes.line(model.recipe, everything))):
             _log.info("%s", line)
 
     def train_input_fn(position: Any) -> Any:
-        batches = training_reader(experiment, position)
+        batches = build.training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
             groups = (experiment, evaluation, metrics, export)
             (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size(), chosen.values))
         return batches
 
-    result = estimator.train(
-        train_input_fn,
-        max_steps=data.max_steps or None,
-        evaluation=eval_spec,
-        resume_from=model.resume_from or None,
-    )
-    if result and result.phases and distributed.is_chief():
-        for line in format_phases(result):
+    max_steps, resume_from = data.max_steps or None, model.resume_from or None
+    result = estimator.train(train_input_fn, max_steps=max_steps, evaluation=eval_spec, resume_from=resume_from)
+    if distributed.is_chief():
+        for line in format_phases(result) if result and result.phases else ():
             _log.info("%s", line)
-    if tuning and distributed.is_chief():
-        autotune.report(tuning)
-    if result and distributed.is_chief():
-        (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
-        for line in run_summary.lines(result):
-            _log.info(line)
+        if tuning:
+            autotune.report(tuning)
+        if result:
+            (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
+            for line in run_summary.lines(result):
+                _log.info(line)
     if export.export_dir:
         checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
         # The best checkpoint may precede a change of --negative_sampling; it is exported as it was trained.

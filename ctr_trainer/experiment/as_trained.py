@@ -19,11 +19,7 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
 
     A collective: rank 0 reads the directory. If it has no checkpoints, or only checkpoints of an earlier version, the
     defaults stay. The `Estimator` refuses given settings that do not fit the model, except for the model itself and
-    `embedding_dim`, which are checked here.
-
-    Args:
-      given: names of the flags that the user gave.
-      experiment: `Experiment`.
+    `embedding_dim`, which are checked here. `given` are the names of the flags that the user gave.
 
     Raises:
       UserError: no --model_dir, or another --model or --embedding_dim than it was trained with.

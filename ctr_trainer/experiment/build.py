@@ -87,11 +87,7 @@ def _balanced(experiment: Experiment) -> float:
 
 
 def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
-    """Starts Horovod as a training has it; says how the dense variables are exchanged.
-
-    Args:
-      experiment: `Experiment`.
-      core_shares, gpus_each: see `distributed.init`.
+    """Starts Horovod as a training has it, see `distributed.init`; says how the dense variables are exchanged.
 
     Returns:
       the log that `autotune.prepare` says Horovod will write, or None.
@@ -119,10 +115,6 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
 
 def make_estimator(experiment: Experiment, services: LocalServices | None = None) -> Estimator:
     """Returns the Estimator of an `Experiment`; to train, of one `with_label_rates`.
-
-    Args:
-      experiment: `Experiment`.
-      services: see `Estimator`.
 
     Raises:
       UserError: no --model_dir, no such model, or params that it does not take.
@@ -162,12 +154,7 @@ def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
 
 
 def steps_exchange(embedding: EmbeddingConfig, exchange: str) -> bool:
-    """Returns `steps_exchange` of `distributed.init`: whether steps wait for Horovod.
-
-    Args:
-      embedding: `EmbeddingConfig`.
-      exchange: what `way_of_exchange` returned.
-    """
+    """Returns `steps_exchange` of `distributed.init`: whether steps wait for Horovod, in this `way_of_exchange`."""
     # With restarts the workers agree at each sync that the service is there.
     waits = embedding.strict_sync or embedding.service_restarts > 0
     return waits or dense_exchange.is_by_horovod(exchange)
@@ -178,11 +165,7 @@ def make_eval_spec(
 ) -> EvalSpec | None:
     """Returns the `EvalSpec` of a training's evaluations; None if there are none.
 
-    Args:
-      evaluation: `EvaluationConfig`.
-      metrics: `MetricsConfig`.
-      input_fn: see `EvalSpec`.
-      at_end: whether to evaluate at the end if no evaluations while training are asked for.
+    With `at_end` there is one at the end if no evaluations while training are asked for.
 
     Raises:
       UserError: settings that exclude each other.
@@ -210,12 +193,9 @@ def training_reader(experiment: Experiment, position: Any) -> BatchReader | Nega
 def reader(
     experiment: Experiment, path: str, position: Any = None, once: bool = False, labels: bool = True
 ) -> BatchReader:
-    """Returns this rank's batches of a data set, converted or foreign. A collective.
+    """Returns this rank's batches of a data set, converted or foreign, from a position on. A collective.
 
     Args:
-      experiment: `Experiment`.
-      path: path of the data.
-      position: where to resume; None for the beginning.
       once: every row once and in the order of the files, as for evaluation.
       labels: whether they are needed; False to predict.
     """

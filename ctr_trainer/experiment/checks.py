@@ -7,6 +7,7 @@ from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.schedule import check_plateau
 from ctr_trainer.settings.training_configs import EvaluationConfig
+from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 # Where `estimator.checkpoint` keeps checkpoints; written out here, as that module imports TensorFlow.
@@ -14,17 +15,11 @@ _CHECKPOINTS = ("checkpoints", "best")
 
 
 def require_data(path: str, experiment: Experiment) -> None:
-    """Raises UserError if there are no such data, or no such feature spec.
-
-    Args:
-      path: value of --train_data or --eval_data.
-      experiment: `Experiment`.
-    """
+    """Raises UserError if there are no data at this --train_data or --eval_data, or no such feature spec."""
     from ctr_trainer.data.dataset import FILE
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
     from ctr_trainer.stream.source import is_stream
-    from ctr_trainer.system.files.paths import path_of
 
     data, model = experiment.data, experiment.model
     if data.feature_spec:
@@ -43,7 +38,6 @@ def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or the settings of its reading are wrong, or a package is missing."""
     from ctr_trainer.stream.reader import opener
     from ctr_trainer.stream.source import StreamAddress, is_stream
-    from ctr_trainer.system.files.paths import path_of
 
     address = StreamAddress.parse(url)
     opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")
@@ -63,7 +57,6 @@ def _require_stream(url: str, experiment: Experiment) -> None:
 def require_files(paths: str) -> None:
     """Raises UserError if one of several paths or patterns, separated by commas, leads to no file."""
     from ctr_trainer.data.source import list_files
-    from ctr_trainer.system.files.paths import path_of
 
     for name in paths.split(","):
         if not path_of(name).exists() and not path_of(name).matches():
@@ -72,8 +65,6 @@ def require_files(paths: str) -> None:
 
 def require_model(model: ModelSettings) -> None:
     """Raises UserError if --model_dir is missing, nothing was trained there, or there is no such --model."""
-    from ctr_trainer.system.files.paths import path_of
-
     require(model, "model_dir")
     require_known(model.model)
     directory = path_of(model.model_dir)
@@ -86,12 +77,7 @@ def require_model(model: ModelSettings) -> None:
 
 
 def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None:
-    """Raises UserError where settings of a training cannot go together.
-
-    Args:
-      experiment: `Experiment`.
-      evaluation: `EvaluationConfig`.
-    """
+    """Raises UserError where settings of a training cannot go together."""
     if not experiment.data.epochs and not experiment.data.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
     if evaluation.best_metric and not (evaluation.evaluates or experiment.data.eval_data):
@@ -115,14 +101,8 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
 
 def settings_of_horovod(experiment: Experiment) -> list[str]:
     """Returns the given flags that are about an exchange by Horovod, and so select it."""
-    train, workers = experiment.train, experiment.workers
-    given = {
-        "fp16_allreduce": train.fp16_allreduce,
-        "overlap_allreduce": train.overlap_allreduce,
-        "autotune": workers.autotune,
-        "autotune_log": workers.autotune_log,
-    }
-    return [name for name, value in given.items() if value]
+    values = vars(experiment.train) | vars(experiment.workers)
+    return [name for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log") if values[name]]
 
 
 def way_of_exchange(experiment: Experiment) -> str:

@@ -14,6 +14,7 @@ from ctr_trainer.estimator import Estimator
 from ctr_trainer.estimator.checkpoint import Checkpoint, list_checkpoints
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
+from ctr_trainer.experiment.recipes import text_of
 from ctr_trainer.experiment.size_rules import Facts, choices
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
@@ -30,12 +31,7 @@ CHOSEN = "chosen"  # The key in flags.json of what this recipe chose.
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the recipe has decided for a training.
-
-    Attributes:
-      values: the choices by flag, without the choices that a given flag replaces.
-      line: line of the log; "" for none.
-    """
+    """What the recipe has decided for a training: values by flag, and a line of the log, "" for none."""
 
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     line: str = ""
@@ -46,12 +42,7 @@ class Decision:
 
 
 def decide(given: frozenset[str], experiment: Experiment) -> Decision:
-    """Decides for a training. A collective: rank 0 looks at the model directory and the data, for all ranks.
-
-    Args:
-      given: names of the flags that the user gave.
-      experiment: `Experiment`.
-    """
+    """Decides for a training with given flags. A collective: rank 0 looks at the model directory and the data."""
     if not is_chosen(experiment):
         return Decision()
     model_dir = experiment.model.model_dir
@@ -74,13 +65,7 @@ def is_chosen(experiment: Experiment) -> bool:
 
 
 def explanation(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> list[str]:
-    """Returns the lines of a table of the settings, with value, reason and the fact that decided. A collective.
-
-    Args:
-      given: names of the flags that the user gave.
-      experiment: `Experiment`.
-      evaluation: `EvaluationConfig`.
-    """
+    """Returns the lines of a table of the settings, with value, reason and the fact that decided. A collective."""
     if not is_chosen(experiment):
         what = "a stream keeps" if is_stream(experiment.data.train_data) else f"--recipe={experiment.model.recipe} has"
         return [f"{what} its own defaults: there is nothing to choose by the data"]
@@ -92,15 +77,12 @@ def explanation(given: frozenset[str], experiment: Experiment, evaluation: Evalu
         for name, value in each.values.items():
             if replaced_by:
                 why = "given" if name in given else f"the fixed default, since --{replaced_by[0]} is given"
-                rows.append((name, _text(usual[name]), why, ""))
+                rows.append((name, text_of(usual[name]), why, ""))
             else:
-                rows.append((name, _text(value), each.why, each.fact))
+                rows.append((name, text_of(value), each.why, each.fact))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
-        for row in rows
-    ]
-    return [f"{facts.line()}: {facts.size} data", "", *lines]
+    cells = ([text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)] for row in rows)
+    return [f"{facts.line()}: {facts.size} data", "", *("  ".join(row).rstrip() for row in cells)]
 
 
 def facts_of(experiment: Experiment) -> Facts:
@@ -128,11 +110,9 @@ def facts_of(experiment: Experiment) -> Facts:
 
 
 def find_checkpoint(estimator: Estimator, which: str) -> Checkpoint:
-    """Returns the checkpoint that --checkpoint names. A collective.
+    """Returns the checkpoint that --checkpoint names, as `Estimator.find_checkpoint` does. A collective.
 
-    Args:
-      estimator: the `Estimator` of the model.
-      which: see `Estimator.find_checkpoint`; or `auto`: the best one if this recipe chose to keep it, else the newest.
+    `auto` is the best one if this recipe chose to keep it, else the newest.
     """
     if which == AUTO:
         kept = (_kept(estimator.model_dir) or {}) if distributed.is_chief() else {}
@@ -150,10 +130,4 @@ def _kept(model_dir: str) -> dict[str, Any] | None:
 
 
 def _shown(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={_text(value)}" for name, value in values.items())
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ",".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return ", ".join(f"{name}={text_of(value)}" for name, value in values.items())

@@ -23,23 +23,18 @@ _NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tup
 
 
 # What there is in place of flags that earlier versions had.
-_PARAMS, _ROW_PARAMS = "use --optimizer_params=", "use --embedding_optimizer_params="
+_PARAMS = {
+    **{"adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "epsilon"},
+    **{"dense_accumulator": "initial_accumulator", "ftrl_l1": "ftrl_l1", "ftrl_l2": "ftrl_l2", "momentum": "momentum"},
+}
+_ROW_PARAMS = ("beta1", "beta2", "epsilon", "ftrl_l1", "ftrl_l2", "momentum", "weight_decay")
 _SIMULATE = "`bench simulate` is removed; measure with `bench scaling`"
 REMOVED = {
-    "adam_beta1": f"{_PARAMS}beta1=NUMBER",
-    "adam_beta2": f"{_PARAMS}beta2=NUMBER",
-    "adam_epsilon": f"{_PARAMS}epsilon=NUMBER",
-    "dense_accumulator": f"{_PARAMS}initial_accumulator=NUMBER",
-    "ftrl_l1": f"{_PARAMS}ftrl_l1=NUMBER",
-    "ftrl_l2": f"{_PARAMS}ftrl_l2=NUMBER",
-    "momentum": f"{_PARAMS}momentum=NUMBER",
-    "embedding_beta1": f"{_ROW_PARAMS}beta1=NUMBER",
-    "embedding_beta2": f"{_ROW_PARAMS}beta2=NUMBER",
-    "embedding_epsilon": f"{_ROW_PARAMS}epsilon=NUMBER",
-    "embedding_ftrl_l1": f"{_ROW_PARAMS}l1=NUMBER",
-    "embedding_ftrl_l2": f"{_ROW_PARAMS}l2=NUMBER",
-    "embedding_momentum": f"{_ROW_PARAMS}momentum=NUMBER",
-    "embedding_weight_decay": f"{_ROW_PARAMS}weight_decay=NUMBER",
+    **{flag: f"use --optimizer_params={name}=NUMBER" for flag, name in _PARAMS.items()},
+    **{
+        f"embedding_{name}": f"use --embedding_optimizer_params={name.removeprefix('ftrl_')}=NUMBER"
+        for name in _ROW_PARAMS
+    },
     "initial_accumulator": "use --embedding_initial_accumulator",
     "auc_window_steps": "the AUC in the log is of all steps since the process started",
     "batch_delay_ms": "a batch takes the requests that wait already",
@@ -92,38 +87,12 @@ REMOVED = {
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # What a flagfile of an experiment may hold.
 EXPERIMENT: Groups = (
-    Experiment,
-    EvaluationConfig,
-    MetricsConfig,
-    CheckpointFlags,
-    SavedModelFlags,
-    ExportFlags,
-    PredictFlags,
+    *(Experiment, EvaluationConfig, MetricsConfig),
+    *(CheckpointFlags, SavedModelFlags, ExportFlags, PredictFlags),
 )
 # The flags of commands that use a trained model and read data, and of those that read none.
 OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
-__all__ = [
-    "EXPERIMENT",
-    "OF_DATA",
-    "OF_MODELS",
-    "REMOVED",
-    "TRAINING",
-    "CheckpointFlags",
-    "ExportFlags",
-    "Flag",
-    "Groups",
-    "PredictFlags",
-    "SavedModelFlags",
-    "default_text",
-    "define",
-    "flags_of",
-    "help_text",
-    "parse",
-    "parsed",
-    "read",
-    "shown",
-]
 
 
 def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
@@ -223,8 +192,7 @@ def _value(flag: Flag, value: Any) -> Any:
 
 
 def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
-    name = flag.name
-    default: Any = flag.default
+    name, default = flag.name, flag.default
     common: dict[str, Any] = dict(help=help_text(flag), flag_values=values, module_name=title)
     kinds = typing.get_args(flag.kind) or (flag.kind,)
     if flag.kind in _NUMBERS:

@@ -74,20 +74,12 @@ def is_readable(path: str, experiment: Experiment) -> bool:
 def _look(
     path: str, model_dir: str, feature_spec: str, labels: bool, fitted: bool, advanced: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns what rank 0 tells the others, as JSON can hold it.
-
-    Args:
-      advanced: see `distributed.from_chief`.
-    """
+    """Returns what rank 0 tells the others, as JSON can hold it."""
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if (path_of(path) / FILE).exists():
-        converted = ConvertedData(path).spec
-        if spec is not None and (spec.labels, spec.dense, spec.sparse) != (
-            converted.labels,
-            converted.dense,
-            converted.sparse,
-        ):
+        own = ConvertedData(path).spec
+        if spec and (spec.labels, spec.dense, spec.sparse) != (own.labels, own.dense, own.sparse):
             raise UserError(
                 f"--feature_spec={feature_spec}: {path} was converted with another spec; leave the flag out, or "
                 "convert the data with this one"
@@ -126,11 +118,7 @@ def _format(path: str) -> str:
 
 
 def open_stream(experiment: Experiment, position: Any) -> StreamReader:
-    """Returns this rank's batches of the stream. A collective.
-
-    Args:
-      experiment: `Experiment`.
-      position: that the checkpoint has; None without one.
+    """Returns this rank's batches of the stream, from the position that the checkpoint has. A collective.
 
     Raises:
       UserError: there is no feature spec, or the settings exclude each other.

@@ -20,8 +20,7 @@ class Facts:
       rows: examples of the training data.
       rarer: examples of the rarer outcome, positive or negative; None if they are not counted.
       keys: distinct keys of all features; None if they are not counted.
-      has_validation: whether there is --eval_data.
-      several_labels: whether the model predicts several labels.
+      has_validation, several_labels: whether there is --eval_data, and whether the model predicts several labels.
     """
 
     rows: int
@@ -32,7 +31,6 @@ class Facts:
 
     @property
     def size(self) -> str:
-        """`small`, `middle` or `large`."""
         return "large" if self.rows > LARGE_ROWS else "middle" if self.rows > MIDDLE_ROWS else "small"
 
     @property
@@ -57,7 +55,6 @@ class Facts:
 
     @property
     def counted(self) -> str:
-        """The number of rows as a text."""
         return f"{self.rows:,} rows"
 
     @property
@@ -66,7 +63,6 @@ class Facts:
         return self.counted if self.is_tiny else f"{self.counted}, {self.keys:,} keys"
 
     def line(self) -> str:
-        """Returns the facts as a text."""
         known = [self.counted]
         known += [f"{self.rarer:,} of the rarer label"] if self.rarer is not None else []
         known += [f"{self.keys:,} distinct keys"] if self.keys is not None else []
@@ -75,13 +71,9 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Flags that are chosen together.
+    """Flags that are chosen together, with the reason and the fact of the data that decided.
 
-    Attributes:
-      values: values by flag.
-      why: the reason.
-      fact: the fact of the data that decided.
-      others: further flags that replace this choice if they are given.
+    If one of these flags or of `others` is given, it replaces the choice.
     """
 
     values: dict[str, Any]
@@ -91,11 +83,9 @@ class Choice:
 
     @property
     def flags(self) -> set[str]:
-        """The flags that replace this choice if one of them is given."""
         return {*self.values, *self.others}
 
     def is_replaced(self, given: Collection[str]) -> bool:
-        """Returns whether a given flag replaces the choice."""
         return not self.flags.isdisjoint(given)
 
 

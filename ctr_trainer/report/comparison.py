@@ -20,14 +20,7 @@ _WIDTH = 120
 
 
 def format_metrics(results: Mapping[str, Any]) -> str:
-    """Makes the text of an evaluation: one metric per line, then each reliability table.
-
-    Args:
-      results: what `Estimator.evaluate` returned; None for a metric that is not defined.
-
-    Returns:
-      the text.
-    """
+    """Makes the text of an evaluation, by `Estimator.evaluate`: one metric per line, then each reliability table."""
     tables = {name: rows for name, rows in results.items() if name.startswith("reliability")}
     metrics = {name: value for name, value in results.items() if name not in tables}
     width = max(map(len, metrics))
@@ -36,10 +29,8 @@ def format_metrics(results: Mapping[str, Any]) -> str:
         lines += ["", f"{name}: by decile of the prediction"]
         lines.append(f"{'decile':>6}{'examples':>14}{'predicted':>12}{'happened':>12}{'copc':>9}")
         for row in rows:
-            figures = "".join(
-                f"{format_value(row[k]):>{w}}" for k, w in (("prob_mean", 12), ("real_mean", 12), ("copc", 9))
-            )
-            lines.append(f"{row['decile']:>6}{row['weight']:>14,.10g}{figures}")
+            mean, real, copc = (format_value(row[name]) for name in ("prob_mean", "real_mean", "copc"))
+            lines.append(f"{row['decile']:>6}{row['weight']:>14,.10g}{mean:>12}{real:>12}{copc:>9}")
     return "\n".join(lines)
 
 
@@ -51,24 +42,17 @@ def format_value(value: Any) -> str:
 
 
 def format_phases(result: Mapping[str, Any]) -> list[str]:
-    """Lists the phases of a step, and the locks and memory of the run.
+    """Lists the phases of a step, and the locks and memory of the run, of what `Estimator.train` returned.
 
     The phases are of rank 0. The shares of time at the rows' lock, over the whole run, and the memory of a
     worker, of the service and of a GPU are means over all ranks.
-
-    Args:
-      result: what `Estimator.train` returned with `phase_steps`.
-
-    Returns:
-      list of lines.
     """
     phases = result["phases"]
     if phases is None:
         return ["phases of a step: the run was too short, no step was traced after the first phase_steps"]
     step = phases["step_seconds"]
-    lines = [
-        f"phases of a step of {1000 * step:.2f} ms, from {phases['traced_steps']} traced of {phases['steps']} steps:"
-    ]
+    traced = f"{phases['traced_steps']} traced of {phases['steps']} steps"
+    lines = [f"phases of a step of {1000 * step:.2f} ms, from {traced}:"]
     for name, seconds in phases["seconds"].items():
         lines.append(f"  {STEP_TITLES[name]:<20}{1000 * seconds:>9.2f} ms{seconds / step:>8.1%}")
     lines.append(f"  {'accounted':<20}{'':>12}{phases['accounted']:>8.1%}")
@@ -88,14 +72,7 @@ def write_curves(runs: Sequence[Run], directory: str) -> list[str]:
     """Writes one PNG per figure, over the steps: `auc.png`, `logloss.png`, `examples_per_sec.png`.
 
     With several labels the names are `auc-click.png` and so on. The training's log is a thin line; the evaluations are
-    points on a thick line.
-
-    Args:
-      runs: list of `Run`.
-      directory: directory of the pictures.
-
-    Returns:
-      the paths of the pictures. A figure that no run has gets no picture.
+    points on a thick line. A figure that no run has gets no picture. Returns the paths of the pictures.
 
     Raises:
       UserError: a file with the name of a picture exists, and is not an earlier report.
@@ -150,12 +127,6 @@ def format_comparison(runs: list[Run]) -> str:
     The first table has a row per run. The second has a row per setting and a column per run; columns that do not fit
     into a line are in further tables below. The metrics are from the last and from the best evaluation. A run without
     evaluations has the metrics of the training's log, marked with a `*`.
-
-    Args:
-      runs: list of `Run`.
-
-    Returns:
-      the text.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
     rates = [run.examples_per_sec for run in runs]
@@ -228,12 +199,14 @@ def _tables(names: tuple[str, list[str]], columns: list[tuple[str, list[str]]]) 
 
 
 def _table(columns: list[tuple[str, list[str]]]) -> list[str]:
-    """Returns the lines of a table."""
-    widths = [max(map(len, (title, *cells))) for title, cells in columns]
-    rows = [[title for title, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
-    return ["  ".join(_padded(row, widths)).rstrip() for row in rows]
+    return format_table([title for title, _ in columns], [*zip(*(cells for _, cells in columns), strict=True)])
 
 
-def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    # The first column, of names, is aligned left, the columns of figures right.
-    return [cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table. The first column is aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = []
+    for first, *others in (headings, *rows):
+        cells = [first.ljust(widths[0]), *(text.rjust(w) for text, w in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -58,13 +58,7 @@ class Run:
 
 
 def read_runs(directories: Sequence[str]) -> list[Run]:
-    """Reads the runs in some directories. A run's name is the shortest end of its path that no other run has.
-
-    Args:
-      directories: paths of model directories.
-
-    Returns:
-      list of `Run`.
+    """Reads the runs in some model directories. A run's name is the shortest end of its path that no other run has.
 
     Raises:
       UserError: one of the directories holds no run.
@@ -79,10 +73,8 @@ def read_runs(directories: Sequence[str]) -> list[Run]:
 
 def _read(path: pathlib.Path, name: str) -> Run:
     if not any((path / file).exists() for file in (METRICS_FILE, EVALUATIONS_FILE, SUMMARY_FILE)):
-        why = (
-            f"it has no {METRICS_FILE}, which `train` writes below model_dir" if path.is_dir() else "no such directory"
-        )
-        raise UserError(f"{path}: no training run: {why}")
+        missing = f"it has no {METRICS_FILE}, which `train` writes below model_dir"
+        raise UserError(f"{path}: no training run: {missing if path.is_dir() else 'no such directory'}")
     started, evaluated = _json(path / FLAGS_FILE), _json(path / EVALUATIONS_FILE)
     settings = dict(started.get("flags", {}))
     if "workers" in started:

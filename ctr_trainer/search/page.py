@@ -24,14 +24,7 @@ circle.best { fill: #d2691e; } polyline { fill: none; stroke: #d2691e; stroke-wi
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A trial in a plot.
-
-    Attributes:
-      number: number of the trial.
-      value: value of the metric.
-      texts: values of the parameters by flag; {} for the user's settings.
-      is_complete: False if the trial was stopped early.
-    """
+    """A trial in a plot, with the texts of its parameters by flag; {} for the user's settings."""
 
     number: int
     value: float
@@ -48,12 +41,8 @@ def html(
 ) -> str:
     """Returns the text of the page.
 
-    Args:
-      found: the figures of `results.Found`, by name.
-      rows: the table of the trials, the best one first.
-      importances: importance by flag, from 0 to 1.
-      points: the trials that have a value.
-      is_max: whether a larger value is better.
+    `found` are the figures of `results.Found`, `rows` the table of the trials, the best one first, `importances` from 0
+    to 1 by flag, and `points` the trials that have a value. `is_max` says whether a larger value is better.
     """
     metric = found["metric"]
     own = "" if found["own_value"] is None else f"; your settings reach {found['own_value']:.6g}"

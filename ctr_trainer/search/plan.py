@@ -33,12 +33,7 @@ _BY_THE_DATA = "data"
 
 @dataclasses.dataclass(frozen=True)
 class TrialPlan:
-    """The settings of one training.
-
-    Attributes:
-      experiment, evaluation, metrics: settings of `train`.
-      given: names of the flags that the user set.
-    """
+    """The settings of one training; `given` are the names of the flags that the user set."""
 
     experiment: Experiment
     evaluation: EvaluationConfig
@@ -66,10 +61,8 @@ class TrialPlan:
     def with_flags(self, texts: Mapping[str, str]) -> "TrialPlan":
         """Returns the plan with other flags, parsed like the command line.
 
-        If a flag replaces the optimizer or the schedule, the settings of the previous one are dropped.
-
-        Args:
-          texts: values by flag; `model_params=NAME` sets one of the model's params.
+        `model_params=NAME` sets one of the model's params. If a flag replaces the optimizer or the schedule, the
+        settings of the previous one are dropped.
 
         Raises:
           UserError: there is no such flag, or a value is invalid.
@@ -84,16 +77,12 @@ class TrialPlan:
         if unknown := sorted(name for name in read if name in _OF_A_TRIAL):
             raise UserError(f"{unknown[0]}: this flag cannot differ between trials; remove it from the space")
         if "model_params" in read:
-            replaced_params = {text.partition("=")[0] for text in read["model_params"]}
-            kept = (
-                each for each in self.experiment.model.model_params if each.partition("=")[0] not in replaced_params
-            )
+            replacing = {text.partition("=")[0] for text in read["model_params"]}
+            kept = (each for each in self.experiment.model.model_params if each.partition("=")[0] not in replacing)
             read["model_params"] = (*kept, *read["model_params"])
-        experiment = self.experiment
-        if read.get("lr_schedule", experiment.train.schedule.name) != experiment.train.schedule.name:
-            experiment = dataclasses.replace(
-                experiment, train=dataclasses.replace(experiment.train, schedule=Schedule())
-            )
+        experiment, train = self.experiment, self.experiment.train
+        if read.get("lr_schedule", train.schedule.name) != train.schedule.name:
+            experiment = dataclasses.replace(experiment, train=dataclasses.replace(train, schedule=Schedule()))
         return dataclasses.replace(
             self, experiment=replaced(experiment, read), evaluation=replaced(self.evaluation, read)
         )
@@ -103,10 +92,8 @@ class TrialPlan:
 class TrialPlans:
     """The plans of all trials of a search.
 
-    Attributes:
-      own: the user's settings, which the first trial trains.
-      space: the search space of the other trials.
-      epoch_rows: number of examples in the training data.
+    The first trial trains the user's own settings, and the others settings of the space. `epoch_rows` are the examples
+    in the training data.
     """
 
     own: TrialPlan
@@ -114,10 +101,9 @@ class TrialPlans:
     epoch_rows: int
 
     def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
-        """Returns the plan of a trial. All trials except the first evaluate after the same numbers of examples.
+        """Returns the plan of a trial with these values by flag; None for the user's settings, in the first trial.
 
-        Args:
-          texts: values of the parameters by flag; None for the user's settings, in the first trial.
+        All trials except the first evaluate after the same numbers of examples.
 
         Raises:
           UserError: the settings are invalid.
@@ -162,21 +148,19 @@ class TrialPlans:
 
 def trial_flags(plan: TrialPlan, model_dir: str) -> list[str]:
     """Returns the lines of a trial's flagfile, with which only the best and the last checkpoint are kept."""
-    texts = _without(plan.texts(), (*_OF_A_TRIAL, *_PERIODS))
-    return _lines({**texts, "save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir})
+    own = {"save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir}
+    return _lines(plan, (*_OF_A_TRIAL, *_PERIODS), **own)
 
 
 def found_flags(plan: TrialPlan, model_dir: str) -> list[str]:
     """Returns the lines of a flagfile with a trial's settings."""
-    return _lines({**_without(plan.texts(), ("model_dir", "resume_from")), "model_dir": model_dir})
+    return _lines(plan, ("model_dir", "resume_from"), model_dir=model_dir)
 
 
-def _without(texts: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    return {name: text for name, text in texts.items() if name not in names}
-
-
-def _lines(texts: Mapping[str, str]) -> list[str]:
-    return [f"--{name}={text}" for name, text in texts.items()]
+def _lines(plan: TrialPlan, without: Collection[str], **own: str) -> list[str]:
+    """Returns the lines of a flagfile with the texts of a plan, but for the flags `without`, and own ones."""
+    texts = {name: text for name, text in plan.texts().items() if name not in without}
+    return [f"--{name}={text}" for name, text in (texts | own).items()]
 
 
 def _text(value: Any) -> str:

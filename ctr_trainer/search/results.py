@@ -8,7 +8,7 @@ from typing import Any
 
 import optuna
 
-from ctr_trainer.bench.report import format_table
+from ctr_trainer.report.comparison import format_table
 from ctr_trainer.search import page
 from ctr_trainer.search.plan import TrialPlans, found_flags
 from ctr_trainer.system.files import durable_file, outputs
@@ -25,13 +25,10 @@ _State = optuna.trial.TrialState
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The result of a search.
+    """The result of a search, by a metric whose value is that of the best trial.
 
     Attributes:
-      metric: metric by which trials were compared.
-      value: value of the metric in the best trial.
       own_value: value of the metric with the user's settings; None if they were not evaluated.
-      best_trial: number of the best trial.
       trials, stopped, failed: number of trials that have ended, were stopped early, and failed.
       rows: training examples of all trials.
       flagfile: path of the flagfile with the settings of the best trial.

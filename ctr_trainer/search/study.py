@@ -1,6 +1,5 @@
 """A search with Optuna, whose storage several hosts can share and a later run can continue."""
 
-import dataclasses
 import logging
 import math
 import os
@@ -38,19 +37,6 @@ _KEPT_METRICS = ("auc", "logloss", "copc")
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """The budget of a search.
-
-    Attributes:
-      minutes: wall-clock time of this process; 0 for no limit.
-      rows: training examples of all trials of the study, over all hosts and runs; 0 for no limit.
-    """
-
-    minutes: float
-    rows: int
-
-
 class Search:
     """Runs trials until the budget is spent. The first trial trains the user's settings and is never stopped early.
 
@@ -61,7 +47,8 @@ class Search:
       plans: `TrialPlans`.
       output: directory of the results and of the trials' files.
       storage: database URL for SQLAlchemy, or path of an SQLite file; "" for an SQLite file in `output`.
-      budget: `Budget`.
+      minutes: the budget in wall-clock time of this process; 0 for no limit.
+      rows: the budget in training examples of all trials of the study, over all hosts and runs; 0 for no limit.
 
     Raises:
       UserError: the storage cannot be opened, or it is unknown which values of the metric are better.
@@ -70,8 +57,8 @@ class Search:
     for Hyper-Parameter Optimization, NeurIPS 2011.
     """
 
-    def __init__(self, plans: TrialPlans, output: str, storage: str, budget: Budget) -> None:
-        self._plans, self._output, self._budget = plans, pathlib.Path(output), budget
+    def __init__(self, plans: TrialPlans, output: str, storage: str, minutes: float, rows: int) -> None:
+        self._plans, self._output, self._minutes, self._budget_rows = plans, pathlib.Path(output), minutes, rows
         self._metric = plans.own.metric
         direction = DIRECTIONS.get(self._metric.split("/")[0])
         if direction is None:
@@ -214,13 +201,12 @@ class Search:
     def _spent(self) -> float:
         """Returns the spent share of the budget; at least 1 if it is exhausted."""
         shares = [0.0]
-        if self._budget.minutes:
-            shares.append((time.monotonic() - self._began) / (60 * self._budget.minutes))
-        if self._budget.rows:
+        if self._minutes:
+            shares.append((time.monotonic() - self._began) / (60 * self._minutes))
+        if self._budget_rows:
             known = self._study.get_trials(deepcopy=False)
-            shares.append(
-                (self._rows + sum(each.user_attrs.get(results.ROWS, 0) for each in known)) / self._budget.rows
-            )
+            used = self._rows + sum(each.user_attrs.get(results.ROWS, 0) for each in known)
+            shares.append(used / self._budget_rows)
         return max(shares)
 
     def _is_over(self) -> bool:

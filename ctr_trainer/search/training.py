@@ -29,10 +29,6 @@ class TrialTraining:
 
     The process runs in its own session, so that a Ctrl-C in the terminal reaches only the search, and it ends with the
     search.
-
-    Args:
-      place: directory of all trials.
-      number: number of the trial.
     """
 
     def __init__(self, place: pathlib.Path, number: int) -> None:
@@ -40,15 +36,9 @@ class TrialTraining:
         self._flagfile = place / f"{number}.flags"
 
     def run(self, flags: Sequence[str], metric: str, watch: Callable[[Curve], bool]) -> bool:
-        """Trains to the end, or until `watch` returns True.
+        """Trains to the end; returns whether it got there before `watch` returned True.
 
-        Args:
-          flags: lines of the flagfile.
-          metric: name of the metric to watch.
-          watch: f(curve) -> whether to stop; called every 0.2 s with the evaluations so far.
-
-        Returns:
-          whether the training ended before `watch` stopped it.
+        `watch` is called every 0.2 s with the evaluations so far by the metric.
 
         Raises:
           TrainingFailed: the training failed, with its error in the message; or the directory is not a trial's.

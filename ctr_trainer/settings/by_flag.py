@@ -5,20 +5,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from ctr_trainer.settings.setting import (
-    Setting,
-    SettingError,
-    Settings,
-    declared,
-    flag_of,
-    is_param,
-    spelled_flag,
-)
+from ctr_trainer.settings.setting import Setting, SettingError, Settings, declared, flag_of, is_param, spelled_flag
 from ctr_trainer.system.messages.errors import UserError
 
 S = TypeVar("S", bound=Settings)
-
-
 # Former names of settings, which the checkpoints of earlier versions have.
 FORMER = {"initial_accumulator": "embedding_initial_accumulator"}
 # Second names of flags: `MonitoredTrainingSession` calls it so.
@@ -33,7 +23,6 @@ class Flag:
       name: without dashes.
       kind: the type of its value.
       default: None of a setting that several kinds have with different defaults.
-      setting: `Setting`.
       defaults: the default by the name of the kind, if several kinds have different defaults.
       of_some_kinds: whether only some kinds of a setting have this flag, as `--embedding_initial_accumulator`.
     """
@@ -47,11 +36,7 @@ class Flag:
 
 
 def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
-    """Returns (title, flags) of `Settings` and of the `Settings` in them, in order.
-
-    Args:
-      settings: an instance; its values are the flags' defaults.
-    """
+    """Returns (title, flags) of `Settings` and of the `Settings` in them, in order; the values are the defaults."""
     own: list[Flag] = []
     inner: list[tuple[str, list[Flag]]] = []
     for field in dataclasses.fields(settings):
@@ -103,12 +88,9 @@ def _params_of_kinds(choice: Setting) -> list[Flag]:
 
 
 def replaced(settings: S, values: Mapping[str, Any]) -> S:
-    """Returns `Settings` with other values.
+    """Returns `Settings` with other values by flag; flags of other settings are ignored.
 
-    Args:
-      settings: an instance.
-      values: values by flag; other flags are ignored. None for a flag that only some kinds of a setting have
-        means that it is not given.
+    None for a flag that only some kinds of a setting have means that it is not given.
 
     Raises:
       UserError: a setting is refused; the message names flags.
@@ -192,9 +174,7 @@ def alike(settings: Settings) -> dict[str, str]:
 def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]:
     """Returns, by flag, the values that are not at their defaults, as the command line takes them.
 
-    Args:
-      settings: an instance.
-      usual: the instance whose values are the defaults; None for the defaults of the class.
+    The defaults are the values of `usual`, or else those of the class.
     """
     usual = usual or type(settings)()
     values: dict[str, Any] = {}

@@ -12,12 +12,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class LaunchFlags(Settings, title="Launch"):
-    """Launch.
-
-    Raises:
-      UserError: numbers of workers that cannot be, or two sources of the hosts.
-    """
-
     np: int = setting(1, "number of workers to start with", "workers", minimum=1)
     min_np: int = setting(0, "fewest workers to continue with after a loss; 0 for --np", "workers", minimum=0)
     max_np: int = setting(0, "most workers to continue with if slots are added; 0 for --np", "workers", minimum=0)
@@ -45,7 +39,6 @@ class LaunchFlags(Settings, title="Launch"):
         "restarts",
         minimum=0,
     )
-
     standby: bool = setting(
         True, "keep workers of this host ready for the next start, with all that they import", flag=None
     )
@@ -62,19 +55,15 @@ class LaunchFlags(Settings, title="Launch"):
 
     @property
     def fewest(self) -> int:
-        """The fewest workers to continue with."""
         return self.min_np or self.np
 
     @property
     def most(self) -> int:
-        """The most workers."""
         return self.max_np or self.np
 
 
 @dataclasses.dataclass(frozen=True)
 class ServeFlags(Settings, title="Serve"):
-    """Serve."""
-
     bind: str = setting("127.0.0.1:0", "address to listen on, as host:port; port 0 picks a free port", "address")
     data_dir: str = setting(
         "", "directory, or its URL, that snapshots are written to and read from; other directories are refused", "path"
@@ -96,8 +85,6 @@ class ServeFlags(Settings, title="Serve"):
 
 @dataclasses.dataclass(frozen=True)
 class ServiceFlags(Settings, title="Service"):
-    """Service."""
-
     service: str = setting(
         "",
         "shards as host:port,host:port, in the order that the workers name them",
@@ -167,12 +154,8 @@ class ScoreLimits(Settings, title="Requests"):
 
 @dataclasses.dataclass(frozen=True)
 class ScoreFlags(Settings, title="Score"):
-    """Score."""
-
     model: str = setting(
-        "",
-        "publication to serve: a directory, its URL, or redis://host:port,host:port/NAME of a cluster",
-        "path",
+        "", "publication to serve: a directory, its URL, or redis://host:port,host:port/NAME of a cluster", "path"
     )
     name: str = setting("", "name of the model in the URLs of the server; if not given, the name in the publication")
     bind: str = setting(
@@ -194,11 +177,7 @@ class ScoreFlags(Settings, title="Score"):
         0.0, "age of the served rows above which /healthz answers 503; 0 for no limit", "seconds", minimum=0.0
     )
     stop_secs: float = setting(
-        10.0,
-        "longest time for requests in progress to end after SIGTERM",
-        "seconds",
-        minimum=0.0,
-        flag="grace_secs",
+        10.0, "longest time for requests in progress to end after SIGTERM", "seconds", minimum=0.0, flag="grace_secs"
     )
     cache_dir: str = setting(
         "", "local directory for rows and towers; none: the directory of temporary files", "path", flag=None
@@ -221,8 +200,6 @@ class ScoreFlags(Settings, title="Score"):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointFlags(Settings, title="Checkpoint"):
-    """Checkpoint."""
-
     checkpoint: str = setting(
         "auto",
         "checkpoint to use: latest; best, by --best_metric; a step; auto: best if --recipe=data chose to keep it, else "
@@ -232,8 +209,6 @@ class CheckpointFlags(Settings, title="Checkpoint"):
 
 @dataclasses.dataclass(frozen=True)
 class SavedModelFlags(Settings, title="Evaluation of an export"):
-    """Evaluation of an export."""
-
     saved_model: str = setting(
         "", "SavedModel to evaluate in place of a checkpoint; --eval_data is then raw data", "path"
     )
@@ -252,8 +227,6 @@ class SavedModelFlags(Settings, title="Evaluation of an export"):
 
 @dataclasses.dataclass(frozen=True)
 class ExportFlags(Settings, title="Export"):
-    """Export."""
-
     export_dir: str = setting(
         "", "directory, or its URL, of the SavedModel to write; `train` writes it at its end", "path"
     )
@@ -267,8 +240,6 @@ class ExportFlags(Settings, title="Export"):
 
 @dataclasses.dataclass(frozen=True)
 class PredictFlags(Settings, title="Predict"):
-    """Predict."""
-
     output: str = setting(
         "",
         "Parquet file, or its URL, to write predictions to; with several workers, rank r writes part r next to it",

@@ -12,6 +12,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _of_dense = functools.partial(setting, params_flag="optimizer_params")
 _of_rows = functools.partial(setting, params_flag="embedding_optimizer_params")
+_SHARE: dict[str, Any] = dict(unit="share", minimum=0.0, below=1.0)
 _DECAY: dict[str, Any] = dict(unit="1/step", minimum=0.0)
 _DECAY_HELP = "decay of the dense kernels per step: a step multiplies them by 1 - learning rate * weight_decay"
 
@@ -20,10 +21,6 @@ def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
     """Returns objects by name: our own, and those that installed packages declare as entry points of a group.
 
     Every process has them, a shard of the embedding service too, and the flags of their settings are in `--help`.
-
-    Args:
-      own: dict of name -> object.
-      group: group of the entry points.
 
     Raises:
       UserError: one has the name of another, or cannot be loaded.
@@ -75,7 +72,12 @@ class Momentum(DenseOptimizer):
     """m = momentum m + g;  w -= lr m"""
 
     name: typing.ClassVar[str] = "momentum"
-    momentum: float = _of_dense(0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0)
+    momentum: float = _of_dense(0.9, "share of the velocity that a step keeps", **_SHARE)
+
+
+_dense_accumulator = functools.partial(
+    _of_dense, 0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,9 +88,7 @@ class Adagrad(DenseOptimizer):
     """
 
     name: typing.ClassVar[str] = "adagrad"
-    initial_accumulator: float = _of_dense(
-        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
-    )
+    initial_accumulator: float = _dense_accumulator()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,12 +100,8 @@ class Adam(DenseOptimizer):
     """
 
     name: typing.ClassVar[str] = "adam"
-    beta1: float = _of_dense(
-        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta1"
-    )
-    beta2: float = _of_dense(
-        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta2"
-    )
+    beta1: float = _of_dense(0.9, "share of the mean gradient that a step keeps", flag="adam_beta1", **_SHARE)
+    beta2: float = _of_dense(0.999, "share of the mean square that a step keeps", flag="adam_beta2", **_SHARE)
     epsilon: float = _of_dense(1e-8, "number added to the root of the mean square", minimum=0.0, flag="adam_epsilon")
 
 
@@ -145,9 +141,7 @@ class Ftrl(DenseOptimizer):
     """
 
     name: typing.ClassVar[str] = "ftrl"
-    initial_accumulator: float = _of_dense(
-        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
-    )
+    initial_accumulator: float = _dense_accumulator()
     ftrl_l1: float = _of_dense(0.0, "penalty l1 * |w| of each weight", minimum=0.0)
     ftrl_l2: float = _of_dense(0.0, "penalty l2 * w * w of each weight", minimum=0.0)
 
@@ -178,31 +172,26 @@ class RowSgd(RowOptimizer):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowMomentum(RowOptimizer):
     name: typing.ClassVar[str] = "momentum"
-    momentum: float = _of_rows(
-        0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_momentum"
-    )
+    momentum: float = _of_rows(0.9, "share of the velocity that a step keeps", flag="embedding_momentum", **_SHARE)
 
 
 _ACCUMULATOR = (
     "value at which the sum of squared gradients of a new row starts. A larger value makes the first steps of a new "
     "row smaller; raise it, for example to 1e-2, if a model overfits rare values"
 )
+_accumulator = functools.partial(setting, 1e-4, _ACCUMULATOR, "gradient^2", flag="embedding_initial_accumulator")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdagrad(RowOptimizer):
     name: typing.ClassVar[str] = "adagrad"
-    initial_accumulator: float = setting(
-        1e-4, _ACCUMULATOR, "gradient^2", above=0.0, flag="embedding_initial_accumulator"
-    )
+    initial_accumulator: float = _accumulator(above=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowwiseAdagrad(RowOptimizer):
     name: typing.ClassVar[str] = "rowwise_adagrad"
-    initial_accumulator: float = setting(
-        1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
-    )
+    initial_accumulator: float = _accumulator(minimum=0.0)
     epsilon: float = _of_rows(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
 
 
@@ -210,12 +199,8 @@ class RowwiseAdagrad(RowOptimizer):
 class RowAdam(RowOptimizer):
     name: typing.ClassVar[str] = "adam"
     weight_decay: typing.ClassVar[float] = 0.0
-    beta1: float = _of_rows(
-        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta1"
-    )
-    beta2: float = _of_rows(
-        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta2"
-    )
+    beta1: float = _of_rows(0.9, "share of the mean gradient that a step keeps", flag="embedding_beta1", **_SHARE)
+    beta2: float = _of_rows(0.999, "share of the mean square that a step keeps", flag="embedding_beta2", **_SHARE)
     epsilon: float = _of_rows(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
 
 
@@ -234,9 +219,7 @@ class RowAdamW(RowAdam):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowFtrl(RowOptimizer):
     name: typing.ClassVar[str] = "ftrl"
-    initial_accumulator: float = setting(
-        1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
-    )
+    initial_accumulator: float = _accumulator(minimum=0.0)
     l1: float = _of_rows(0.0, "penalty l1 * |w| of each weight", minimum=0.0, flag="embedding_ftrl_l1")
     l2: float = _of_rows(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
 

@@ -144,11 +144,8 @@ class Schedule(Settings, title="Schedule of the learning rate"):
                 raise self.refused("{boundaries}: expected ascending numbers above 0")
 
     def _refuse_units(self) -> None:
-        counted = {
-            "warmup_steps": (self.warmup_steps,),
-            "decay_steps": (self.decay_steps,),
-            "boundaries": self.boundaries,
-        }
+        warmup, decay = (self.warmup_steps,), (self.decay_steps,)
+        counted = {"warmup_steps": warmup, "decay_steps": decay, "boundaries": self.boundaries}
         if self.unit == "epoch" and not any(map(any, counted.values())):
             names = ", ".join(f"{{{name}:name}}" for name in counted)
             raise self.refused(f"{{unit}} is the unit of {names}: give one of them, or leave it out")
@@ -163,11 +160,9 @@ class Schedule(Settings, title="Schedule of the learning rate"):
 
 
 def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
-    """Raises UserError if the evaluations of a run cannot lower its learning rates.
+    """Raises UserError if the evaluations of a run, None for none, cannot lower its learning rates.
 
-    Args:
-      patience: see `estimator.schedules.Plateau`.
-      evaluation: `EvaluationConfig`; None for a run without evaluations.
+    `estimator.schedules.Plateau` says what the patience is.
     """
     if evaluation is None or not evaluation.best_metric:
         missing = "eval_steps and best_metric" if evaluation is None else "best_metric"

@@ -62,10 +62,7 @@ class Setting:
     def problem(self, kind: Any, default: Any, value: Any) -> str:
         """Returns what is wrong with a value, as text to follow `name=value`; "" if nothing is.
 
-        Args:
-          kind: the type that the field is annotated with.
-          default: default of the field; it is always accepted.
-          value: any object.
+        `kind` is the type that the field is annotated with. Its default is always accepted.
         """
         if value == default and type(value) is type(default):
             return ""
@@ -116,24 +113,14 @@ class Setting:
 
 
 def setting(default: Any, text: str, unit: str = "", **rest: Any) -> Any:
-    """Returns the dataclass field of a setting.
-
-    Args:
-      default: default of the field.
-      text, unit: `Setting.help` and `Setting.unit`.
-      **rest: the other attributes of `Setting`.
-    """
+    """Returns the dataclass field of a `Setting` with this help; `rest` are its other attributes."""
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, unit, **rest)})
 
 
 def one_of(default: Any, kinds: Mapping[str, type["Settings"]], text: str, **rest: Any) -> Any:
     """Returns the dataclass field of a setting that is an instance of one of several `Settings` classes, or its name.
 
-    Args:
-      default: an instance.
-      kinds: the classes by name; each has its name as the class attribute `name`.
-      text: text of the help.
-      **rest: the other attributes of `Setting`.
+    `kinds` are the classes by name; each has its name as the class attribute `name`.
     """
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, kinds=kinds, **rest)})
 
@@ -181,23 +168,17 @@ class SettingError(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _InPython:
+class _Spelled:
+    """A setting in a message, see `Settings.refused`; `dashes` are "--" on the command line and "" in Python."""
+
+    dashes: str
     name: str
     value: object
 
     def __format__(self, spec: str) -> str:
-        return self.name if spec else f"{self.name}={_text(self.value)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class _AsFlag:
-    name: str
-    value: object
-
-    def __format__(self, spec: str) -> str:
-        if isinstance(self.value, bool):
+        if self.dashes and isinstance(self.value, bool):
             return f"--{'' if self.value or spec else 'no'}{self.name}"
-        return f"--{self.name}" if spec else f"--{self.name}={_text(self.value)}"
+        return f"{self.dashes}{self.name}" if spec else f"{self.dashes}{self.name}={_text(self.value)}"
 
 
 def _text(value: Any) -> str:
@@ -256,26 +237,18 @@ class Settings:
           **others: what else stands in the text by its name.
         """
         fields = [field for field in dataclasses.fields(self) if declared(field)]
-        flags = {field.name: spelled_flag(field) for field in fields}
-        return _refused(text, {field.name: getattr(self, field.name) for field in fields}, flags, others)
+        return _refused(text, {each.name: (spelled_flag(each), getattr(self, each.name)) for each in fields}, others)
 
 
 def refused(text: str, settings: Mapping[str, object], **others: object) -> SettingError:
-    """Returns the `SettingError` of settings that are arguments of a function; each has a flag of its name.
-
-    Args:
-      text: see `Settings.refused`.
-      settings: values by name.
-      **others: see `Settings.refused`.
-    """
-    return _refused(text, settings, {name: name for name in settings}, others)
+    """Returns the `SettingError` of settings that are arguments of a function; each has a flag of its name."""
+    return _refused(text, {name: (name, value) for name, value in settings.items()}, others)
 
 
-def _refused(
-    text: str, values: Mapping[str, object], flags: Mapping[str, str], others: Mapping[str, object]
-) -> SettingError:
-    in_python = {name: _InPython(name, value) for name, value in values.items()}
-    as_flags = {name: _AsFlag(flags[name], value) for name, value in values.items()}
+def _refused(text: str, settings: Mapping[str, tuple[str, object]], others: Mapping[str, object]) -> SettingError:
+    """Returns the `SettingError` of settings, given by name as (flag, value)."""
+    in_python = {name: _Spelled("", name, value) for name, (_, value) in settings.items()}
+    as_flags = {name: _Spelled("--", *given) for name, given in settings.items()}
     return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
 
 
@@ -287,10 +260,4 @@ def _is(kind: Any, value: Any) -> bool:
     return isinstance(value, kind)
 
 
-_EXPECTED = {
-    int: "an integer",
-    float: "a number",
-    bool: "True or False",
-    str: "a text",
-    types.NoneType: "None",
-}
+_EXPECTED = {int: "an integer", float: "a number", bool: "True or False", str: "a text", types.NoneType: "None"}

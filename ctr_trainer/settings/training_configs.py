@@ -45,11 +45,7 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         flag="eval_epochs",
     )
     steps: int | None = setting(
-        0,
-        "batches per worker in an evaluation while training; 0 takes all",
-        "batches",
-        minimum=0,
-        flag="eval_batches",
+        0, "batches per worker in an evaluation while training; 0 takes all", "batches", minimum=0, flag="eval_batches"
     )
     best_metric: str | None = setting(
         "",

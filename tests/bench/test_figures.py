@@ -6,7 +6,8 @@ import pytest
 
 from ctr_trainer.bench import report
 from ctr_trainer.bench.jobs import Job, Progress
-from ctr_trainer.bench.report import Figure, cell, describe, figure, format_table
+from ctr_trainer.bench.report import Figure, cell, describe, figure
+from ctr_trainer.report.comparison import format_table
 
 
 def test_a_figure_is_the_median_and_its_range():
@@ -33,7 +34,7 @@ def test_the_first_column_stands_left_and_the_others_right():
 @pytest.mark.parametrize(("load", "said"), [(2.5, True), (2.0, False)])
 def test_the_title_of_a_table_says_that_the_machine_was_busy_before_it(tmp_path, capsys, load, said):
     machine = {**describe(), "load": load, "cores": 2}
-    report.write_report(str(tmp_path), "methods", machine, ["deepfm on W1"], {}, {})
+    report.write_report(str(tmp_path), "methods", machine, ["deepfm on W1"], {}, {}, {})
     title, *_ = (tmp_path / "methods.txt").read_text().splitlines()
     assert title == ("Measured at a load of 2.5 on 2 cores, so the times are unreliable:" if said else "deepfm on W1")
     assert capsys.readouterr().out.startswith(title)

@@ -10,9 +10,17 @@ import sys
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import models, namespaces, network, network_columns, network_job, reference_networks, scaling
+from ctr_trainer.bench import (
+    models,
+    namespaces,
+    network,
+    network_columns,
+    network_job,
+    reference_networks,
+    report,
+    scaling,
+)
 from ctr_trainer.bench.job_flags import NetworkFlags
-from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob
 from ctr_trainer.system.messages.errors import UserError
@@ -25,7 +33,7 @@ def ranks(*rates):
 def test_time_is_for_equal_data_against_one_worker_of_the_same_round():
     # Together 200 against 100: half the time. In the second round 100 + 150 against 50: a fifth.
     runs = {"m alone": [ranks(100), ranks(50)], "m 5 Gbit plain": [ranks(120, 80), ranks(100, 150)]}
-    rows = network.summarize("m", runs, [5.0], ["plain", "fp16"])
+    rows = network.summarize("m", runs, ["5 Gbit"], ["plain", "fp16"])
     assert rows["5 Gbit"]["plain"].values == (50.0, 20.0)
     assert rows["5 Gbit"]["fp16"] is None
     assert rows["one machine"]["plain"] is None
@@ -58,7 +66,7 @@ def test_a_column_has_times_for_equal_data_phases_and_gigabits_of_the_jobs_own_i
     assert _column(gbit=2.5).link_share.values == pytest.approx((0.8,))
     assert [each.values for each in found.resident_bytes] == [(0.9e9,), (1.3e9,)]
     assert (found.service_resident_bytes.values, found.gpu_bytes.values) == ((5e8,), (3e9,))
-    text = json.loads(json.dumps(found.to_dict()))
+    text = json.loads(json.dumps(report.plain(found)))
     assert [each["median"] for each in text["resident_bytes"]] == [0.9e9, 1.3e9]
     assert text["phases_ms"]["forward"]["median"] == pytest.approx(1.0) and text["percent"]["values"] == [40.0]
 
@@ -179,7 +187,7 @@ def test_who_is_not_root_is_refused():
 
 def test_hosts_run_one_worker_each_by_horovodrun_on_the_first(tmp_path):
     found = [Machine("n-0", "host-1", "10.213.0.1", 0), Machine("n-1", "host-2", "10.213.0.2", 1)]
-    launcher = NetworkJob(Job("j", 2, (), 10, 5), found, 5.0, tmp_path).launcher
+    launcher = NetworkJob("j", 2, (), 10, 5, machines=found, gbit=5.0, programs=tmp_path).launcher()
     assert launcher[1:6] == ("netns", "exec", "n-0", launcher[4], "-c")
     assert "horovodrun -np 2 -H 10.213.0.1:1,10.213.0.2:1 --gloo --network-interface eth0" in " ".join(launcher)
 

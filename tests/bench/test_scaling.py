@@ -39,7 +39,8 @@ def test_workers_are_summed_and_compared_with_one_worker_of_the_same_round():
 def test_phases_are_the_mean_of_the_workers_and_the_load_is_of_rank_0s_machine():
     found = summarize(TWO, ALONE)
     assert found.phases_ms["exchange"].values == pytest.approx((1.0, 2.0))
-    assert [figure.values for figure in found.network["lo"]] == [(2e6, 2e6), (1e6, 1e6)]
+    network = {way: figure.values for way, figure in found.network["lo"].items()}
+    assert network == {"received": (2e6, 2e6), "sent": (1e6, 1e6)}
     assert found.service_requests.values == (6.0, 6.0)
     assert found.resident_bytes.values == (2e9, 2e9)
     assert found.service_resident_bytes.values == (5e8, 5e8)

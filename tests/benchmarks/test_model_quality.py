@@ -1,5 +1,6 @@
 """What `benchmarks/model_quality.py` prints of its parts; the measurements themselves are no tests."""
 
+import itertools
 import json
 import types
 
@@ -43,7 +44,7 @@ def test_the_last_line_has_the_keys_of_all_parts(model_quality, monkeypatch, tmp
 def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist(model_quality):
     theirs = (model_quality.sides.HERE / "accuracy_fuxictr.py").read_text()
     for model in model_quality.BARS_MODELS:
-        assert model in MODELS and f'    "{model}": ' in theirs
+        assert model in MODELS and f"\ndef {model}(" in theirs
         found, values = experiment(*model_quality.bars_flags("movielens-random", model))
         assert values["recipe"].value == "bars" and found.run.embedding.l2 == 1e-4
         params = find_model(model).params_class
@@ -98,8 +99,8 @@ def test_one_flagfile_is_chosen_by_validation_of_those_of_both_specs(model_quali
 
 def test_every_flagfile_that_the_part_best_names_chooses_by_validation_and_none_is_left_out(model_quality):
     known = set()
-    for data, candidates in model_quality.BEST.items():
-        for model in candidates.models:
+    for data, models in itertools.chain(*(each.items() for each in model_quality.BEST.values())):
+        for model in models:
             file = model_quality.flagfile(data, model)
             known.add(file.name)
             found, values = experiment(f"--flagfile={file}")

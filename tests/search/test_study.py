@@ -50,7 +50,7 @@ def searched(tmp_path, monkeypatch):
     def run(rates, rows, given=()):
         Pretended.started = []
         plans = _plans(["--best_metric=auc", "--batch_size=10", *given], Space((Parameter("learning_rate", 0.0, 1.0),)))
-        search = study.Search(plans, str(tmp_path / "out"), "", study.Budget(0, rows))
+        search = study.Search(plans, str(tmp_path / "out"), "", minutes=0, rows=rows)
         for rate in rates:
             search._study.enqueue_trial({"learning_rate": rate})
         found = search.run()
