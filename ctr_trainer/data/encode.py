@@ -1,9 +1,7 @@
 """Encodes source columns as keys, numbers and labels, and reports bad rows."""
 
-import concurrent.futures
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -49,45 +47,32 @@ class Encoder:
     Sparse features of all kinds are in the order of the spec.
 
     Args:
-      spec: FeatureSpec.
       time: source column of a split by time, stored as float64 in the column `TIME`; None for no such split.
-      threads: number of columns to encode concurrently; 1 encodes them in the calling thread.
       labels_needed: whether a row without a label is bad; if False, its label is NaN.
     """
 
-    def __init__(
-        self, spec: FeatureSpec, time: str | None = None, threads: int = 2, labels_needed: bool = True
-    ) -> None:
+    def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:
         self._spec, self._time = spec, time
         self._encode_label = encode_label if labels_needed else encode_label_or_nan
-        single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
-        self._single = [part for i in range(threads) if (part := single[i::threads])]
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
 
     def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
 
         Args:
-          chunk: Chunk.
-          bad_rows: BadRows or FoundBadRows, which receives each row that is left out.
-          observed: Observations, which receives the lengths and odd values of the lists.
+          bad_rows: receives each row that is left out.
+          observed: receives the lengths and odd values of the lists.
 
         Raises:
           UserError: the type of a column does not fit its feature, or there are too many bad rows.
         """
-        table, jobs = chunk.table, self._jobs()
-        results = {name: self._begin(encode, table[column]) for name, (column, encode) in jobs.items()}
+        table = chunk.table
         columns: dict[str, pa.Array] = {}
         lengths: dict[str, np.ndarray] = {}
         good = np.ones(len(table), bool)
-        for name, result in results.items():
-            column = jobs[name][0]
+        for name, (column, encode) in self._jobs().items():
             try:
-                encoded = result()
+                encoded = encode(table[column])
             except TypeError as error:
                 raise UserError(
                     f"{chunk.file}: column {column!r}, of {self._what(name)} (feature spec {self._spec.name!r}), has "
@@ -108,16 +93,11 @@ class Encoder:
                 bad_rows.add(chunk.file, line, column, value, expected)
         for name, each in lengths.items():
             observed.lengths[name].add(each[good])
-        keys = [self._begin(_keys, columns, features) for features in self._single]
-        hashed: dict[str, pa.Array] = {}
-        for keys_of in keys:
-            hashed |= keys_of()
-        whole = pa.table(columns | hashed)
+        if self._single:
+            keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in self._single])
+            columns |= {f.name: pa.array(of) for f, of in zip(self._single, keys, strict=True)}
+        whole = pa.table(columns)
         return whole if good.all() else whole.filter(pa.array(good))
-
-    def _begin(self, work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-        """Returns a function for the result of work(*args). A thread pool, if there is one, starts the work at once."""
-        return self._pool.submit(work, *args).result if self._pool is not None else functools.partial(work, *args)
 
     def _jobs(self) -> dict[str, _Job]:
         """Returns, by encoded column, the source column and the function that encodes it."""
@@ -172,12 +152,6 @@ def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
         raise TypeError("expected one value per row, a text or a number")
     column, bad = times.derived(values, feature.derive)
     return Encoded(column, bad, times.expected(feature.derive))
-
-
-def _keys(columns: dict[str, pa.Array], features: Sequence[SparseFeature]) -> dict[str, pa.Array]:
-    """Returns the keys of single-valued features' columns, by feature."""
-    keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in features])
-    return {f.name: pa.array(of) for f, of in zip(features, keys, strict=True)}
 
 
 def _weight(values: pa.Array) -> Encoded:

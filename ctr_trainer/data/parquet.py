@@ -116,7 +116,7 @@ class ForeignParquet(Source):
         self.group_rows = self._groups.rows
         self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
         self._bad_rows, self._observed = BadRows(unit="row"), Observations(spec)
-        self._encoder: Encoder | None = None
+        self._encoder = Encoder(spec, labels_needed=labels_needed)
 
     def read(self, group: int) -> pa.Table:
         """Returns the encoded table of a row group.
@@ -129,8 +129,6 @@ class ForeignParquet(Source):
         file = self._files[self._groups.place(group)[0]]
         table = file.complete(table, self._wanted)
         typed.check(self._wanted, table.column_names, file.path, self.spec)
-        if self._encoder is None:
-            self._encoder = Encoder(self.spec, threads=1, labels_needed=self._labels_needed)
         numbers = self._first[group] + 1 + np.arange(len(table))
         chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
         seen = Observations(self.spec)
@@ -155,9 +153,6 @@ class ForeignParquet(Source):
 
     def close(self) -> None:
         self._groups.close()
-        if self._encoder is not None:
-            self._encoder.close()
-        self._encoder = None
 
 
 def scan(
@@ -232,11 +227,9 @@ def fit_statistics(
     if not dense and not quantiles:
         return {}
     part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
-    statistics, bad_rows = Statistics(part), BadRows(unit="row")
-    with contextlib.closing(Encoder(part)) as encoder:
-        chunks, what = read(source, part, bad_rows), f"statistics of {source}"
-        for chunk in _bar(chunks, what, " blocks", progress, advanced):
-            statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
+    statistics, bad_rows, encoder = Statistics(part), BadRows(unit="row"), Encoder(part)
+    for chunk in _bar(read(source, part, bad_rows), f"statistics of {source}", " blocks", progress, advanced):
+        statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
     return statistics.to_dict()["fitted"]
 
 

@@ -1,17 +1,20 @@
 """Batches of a data set in a shuffled order that any number of workers share and that a later run can resume."""
 
+import contextlib
 import copy
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.batch import Batch, batches
+from ctr_trainer.data.batch import Batch, Rows, batches
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
-from ctr_trainer.data.row_groups import PieceReader, Place, RowGroups, places
-from ctr_trainer.data.row_order import Position
+from ctr_trainer.data.row_groups import rows_of
+from ctr_trainer.data.row_order import Place, Position
 from ctr_trainer.data.source import Source, source_of
+from ctr_trainer.features import hashing
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
@@ -80,8 +83,8 @@ class BatchReader:
                 "labelled data to train or evaluate"
             )
         self._statistics = self._source.statistics
-        self._groups = RowGroups(self._source, self._spec, self._statistics)
-        self._order = row_order.EpochOrder(self._groups.rows, shuffle, seed, shuffle_buffer, self._source.files)
+        self._buckets = hashing.buckets_of(self._spec, self._statistics)
+        self._order = row_order.EpochOrder(self._source.group_rows, shuffle, seed, shuffle_buffer, self._source.files)
         self._rank, self._num_readers, self.epochs = rank, num_readers, epochs
         self._start = Position.beginning(0, self.rows, size)
         if position is not None:
@@ -109,7 +112,7 @@ class BatchReader:
         """
         other = copy.copy(self)
         other._statistics = statistics
-        other._groups = RowGroups(self._source, self._spec, statistics)
+        other._buckets = hashing.buckets_of(self._spec, statistics)
         return other
 
     @property
@@ -157,8 +160,13 @@ class BatchReader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields Batches from this reader's start on."""
-        readers = [PieceReader(self._groups.reopened(), self._order) for _ in range(self._num_readers)]
-        with OrderedMap(readers, self._places(), name=f"reading {self._source.name}") as pieces:
+        with contextlib.ExitStack() as stack:
+            # Each thread reads from files of its own, because a source is not thread-safe.
+            sources = [
+                stack.enter_context(contextlib.closing(self._source.reopened())) for _ in range(self._num_readers)
+            ]
+            readers = [functools.partial(self._rows_at, source) for source in sources]
+            pieces = stack.enter_context(OrderedMap(readers, self._places(), name=f"reading {self._source.name}"))
             for position in self._epochs_from_start():
                 # None marks the end of an epoch's pieces.
                 steps = row_order.num_batches(position.shares, self.batch_size)
@@ -174,5 +182,15 @@ class BatchReader:
     def _places(self) -> Iterator[Place | None]:
         """Yields the Places that this worker reads, in order, and None after each epoch."""
         for position in self._epochs_from_start():
-            yield from places(self._order, position.epoch, position.shares[self._rank])
+            yield from self._order.places(position.epoch, position.shares[self._rank])
             yield None
+
+    def _rows_at(self, source: Source, place: Place | None) -> Rows | None:
+        """Returns the rows of a Place, read from `source`; None for None, which marks the end of an epoch."""
+        if place is None:
+            return None
+        tables = (source.read(group) for group in place.buffer.groups)
+        total = sum(source.group_rows[group] for group in place.buffer.groups)
+        rows = rows_of(tables, total, self._spec, self._buckets)
+        order = self._order.permutation(place.epoch, place.buffer)
+        return rows.slice(place.start, place.stop) if order is None else rows.take(order[place.start : place.stop])

@@ -1,17 +1,12 @@
-"""Reads row groups of a source as arrays, and pieces of an epoch's order from them."""
+"""Converts the encoded tables of row groups to arrays."""
 
-import copy
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Bag, Rows, concatenate
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
-from ctr_trainer.data.row_order import EpochOrder, Share
-from ctr_trainer.data.source import Source
 from ctr_trainer.features import hashing
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
@@ -19,51 +14,13 @@ from ctr_trainer.features.spec import FeatureSpec
 _BLOCK_ROWS = 1024
 
 
-class RowGroups:
-    """Reads row groups of a source as arrays. It is not thread-safe.
-
-    Args:
-      source: Source.
-      spec: FeatureSpec of the source; its dims may differ.
-      statistics: statistics of the training data, with the boundaries of quantiles.
-
-    Raises:
-      UserError: a feature with quantiles has no boundaries.
-    """
-
-    def __init__(self, source: Source, spec: FeatureSpec, statistics: dict[str, dict]) -> None:
-        self._source, self._spec = source, spec
-        self._buckets = hashing.buckets_of(spec, statistics)
-        self.rows = source.group_rows
-
-    def read(self, groups: Sequence[int]) -> Rows:
-        """Returns the Rows of the groups, in the given order.
-
-        Raises:
-          UserError: a file was removed or changed.
-        """
-        tables = (self._source.read(group) for group in groups)
-        return rows_of(tables, sum(self.rows[group] for group in groups), self._spec, self._buckets)
-
-    def reopened(self) -> "RowGroups":
-        """Returns a reader of the same groups with its own open files, for another thread."""
-        other = copy.copy(self)
-        other._source = self._source.reopened()
-        return other
-
-    def close(self) -> None:
-        """Closes the files."""
-        self._source.close()
-
-
 def rows_of(tables: Iterable[pa.Table], total: int, spec: FeatureSpec, buckets: Mapping[str, hashing.Buckets]) -> Rows:
-    """Returns the Rows of encoded tables, in order.
+    """Returns the Rows of encoded tables (see `encode.Encoder`), in order.
 
     Args:
-      tables: encoded tables, see `encode.Encoder`.
       total: total number of their rows.
-      spec: FeatureSpec of the tables.
-      buckets: the Buckets of each bucketised feature, see `hashing.buckets_of`.
+      spec: FeatureSpec of the tables; its dims may differ.
+      buckets: see `hashing.buckets_of`.
     """
     keys = {t.name: np.empty((total, len(t.single)), np.int64) for t in spec.tables}
     dense = np.empty((total, len(spec.dense)), np.float32)
@@ -118,56 +75,3 @@ def _bag(columns: pa.Table, feature: SparseFeature) -> Bag:
     if feature.weight_separator is not None:
         weights = columns[WEIGHTS_PREFIX + feature.name].combine_chunks().flatten().to_numpy()
     return Bag(column.flatten().to_numpy(), splits - splits[0], weights)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Rows [start, stop) of a buffer in the order of an epoch; start and stop count from the buffer's beginning."""
-
-    epoch: int
-    buffer: row_order.Buffer
-    start: int
-    stop: int
-
-
-def places(order: EpochOrder, epoch: int, share: Share) -> Iterator[Place]:
-    """Yields the Places of a worker's share of an epoch, in order. An empty share has one empty Place.
-
-    Args:
-      order: EpochOrder.
-      epoch: number of the epoch.
-      share: list of ranges [start, stop) of the epoch's order.
-    """
-    if not share:  # All batches of this worker are padding; the empty Place determines their shapes.
-        yield Place(epoch, row_order.Buffer(0, 0, 0, groups=(0,)), 0, 0)
-    for buffer, start, stop in order.pieces(epoch, share):
-        yield Place(epoch, buffer, start, stop)
-
-
-class PieceReader:
-    """Reads the rows of Places. It is not thread-safe.
-
-    Args:
-      groups: RowGroups for this object only; `close` closes them.
-      order: EpochOrder of all rows.
-    """
-
-    def __init__(self, groups: RowGroups, order: EpochOrder) -> None:
-        self._groups, self._order = groups, order
-
-    def __call__(self, place: Place | None) -> Rows | None:
-        """Returns the Rows of a Place; None for None, which marks the end of an epoch.
-
-        Raises:
-          UserError: a file was removed or changed.
-        """
-        if place is None:
-            return None
-        rows = self._groups.read(place.buffer.groups)
-        order = self._order.permutation(place.epoch, place.buffer)
-        start, stop = place.start, place.stop
-        return rows.slice(start, stop) if order is None else rows.take(order[start:stop])
-
-    def close(self) -> None:
-        """Closes the files."""
-        self._groups.close()

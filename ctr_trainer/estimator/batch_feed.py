@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.data.read_ahead import ClosingIterator, read_ahead
+from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -144,7 +144,7 @@ class BatchFeed(Feed):
         self.embeddings = embeddings
         self._reader, self._make_hook = reader, make_hook
         self._batches, self._per_step = WholeSteps(reader, batches_per_step), batches_per_step
-        self._ahead: ClosingIterator[tuple[Batch, Lookups]] = read_ahead((), 0)
+        self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
         self._prefetch_batches = prefetch_batches
 
     @property

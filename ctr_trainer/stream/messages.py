@@ -88,7 +88,7 @@ class MessageDecoder:
         self._spec, self._name = dataclasses.replace(spec, ids=()), name
         self._wanted = typed.uses(self._spec)
         self._buckets = hashing.buckets_of(spec, statistics)
-        self._encoder = Encoder(self._spec, threads=1)
+        self._encoder = Encoder(self._spec)
         self._json = JsonReader(self._wanted)
         self._examples: Any = None  # An `ExampleReader`, created for the first Example.
 

@@ -26,14 +26,10 @@ BASE = {"name": "kinds", "label": {"column": "y"}}
 def encode(feature, *columns, bad_rows=0, **more):
     """Returns the encoded table of a spec of one sparse feature `f` and a column of it."""
     spec = FeatureSpec.from_dict({**BASE, **more, "sparse": [{"name": "f", "dim": 2, **feature}]})
-    encoder = Encoder(spec)
     (values,) = columns
-    try:
-        table = pa.table({"f": values, "y": [1] * len(values)})
-        chunk = Chunk(table, "a.csv", lambda row: row + 1)
-        return encoder.encode(chunk, BadRows(bad_rows), Observations(spec))
-    finally:
-        encoder.close()
+    table = pa.table({"f": values, "y": [1] * len(values)})
+    chunk = Chunk(table, "a.csv", lambda row: row + 1)
+    return Encoder(spec).encode(chunk, BadRows(bad_rows), Observations(spec))
 
 
 def hashed(*values):
@@ -210,13 +206,9 @@ def test_shuffled_rows_keep_their_values_and_weights(tmp_path):
 def dense(values):
     """Returns the feature of a column, float32, and the number of bad rows."""
     spec = FeatureSpec.from_dict({**BASE, "dense": [{"name": "x"}]})
-    encoder, bad_rows = None, BadRows(10)
-    try:
-        encoder = Encoder(spec)
-        chunk = Chunk(pa.table({"x": values, "y": [1] * len(values)}), "a.parquet", lambda row: row + 1)
-        return encoder.encode(chunk, bad_rows, Observations(spec))["x"].to_numpy(), bad_rows.count
-    finally:
-        encoder.close()
+    bad_rows = BadRows(10)
+    chunk = Chunk(pa.table({"x": values, "y": [1] * len(values)}), "a.parquet", lambda row: row + 1)
+    return Encoder(spec).encode(chunk, bad_rows, Observations(spec))["x"].to_numpy(), bad_rows.count
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.int32()])
