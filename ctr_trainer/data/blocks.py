@@ -52,19 +52,6 @@ class BadRow(NamedTuple):
     expected: str
 
 
-class BadRowSink(Protocol):
-    """Receives the rows that are left out: `BadRows` or `FoundBadRows`."""
-
-    budget: int
-
-    def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Receives one bad row; see `BadRow` for the arguments.
-
-        Raises:
-          UserError, TooManyBadRows: there are more bad rows than may be left out.
-        """
-
-
 @dataclasses.dataclass
 class BadRows:
     """Logs every row that is left out, and stops the conversion at the first bad row beyond the budget.
@@ -113,9 +100,6 @@ class FoundBadRows:
 
     Threads and tasks that process different blocks collect their bad rows separately. Therefore the rows that are left
     out, and the row that ends a conversion, do not depend on the speed of the threads.
-
-    Args:
-      budget: number of rows that the whole input may leave out.
     """
 
     def __init__(self, budget: int) -> None:
@@ -136,6 +120,9 @@ class FoundBadRows:
         """Returns the collected rows and removes them from the collection."""
         rows, self.rows = self.rows, []
         return rows
+
+
+BadRowSink = BadRows | FoundBadRows
 
 
 @dataclasses.dataclass

@@ -12,7 +12,6 @@ from pyarrow import csv as pa_csv
 
 from ctr_trainer.data import csv_lines
 from ctr_trainer.data.blocks import BadRowSink, Chunk
-from ctr_trainer.data.csv_header import FirstLine
 from ctr_trainer.data.text_blocks import TextBlocks
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.system.messages.errors import UserError
@@ -35,13 +34,11 @@ class CsvRows:
     """Splits the lines of a file into blocks, which can be parsed independently.
 
     Args:
-      file: path of the file, for messages.
-      form: CsvFormat.
-      first: FirstLine of the file.
+      names, hint: see `csv_header.names_of`.
     """
 
-    def __init__(self, file: str, form: CsvFormat, first: FirstLine) -> None:
-        self.file, self.form, self.names, self.hint = file, form, first.names, first.hint
+    def __init__(self, file: str, form: CsvFormat, names: Sequence[str], hint: str) -> None:
+        self.file, self.form, self.names, self.hint = file, form, names, hint
         self.tally = _Tally(file, int(form.header))
 
     def blocks(self, blocks: TextBlocks, block: memoryview) -> Iterator["CsvBlock"]:
@@ -50,7 +47,7 @@ class CsvRows:
         while len(block) or not blocks.ended:
             if len(block):
                 cut = self._cut(block, before, blocks)
-                before += cut.counts.lines
+                before += cut.most_rows
                 self.tally.begin(1)
                 yield cut
             block = blocks.read(before)
@@ -59,14 +56,15 @@ class CsvRows:
     def _cut(self, block: memoryview, before: int, blocks: TextBlocks) -> "CsvBlock":
         """Returns the lines of a block, without a last row that may continue in the next block."""
         text = bytes(block)
-        counts, lines = csv_lines.count(text, self.form), None
-        if counts.quotes or counts.returns or counts.nuls:
+        count, blank, needs_scan = csv_lines.count(text, self.form)
+        lines = None
+        if needs_scan:
             lines = csv_lines.scan(text, self.form, len(self.names), blocks.ended or len(text) > _LONGEST)
             if lines.end < len(text):
                 blocks.put_back(text[lines.end :])
                 text = text[: lines.end]
-                counts = csv_lines.count(text, self.form)
-        return CsvBlock(self, text, before, counts, lines)
+                count, blank, _ = csv_lines.count(text, self.form)
+        return CsvBlock(self, text, before, count, blank, lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,27 +72,23 @@ class CsvBlock:
     """Complete rows of a file. `parse` checks that every line is part of a row, part of a bad row, or empty.
 
     Attributes:
-      rows: the CsvRows of the file.
-      text: the lines, bytes.
-      before: number of lines before this block.
-      counts: Counts of the lines.
+      before: number of lines of the file before this block.
+      most_rows: number of lines.
+      blank: number of empty lines, including empty lines in quoted fields.
       lines: csv_lines.Lines of the block; None if they are needed only if a row has another number of fields.
     """
 
     rows: CsvRows
     text: bytes
     before: int
-    counts: csv_lines.Counts
+    most_rows: int
+    blank: int
     lines: csv_lines.Lines | None
-
-    @property
-    def most_rows(self) -> int:
-        return self.counts.lines
 
     def parse(self, bad_rows: BadRowSink) -> Chunk:
         """Returns the Chunk of the good rows; see `blocks.Block`."""
         file, form, names = self.rows.file, self.rows.form, self.rows.names
-        blank, bad, continued = self.counts.blank, 0, 0
+        blank, bad, continued = self.blank, 0, 0
         table = _parse(self.text, names, form) if self.lines is None else None
         places = _lines_with_text(self.text) if blank else None
         if table is None:
@@ -108,7 +102,7 @@ class CsvBlock:
         rows = 0 if table is None else len(table)
         self._check(rows, bad, blank, continued)
         assert table is not None  # All lines are accounted for, so the rows were parsed.
-        self.rows.tally.add(self.counts.lines, rows, bad, blank, continued)
+        self.rows.tally.add(self.most_rows, rows, bad, blank, continued)
         before = self.before
 
         def line_of(row: int) -> int:
@@ -117,7 +111,6 @@ class CsvBlock:
         return Chunk(table.rename_columns(names), file, line_of, self.rows.hint)
 
     def _report(self, lines: csv_lines.Lines, wrong: np.ndarray, bad_rows: BadRowSink) -> None:
-        """Reports the bad rows to `bad_rows`."""
         names, form = self.rows.names, self.rows.form
         for at in wrong:
             kind, place, line = lines.kinds[at], lines.fields[at], self.before + 1 + int(lines.first_lines[at])
@@ -132,7 +125,7 @@ class CsvBlock:
             bad_rows.add(self.rows.file, line, column, value.decode(errors="backslashreplace"), expected + hint)
 
     def _check(self, rows: int, bad: int, blank: int, continued: int) -> None:
-        lines = self.counts.lines
+        lines = self.most_rows
         if lines != rows + bad + blank + continued:
             raise UserError(
                 f"{self.rows.file}, lines {self.before + 1} to {self.before + lines}: {lines:,} lines became "

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from ctr_trainer.data import csv_header, csv_lines, typed
-from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data import csv_header, typed
+from ctr_trainer.data.blocks import BadRowSink
 from ctr_trainer.data.csv_rows import CsvBlock, CsvRows
 from ctr_trainer.data.source import Input, named
 from ctr_trainer.data.text_blocks import TextBlocks
@@ -27,29 +27,13 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
 
 
 def form_of(source: Input, form: CsvFormat, spec: FeatureSpec) -> CsvFormat:
-    """Returns the form of the files, without the label columns if the spec is unlabelled and the first line lacks them.
-
-    Args:
-      source, form: see `blocks`.
-      spec: FeatureSpec.
-    """
+    """Returns the form, without the label columns if the spec is unlabelled and the first line lacks them."""
     if spec.labelled or not form.columns:
         return form
     labels = {label.column for label in spec.labels}
     others = tuple(name for name in form.columns if name not in labels)
     fields = csv_header.first_fields(files(source)[0], form)
     return dataclasses.replace(form, columns=others) if len(fields) == len(others) else form
-
-
-def stream(source: Input, form: CsvFormat, bad_rows: BadRowSink) -> Iterator[Chunk]:
-    """Yields the Chunks of delimited files with all their columns; see `blocks`.
-
-    Args:
-      source, form: see `blocks`.
-      bad_rows: BadRows, which counts each row that is left out.
-    """
-    for block in blocks(source, form):
-        yield block.parse(bad_rows)
 
 
 def blocks(
@@ -63,7 +47,6 @@ def blocks(
 
     Args:
       source: a path or glob, or a list of them. They are read in the given order, the files of a glob by name.
-      form: CsvFormat.
       spec: FeatureSpec, whose columns every file must have; None reads all columns of the files.
       time: column of a split by time; None for no such split.
 
@@ -74,11 +57,12 @@ def blocks(
     for file in files(source):
         with TextBlocks(file, _BLOCK, _LONGEST_LINE) as text:
             block = text.read(0)
-            end = csv_lines.first_end(block)
-            first = csv_header.FirstLine(file, bytes(block[:end]).rstrip(b"\r\n"), form, wanted)
+            line, _, _ = bytes(block).partition(b"\n")
+            names, hint = csv_header.names_of(file, line.rstrip(b"\r"), form, wanted)
             if spec:
-                typed.check(wanted, first.names, file, spec, csv_header.missing_hint(first.names, form, len(wanted)))
-            yield from CsvRows(file, form, first).blocks(text, block[end:] if form.header else block)
+                typed.check(wanted, names, file, spec, csv_header.missing_hint(names, form, len(wanted)))
+            rows = block[len(line) + 1 :] if form.header else block
+            yield from CsvRows(file, form, names, hint).blocks(text, rows)
 
 
 def files(source: Input) -> list[str]:
@@ -107,5 +91,4 @@ def read_criteo(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: st
 
     If the spec is unlabelled, the files may be the test set of the challenge, which has no label.
     """
-    form = form_of(source, _CRITEO, spec)
-    return blocks(source, form, spec, time)
+    return blocks(source, form_of(source, _CRITEO, spec), spec, time)

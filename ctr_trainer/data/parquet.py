@@ -16,7 +16,7 @@ from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRows, BadRowSink, Chunk, label_columns
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations, Positives
-from ctr_trainer.data.source import Input, ParquetGroups, Source, SourceFile, description, list_files
+from ctr_trainer.data.source import Input, Source, SourceFile, list_files
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import FITTED, Label
@@ -57,11 +57,7 @@ def read_files(
 
 
 def is_parquet(path: str | os.PathLike) -> bool:
-    """Whether a file begins with the magic bytes of Parquet.
-
-    Raises:
-      UserError: the file cannot be read.
-    """
+    """Whether a file begins with the magic bytes of Parquet; raises UserError if it cannot be read."""
     try:
         return next(path_of(path).blocks(len(_MAGIC)), b"") == _MAGIC
     except OSError as error:
@@ -69,11 +65,7 @@ def is_parquet(path: str | os.PathLike) -> bool:
 
 
 def open_file(path: str | os.PathLike) -> pq.ParquetFile:
-    """Opens a Parquet file.
-
-    Raises:
-      UserError: the file is not a Parquet file.
-    """
+    """Opens a file; raises UserError if it is not a Parquet file."""
     try:
         return path_of(path).open_parquet()
     except (OSError, pa.ArrowInvalid) as error:
@@ -98,35 +90,26 @@ class ForeignParquet(Source):
 
     Args:
       layout: the result of `scan`, the same on every worker.
-      spec: FeatureSpec.
-      statistics: dict of dense feature -> statistics of the training data.
       labels_needed: whether a missing or invalid label is an error; if False, the row's label is NaN.
     """
 
     def __init__(
         self, layout: dict[str, Any], spec: FeatureSpec, statistics: dict[str, dict], labels_needed: bool = True
     ) -> None:
-        self.name, self.spec, self.statistics = layout["name"], spec, statistics
+        files = [(path, rows, size) for path, _, rows, size in layout["files"]]
+        cure = "the files must stay as they are while a run reads them"
+        super().__init__(layout["name"], spec, statistics, files, cure)
         self._layout = layout
         self._wanted, self._labels_needed = typed.uses(spec), labels_needed
-        self._files = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
-        files = [(path, rows) for path, _, rows, _ in layout["files"]]
-        self.files = description((size, rows) for _, _, rows, size in layout["files"])
-        self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
-        self.group_rows = self._groups.rows
-        self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
+        self._partitioned = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
+        self._first = [sum(rows[:number]) for _, rows, _ in files for number in range(len(rows))]
         self._bad_rows, self._observed = BadRows(unit="row"), Observations(spec)
         self._encoder = Encoder(spec, labels_needed=labels_needed)
 
     def read(self, group: int) -> pa.Table:
-        """Returns the encoded table of a row group.
-
-        Raises:
-          UserError: a file has changed since the scan, lacks a column, or has an unusable row.
-        """
         keys = [name for name, use in self._wanted.items() if use.keys_only]
-        table = self._groups.read(group, columns=list(self._wanted), dictionaries=keys)
-        file = self._files[self._groups.place(group)[0]]
+        table = self._read_group(group, columns=list(self._wanted), dictionaries=keys)
+        file = self._partitioned[self._places[group][0]]
         table = file.complete(table, self._wanted)
         typed.check(self._wanted, table.column_names, file.path, self.spec)
         numbers = self._first[group] + 1 + np.arange(len(table))
@@ -151,9 +134,6 @@ class ForeignParquet(Source):
     def reopened(self) -> "ForeignParquet":
         return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
 
-    def close(self) -> None:
-        self._groups.close()
-
 
 def scan(
     source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
@@ -161,9 +141,7 @@ def scan(
     """Reads the footers of Parquet files.
 
     Args:
-      source: a source for `list_files`.
       spec: FeatureSpec, whose columns every file must have.
-      progress: show a bar if stderr is a terminal.
       advanced: f(text), called after each piece of work.
 
     Returns:
@@ -208,16 +186,10 @@ def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) ->
 def fit_statistics(
     source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
 ) -> dict[str, dict]:
-    """Computes statistics in one pass over the features whose transform or quantiles need them.
+    """Computes statistics, by feature, in one pass over the features whose transform or quantiles need them.
 
     Args:
-      source: a source for `list_files`.
-      spec: FeatureSpec.
-      progress: show a bar if stderr is a terminal.
       advanced: f(text), called after each piece of work.
-
-    Returns:
-      dict of feature name -> statistics; {} if no feature needs any.
 
     Raises:
       UserError: a row is unusable.

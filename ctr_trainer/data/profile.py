@@ -60,14 +60,13 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
       source: see `delimited.blocks`.
       rows: approximate number of rows of the sample.
       bad_rows: number of unreadable rows that may be left out.
-      progress: show a bar if stderr is a terminal.
 
     Returns:
       (Profiles of the columns, CsvFormat, number of rows).
     """
     form, names = see_form(delimited.files(source)[0])
-    chunks = delimited.stream(source, form, BadRows(bad_rows))
-    table = _first((chunk.table for chunk in chunks), rows, progress)
+    left_out = BadRows(bad_rows)
+    table = _first((block.parse(left_out).table for block in delimited.blocks(source, form)), rows, progress)
     if len(set(names)) < len(names):
         raise UserError(f"{source}: two columns have the same name; the header is {', '.join(names)}")
     texts = [_utf8(column) for column in table.columns]
@@ -83,13 +82,8 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
 def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[list[Profile], int]:
     """Profiles the first rows of Parquet files, including the columns in the names of their directories.
 
-    Args:
-      source: a source for `list_files`.
-      rows: approximate number of rows of the sample.
-      progress: show a bar if stderr is a terminal.
-
     Returns:
-      (Profiles of the columns, number of rows).
+      (Profiles of the columns, number of rows, at least `rows` if there are as many).
     """
 
     def tables() -> Iterator[pa.Table]:
@@ -195,13 +189,7 @@ class SampledField:
 
 
 def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple[Profile, list[SampledField], int]:
-    """Profiles the first lines of `libsvm` or `libffm` files.
-
-    Args:
-      source: see `delimited.files`.
-      format: `libsvm` or `libffm`.
-      rows: approximate number of lines of the sample.
-      bad_rows: number of unreadable lines that may be left out.
+    """Profiles the first lines, approximately `rows`, of `libsvm` or `libffm` files.
 
     Returns:
       (Profile of the labels, SampledFields in order, number of lines).

@@ -34,13 +34,16 @@ class TextBlocks:
       size: approximate number of bytes of a block.
       longest: number of bytes of the longest line, at least `size`.
 
+    Attributes:
+      ended: whether the last block that `read` returned is the last block of the file.
+
     Raises:
       UserError: the file cannot be read, is empty, or is not text.
     """
 
     def __init__(self, file: str, size: int, longest: int) -> None:
         self._file, self._size, self._longest = file, size, longest
-        self._held, self._ended = b"", False
+        self._held, self.ended = b"", False
         self._space = bytearray()  # Reused for all blocks, as allocating memory would take longer than the reading.
         self._stream = self._checked(path_of(file).open_stream)
         start = self._checked(self._stream.read, min(_FIRST, size))
@@ -64,11 +67,6 @@ class TextBlocks:
     def __exit__(self, *_: object) -> None:
         self._stream.close()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last block that `read` returned is the last block of the file."""
-        return self._ended
-
     def read(self, before: int) -> memoryview:
         """Returns the next lines as a memoryview that is valid until the next call; empty after the last line.
 
@@ -88,7 +86,7 @@ class TextBlocks:
             filled += read
             read = self._fill(filled, before)
             if not read:
-                self._ended = True
+                self.ended = True
                 if filled and self._space[filled - 1] != _LF:
                     self._space[filled] = _LF
                     filled += 1
