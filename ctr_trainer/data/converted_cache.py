@@ -37,7 +37,7 @@ def converted(
     advanced: Callable[[str], object] = lambda text: None,
     timeout: float = 1800.0,
 ) -> str:
-    """Finds the conversion of a source below `directory`, or converts the source now.
+    """Finds the conversion of a source below `directory`, or converts the source now. Returns its path.
 
     A conversion is found by the spec and by the paths, sizes and times of change of the source's files. A conversion
     that ended early leaves `NAME.unfinished`. The next one continues after the last whole file there, of 1,000,000 rows
@@ -46,13 +46,9 @@ def converted(
     like.
 
     Args:
-      directory: directory of the conversions; made if there is none.
       labels: False if labels and weights are not needed. A conversion with labels is used too; a new one has none.
       advanced: f(text), called each time that the conversion, of this or of another process, has made progress.
       timeout: seconds that another process's conversion may stand still.
-
-    Returns:
-      path of the data set.
 
     Raises:
       UserError: see `convert`; every row must be usable. Or another process's conversion stands still.

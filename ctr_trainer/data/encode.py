@@ -59,12 +59,7 @@ class Encoder:
     def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
 
-        Args:
-          bad_rows: receives each row that is left out.
-          observed: receives the lengths and odd values of the lists.
-
-        Raises:
-          UserError: the type of a column does not fit its feature, or there are too many bad rows.
+        `bad_rows` receives each row that is left out, `observed` the lengths and odd values of the lists.
         """
         table = chunk.table
         columns: dict[str, pa.Array] = {}

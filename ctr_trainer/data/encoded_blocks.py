@@ -23,13 +23,12 @@ class _Work(NamedTuple):
       block: the block; None at the end of the input.
       bad_rows: bad rows that the reader found before it.
       left_out: whether to leave out all its rows.
-      first: whether it is the first block.
     """
 
     block: Block | None
     bad_rows: list[BadRow]
     left_out: bool = False
-    first: bool = False
+    is_first: bool = False
 
 
 class _Done(NamedTuple):
@@ -72,9 +71,6 @@ def encoded(
       skip: number of good rows to leave out at the beginning. A block that is left out yields an empty table, so that
         the caller sees progress.
       measured: whether to compute statistics; if not, the yielded Statistics have no rows.
-
-    Raises:
-      UserError: there are too many bad rows, or the source does not fit the spec.
     """
     encoder, found = Encoder(spec, time), FoundBadRows(bad_rows.budget)
 
@@ -84,7 +80,7 @@ def encoded(
             with contextlib.suppress(TooManyBadRows):
                 chunk = work.block.parse(found)
                 own.see_labels(chunk.table)  # This includes rows that are left out.
-                if work.first:  # Counting values takes time, and one block has enough values.
+                if work.is_first:  # Counting values takes time, and one block has enough values.
                     own.see_typical(chunk.table)
                 good_rows = len(chunk.table)
                 if work.left_out:
@@ -121,6 +117,6 @@ def _read(blocks: Iterable[Block], found: FoundBadRows, skip: int) -> Iterator[_
     read = 0
     with contextlib.suppress(TooManyBadRows):
         for block in blocks:
-            first, read = not read, read + block.most_rows
-            yield _Work(block, found.taken(), left_out=read <= skip, first=first)
+            is_first, read = not read, read + block.most_rows
+            yield _Work(block, found.taken(), left_out=read <= skip, is_first=is_first)
     yield _Work(None, found.taken())

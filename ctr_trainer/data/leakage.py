@@ -30,17 +30,11 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """A feature that leaks a label.
-
-    Attributes:
-      feature: name of the feature.
-      column: the source column of the feature.
-      why: the evidence, worded to complete a sentence about the column.
-    """
+    """A feature that leaks a label."""
 
     feature: str
     column: str
-    why: str
+    why: str  # The evidence, worded to complete a sentence about the column.
 
     def __str__(self) -> str:
         return f"column {self.column!r} {self.why}"
@@ -55,10 +49,6 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
 
     Args:
       tables: encoded tables (see `encode.Encoder`), of which the first `ROWS` rows are read.
-      spec: FeatureSpec of the tables.
-
-    Returns:
-      a `Leak` per feature that leaks a label, in the order of the spec; [] for data without labels.
     """
     taken = list(_first(tables)) if spec.labelled else []
     if not taken:
@@ -107,11 +97,7 @@ def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -> str:
-    """Returns the evidence that an encoded column leaks the labels; "" if it does not.
-
-    Args:
-      missing: the key of a missing value, in addition to 0.
-    """
+    """Returns the evidence that an encoded column leaks the labels, or "". A missing value's key is 0 or `missing`."""
     is_list = pa.types.is_list(column.type)
     values = (pc.list_value_length(column) if is_list else column).to_numpy()
     if is_list:

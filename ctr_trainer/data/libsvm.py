@@ -58,7 +58,6 @@ def good_lines(
 
     Args:
       pattern: regular expression of a token after the label.
-      bad_rows: BadRows, which counts the bad lines; empty lines are skipped.
       labelled: whether a line must have a label.
     """
     label = rf"(?:{_NUMBER}(?:\s|$))" + ("" if labelled else "?")

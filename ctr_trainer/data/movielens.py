@@ -41,7 +41,6 @@ class Histories:
     Args:
       ratings: iterable of (user, movie, rating, timestamp), strings, in any order. Rows whose rating or timestamp is
         not a number are ignored here; `read` reports them.
-      column: one of `COLUMNS`.
       length: number of newest values to return; None for all.
 
     Caveat: all values are in memory, about 100 bytes per value.

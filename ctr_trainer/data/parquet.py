@@ -73,11 +73,7 @@ def open_file(path: str | os.PathLike) -> pq.ParquetFile:
 
 
 def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use], spec: FeatureSpec) -> list[str]:
-    """Returns the wanted columns that the file contains, without those that only its directories' names contain.
-
-    Raises:
-      UserError: a wanted column is neither in the file nor in its directories' names.
-    """
+    """Returns the wanted columns that are in the file. The others must be in the names of its directories."""
     names = parquet.schema_arrow.names
     typed.check(wanted, [*names, *file.partitions], file.path, spec)
     return [name for name in wanted if name in names]
@@ -141,7 +137,6 @@ def scan(
     """Reads the footers of Parquet files.
 
     Args:
-      spec: FeatureSpec, whose columns every file must have.
       advanced: f(text), called after each piece of work.
 
     Returns:
@@ -149,7 +144,7 @@ def scan(
       label columns. Files may lack these columns only if the spec is unlabelled.
 
     Raises:
-      UserError: a file does not exist, is not Parquet, or lacks a column; or the `positive` of a label never occurs.
+      UserError: a file is not Parquet, or lacks a column; or the `positive` of a label never occurs.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
     for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
@@ -186,14 +181,7 @@ def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) ->
 def fit_statistics(
     source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
 ) -> dict[str, dict]:
-    """Computes statistics, by feature, in one pass over the features whose transform or quantiles need them.
-
-    Args:
-      advanced: f(text), called after each piece of work.
-
-    Raises:
-      UserError: a row is unusable.
-    """
+    """Computes statistics, by feature, in one pass over the features whose transform or quantiles need them."""
     dense = tuple(f for f in spec.dense if f.transform in FITTED)
     quantiles = tuple(f for f in spec.sparse if f.quantiles)
     if not dense and not quantiles:

@@ -29,11 +29,8 @@ class Profile:
     """One column of the sample.
 
     Attributes:
-      name: name of the column.
       kind: NUMBER, TEXT, LIST, TIME, or OTHER, which features do not support.
-      rows: number of rows of the sample.
-      present: number of rows with a value.
-      distinct: number of distinct values.
+      rows, present, distinct: number of rows of the sample, of rows with a value, and of distinct values.
       values: the present values, float64 for a NUMBER, otherwise an Arrow array.
     """
 
@@ -57,12 +54,8 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
     of its column are numbers.
 
     Args:
-      source: see `delimited.blocks`.
       rows: approximate number of rows of the sample.
       bad_rows: number of unreadable rows that may be left out.
-
-    Returns:
-      (Profiles of the columns, CsvFormat, number of rows).
     """
     form, names = see_form(delimited.files(source)[0])
     left_out = BadRows(bad_rows)
@@ -80,11 +73,7 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
 
 
 def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[list[Profile], int]:
-    """Profiles the first rows of Parquet files, including the columns in the names of their directories.
-
-    Returns:
-      (Profiles of the columns, number of rows, at least `rows` if there are as many).
-    """
+    """Profiles the first rows of Parquet files, including the columns in the names of their directories."""
 
     def tables() -> Iterator[pa.Table]:
         for file in list_files(source):
@@ -98,7 +87,7 @@ def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[lis
 
 
 def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
-    """Concatenates the first tables until they have at least `rows` rows."""
+    """Returns the first tables that together have at least `rows` rows, as one."""
     taken, count = [], 0
     hidden = not (progress and sys.stderr.isatty())
     with tqdm.tqdm(desc="reading a sample", unit=" rows", total=rows, disable=hidden) as bar:
@@ -189,11 +178,7 @@ class SampledField:
 
 
 def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple[Profile, list[SampledField], int]:
-    """Profiles the first lines, approximately `rows`, of `libsvm` or `libffm` files.
-
-    Returns:
-      (Profile of the labels, SampledFields in order, number of lines).
-    """
+    """Profiles the labels and the fields in the first lines of `libsvm` or `libffm` files, and counts the lines."""
     labels: list[np.ndarray] = []
     fields: dict[int, SampledField] = {}
     count, bad = 0, BadRows(bad_rows)

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.batch import Batch, Rows, batches
+from ctr_trainer.data.batch import Batch, Rows, batches, rows_of
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
-from ctr_trainer.data.row_groups import rows_of
 from ctr_trainer.data.row_order import Place, Position
 from ctr_trainer.data.source import Source, source_of
 from ctr_trainer.features import hashing

@@ -46,7 +46,7 @@ class EpochOrder:
       group_rows: number of rows of each row group, over all files in order.
       shuffle: whether to shuffle; False keeps the order of the files in every epoch.
       shuffle_buffer: approximate number of rows of a buffer, which consists of whole row groups.
-      files: description of the files, see `source.description`; "" if there are none.
+      files: description of the files, see `Source.files`; "" if there are none.
     """
 
     group_rows: tuple[int, ...]
@@ -152,8 +152,7 @@ class Position:
         """Makes a position from the result of `to_dict`. If the number of workers differs, divides the rows again.
 
         Raises:
-          UserError: the position belongs to other data or to another order of the rows; the message names the
-            difference.
+          UserError: the position belongs to other data or to another order of the rows.
         """
         if not _is_position(values):
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
@@ -186,10 +185,7 @@ class Position:
 
 
 def progress(values: Any) -> tuple[float, int] | None:
-    """Returns the number of epochs that all workers together have read, and the number of workers.
-
-    For None, or the position of another kind of reader than the result of `Position.to_dict`, it returns None.
-    """
+    """Returns the number of epochs that all workers together have read, and of workers; None for another position."""
     if not _is_position(values):
         return None
     left = sum(map(length, values["shares"]))

@@ -55,9 +55,6 @@ def list_files(source: Input) -> list[SourceFile]:
       source: a file; a directory, for all files below it, except files and directories whose names begin with `_` or
         `.`; a pattern of files or directories; or a list of files, directories and patterns. Each is a path or a URL.
 
-    Returns:
-      list of `SourceFile`.
-
     Raises:
       UserError: there is no file.
     """
@@ -184,8 +181,7 @@ def _description(files: Iterable[Sequence[int | None]]) -> str:
     The digest is computed from the size and the numbers of rows of each file, not from paths, so that data may be
     moved. Data that are written again with other row groups or another order of the rows have another digest.
 
-    Args:
-      files: (size in bytes or None, number of rows of each row group ...) of each file, in order.
+    Each file is a list of its size in bytes or None, and the number of rows of each row group.
     """
     listed = list(files)
     digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
@@ -203,14 +199,7 @@ def _open(path: Named, dictionaries: Sequence[str]) -> pq.ParquetFile:
 
 
 class ConvertedData(Source):
-    """A data set that `convert` made.
-
-    Args:
-      path: directory of the data set, or its URL.
-
-    Raises:
-      UserError: the directory is not a finished data set.
-    """
+    """A data set that `convert` made; UserError is raised if the path has no finished data set."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         info = open_dataset(path)
@@ -227,9 +216,5 @@ class ConvertedData(Source):
 
 
 def source_of(data: str | os.PathLike | Source) -> Source:
-    """Returns the `Source` of `data`, the path of a data set that `convert` made, or a `Source`.
-
-    Raises:
-      UserError: there is no finished data set at the path.
-    """
+    """Returns the `Source` of `data`, the path of a data set that `convert` made, or a `Source`."""
     return ConvertedData(data) if isinstance(data, str | os.PathLike) else data

@@ -30,15 +30,11 @@ class TextBlocks:
     end is added to a last line without one, and a byte order mark of UTF-8 is removed.
 
     Args:
-      file: path of the file, or its URL.
       size: approximate number of bytes of a block.
       longest: number of bytes of the longest line, at least `size`.
 
     Attributes:
       ended: whether the last block that `read` returned is the last block of the file.
-
-    Raises:
-      UserError: the file cannot be read, is empty, or is not text.
     """
 
     def __init__(self, file: str, size: int, longest: int) -> None:
@@ -70,11 +66,7 @@ class TextBlocks:
     def read(self, before: int) -> memoryview:
         """Returns the next lines as a memoryview that is valid until the next call; empty after the last line.
 
-        Args:
-          before: number of lines before this block, for messages.
-
-        Raises:
-          UserError: the file cannot be read further, for example because it was truncated, or a line is too long.
+        `before` is the number of lines before this block, for messages.
         """
         filled = 0
         read = len(self._rest)

@@ -68,13 +68,9 @@ def read_files(
 
 
 def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
-    """Yields the records of a file, in object arrays of bytes.
-
-    Args:
-      local: path of the file, or of a copy, on a local disk.
-      path: path of the file, for messages.
-    """
-    compressed = _is_gzip(local)
+    """Yields the records of `local`, a file or the copy of one, in object arrays of bytes; `path` is for messages."""
+    with open(local, "rb") as file:
+        compressed = file.read(len(_GZIP)) == _GZIP
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
@@ -96,7 +92,6 @@ def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None,
 
 
 def _unreadable(path: str, read: int, reason: str) -> str:
-    """Returns the error message for a file that TensorFlow cannot read after `read` records."""
     if _NO_HEADER in f"{reason} ":
         return (
             f"{path}: is not a TFRecord file, because it does not begin with a record. If it is text, rename it to end "
@@ -105,18 +100,11 @@ def _unreadable(path: str, read: int, reason: str) -> str:
     return f"{path}: cannot be read after record {read}: {reason}{_CUT}"
 
 
-def _is_gzip(local: str | os.PathLike) -> bool:
-    with open(local, "rb") as file:
-        return file.read(len(_GZIP)) == _GZIP
-
-
 def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: int, read: int) -> None:
     """Raises UserError if a file is longer than its records. TensorFlow does not report a file truncated in a record.
 
     Args:
-      local, path: see `_records`.
-      size: number of bytes of the records that were read, including the bytes around them.
-      read: number of records that were read.
+      size: number of bytes of the `read` records, including the bytes around them.
     """
     found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
     if found != size:
@@ -124,11 +112,7 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
 
 
 def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
-    """Returns the uncompressed size of a gzip file; decompresses the file only if its end states another size.
-
-    Raises:
-      UserError: the file is truncated, or has other data at its end.
-    """
+    """Returns the uncompressed size of a gzip file; decompresses the file only if its end states another size."""
     with open(local, "rb") as file:
         file.seek(-_GZIP_SIZE, os.SEEK_END)
         if int.from_bytes(file.read(), "little") == size % 2 ** (8 * _GZIP_SIZE):
@@ -170,11 +154,7 @@ def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
 
 
 class ExampleReader:
-    """Parses serialized `tf.train.Example` that are not in a file, such as the messages of a stream.
-
-    Args:
-      wanted: the result of `typed.uses`.
-    """
+    """Parses serialized `tf.train.Example` that are not in a file, such as the messages of a stream."""
 
     def __init__(self, wanted: dict[str, Use]) -> None:
         self._wanted = wanted
@@ -182,15 +162,9 @@ class ExampleReader:
         self._parser: _Parser | None = None
 
     def read(self, records: np.ndarray) -> tuple[pa.Table, dict[int, str]]:
-        """Parses records.
+        """Returns (table of the valid records' wanted features, dict of row -> description of an invalid record).
 
         The first record that has a feature determines whether it has bytes, integers or floats.
-
-        Args:
-          records: object array of bytes.
-
-        Returns:
-          (table of the valid records' wanted features, dict of row -> description of an invalid record).
         """
         kinds = _kinds(records, self._wanted) | self._kinds
         if not kinds:
@@ -213,11 +187,7 @@ class ExampleReader:
 
 
 class _Parser:
-    """Parses many records at a time, in its own graph and session.
-
-    Args:
-      kinds: dict of feature -> `bytes_list`, `int64_list` or `float_list`.
-    """
+    """Parses many records at a time, in its own graph and session; `kinds` are keys of `_KINDS`, by feature."""
 
     def __init__(self, kinds: dict[str, str]) -> None:
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
@@ -231,11 +201,9 @@ class _Parser:
         self._session.close()
 
     def parse(self, records: np.ndarray, first: int = 0) -> tuple[pa.Table, list[int]]:
-        """Parses records, and finds invalid ones by bisection.
+        """Returns (table of the valid records with a list column per feature, indices of the others, from `first` on).
 
-        Returns:
-          (table of the valid records with a list column per feature, indices of the records that are not an Example or
-          have a feature of another kind).
+        Records that are not an Example, or have a feature of another kind, are found by bisection.
         """
         try:
             return self._table(records), []

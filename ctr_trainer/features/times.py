@@ -169,9 +169,7 @@ def expected(what: str) -> str:
 def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
     """Returns the derived values, int64, null if missing or invalid, and whether each is invalid, bool[n] or None.
 
-    Args:
-      values: pyarrow Array of texts or numbers; a number that is a time is read like its digits as text.
-      what: one of `DERIVED`.
+    The values are texts or numbers; a number that is a time is read like its digits as text.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     found = _buckets(values.dictionary) if what == LOG_SQUARED else _of_times(values.dictionary, what)

@@ -188,11 +188,7 @@ def _expand(text: str, where: str) -> list[str]:
 
 
 def _made(kind: type[_Made], values: Any, where: str) -> _Made:
-    """Returns a `kind`, a dataclass, of a table whose keys are its attributes; `where` is the place of the table.
-
-    Raises:
-      UserError: the table does not fit the dataclass; the message begins with `where`.
-    """
+    """Returns a `kind`, a dataclass, of a table whose keys are its attributes. Errors begin with `where`, its place."""
     values = typed(values, _keys(kind), where)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name in values and _keys(kind)[field.name] is list:

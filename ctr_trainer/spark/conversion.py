@@ -119,11 +119,7 @@ def _convert(
     output: str | os.PathLike,
     layout: Layout,
 ) -> dict[str, Any]:
-    """Runs the tasks and commits the files that they wrote; see `convert`.
-
-    Args:
-      run: f(Task) -> DataFrame of `task.SCHEMA`, a row per task.
-    """
+    """Commits the files of the tasks that run(Task), a DataFrame of `task.SCHEMA` with a row per task, writes."""
     start, target = time.perf_counter(), path_of(output).absolute()
     split = Split.parse(layout.split)
     if split and split.kind != "random":
@@ -184,11 +180,7 @@ def _collected(frame: DataFrame) -> list[TaskResult]:
 
 
 def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observations) -> dict[str, PartResult]:
-    """Merges the results of all tasks and returns the result of each part.
-
-    Raises:
-      UserError: a task failed, or there are too many bad rows, or no rows.
-    """
+    """Merges the results of all tasks and returns the result of each part; raises UserError if a task failed."""
     if not found:
         raise UserError("the input has no rows")
     whole = found[0]
@@ -219,9 +211,6 @@ def session() -> Iterator[SparkSession]:
 
     Spark's own settings name the cluster: `spark-defaults.conf`, `spark-submit --master` or PYSPARK_SUBMIT_ARGS. If
     there are none, Spark uses all cores of this machine.
-
-    Raises:
-      UserError: PySpark is not installed, or Spark does not start.
     """
     try:
         from pyspark.errors import PySparkException

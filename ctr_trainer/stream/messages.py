@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.json
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.batch import Rows, concatenate
+from ctr_trainer.data.batch import Rows, concatenate, rows_of
 from ctr_trainer.data.blocks import FoundBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.row_groups import rows_of
 from ctr_trainer.features import hashing
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.stream.json_messages import JsonReader, text_of
