@@ -132,7 +132,7 @@ def convert(
             writer.close()
         if not sum(w.statistics.rows for w in writers.values()):
             raise UserError(f"input {input}: it has no rows")
-        train = observed.with_typical(next(iter(writers.values())).statistics.to_dict()["fitted"])
+        train = observed.with_typical(next(iter(writers.values())).statistics.fitted())
         parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
     return result_of(target, start, bad_rows, parts, observed)
 

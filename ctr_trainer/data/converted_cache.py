@@ -136,7 +136,7 @@ def _convert(
         if not writer.whole_files:  # There is no file from which a later conversion could continue.
             unfinished.files.discard()
         raise
-    writer.finish(0, observed.with_typical(writer.statistics.to_dict()["fitted"]))
+    writer.finish(0, observed.with_typical(writer.statistics.fitted()))
 
 
 def _remove_outdated(draft: pathlib.Path, source: Input) -> None:

@@ -60,13 +60,10 @@ def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
     """
     text = np.frombuffer(block, np.uint8)
     found = np.empty((5, block.count(b"\n")), np.int64)
-    rows, end = _scan(text, _code(form.delimiter), _code(form.quote), fields, form.lines_per_row, final, found)
+    quote = ord(form.quote) if form.quote else -1
+    rows, end = _scan(text, ord(form.delimiter), quote, fields, form.lines_per_row, final, found)
     kinds, starts, first_lines, spans, places = found[:, :rows]
     return Lines(kinds.astype(np.int8), starts, first_lines, spans, places, end)
-
-
-def _code(character: str) -> int:
-    return ord(character) if character else -1
 
 
 @numba.njit(nogil=True, cache=True)

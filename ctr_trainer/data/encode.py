@@ -10,7 +10,6 @@ from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, Bad
 from ctr_trainer.data.encoders import (
     any_bad,
     encode_label,
-    encode_label_or_nan,
     encode_list,
     is_text,
     numbers,
@@ -52,8 +51,7 @@ class Encoder:
     """
 
     def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:
-        self._spec, self._time = spec, time
-        self._encode_label = encode_label if labels_needed else encode_label_or_nan
+        self._spec, self._time, self._labels_needed = spec, time, labels_needed
         self._single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
 
     def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
@@ -101,8 +99,8 @@ class Encoder:
         for f in spec.sparse:
             jobs[f.name] = (f.column, _encoding(f))
         for name, label in label_columns(spec).items():
-            encode = functools.partial(self._encode_label, label=label, suffix=spec.csv.label_suffix)
-            jobs[name] = (label.column, encode)
+            options = dict(label=label, suffix=spec.csv.label_suffix, is_needed=self._labels_needed)
+            jobs[name] = (label.column, functools.partial(encode_label, **options))
         if spec.weight:
             jobs[WEIGHT] = (spec.weight, _weight)
         jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}

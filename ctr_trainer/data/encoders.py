@@ -92,8 +92,18 @@ def shown(value: pa.Scalar) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
-    """Encodes a label as float32, 0 or 1. A row without a label is bad. `suffix` is `CsvFormat.label_suffix`."""
+def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str, is_needed: bool = True) -> Encoded:
+    """Encodes a label as float32, 0 or 1. A row without a label is bad or, if it is not needed, NaN.
+
+    `suffix` is `CsvFormat.label_suffix`.
+    """
+    encoded = _label(values, label, suffix)
+    if is_needed or encoded.bad is None:
+        return encoded
+    return Encoded(pa.array(np.where(encoded.bad, np.float32("nan"), encoded.column.to_numpy(zero_copy_only=False))))
+
+
+def _label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
     values, bad = text(values)
     if suffix:
         values = pc.if_else(pc.ends_with(values, suffix), pc.utf8_slice_codeunits(values, 0, -len(suffix)), values)
@@ -110,13 +120,6 @@ def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) 
         labels, wrong = column == 1, ~np.isin(column, (0, 1))
         expected, cure = "a label of 0 or 1", _LABEL_CURE
     return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected, cure=cure)
-
-
-def encode_label_or_nan(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
-    """Encodes a label like `encode_label`, except that a missing or invalid label is NaN and the row is not bad."""
-    encoded = encode_label(values, label, suffix)
-    labels = encoded.column.to_numpy(zero_copy_only=False)
-    return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))
 
 
 def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -125,7 +125,7 @@ class ForeignParquet(Source):
             groups = range(len(self.group_rows))
             for group in _bar(groups, f"labels of {self.name}", " row groups", True, advanced):
                 statistics.add(columns.read(group))
-        return statistics.to_dict()["label_means"]
+        return statistics.label_means()
 
     def reopened(self) -> "ForeignParquet":
         return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
@@ -190,7 +190,7 @@ def fit_statistics(
     statistics, bad_rows, encoder = Statistics(part), BadRows(unit="row"), Encoder(part)
     for chunk in _bar(read(source, part, bad_rows), f"statistics of {source}", " blocks", progress, advanced):
         statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
-    return statistics.to_dict()["fitted"]
+    return statistics.fitted()
 
 
 def _bar(items: Iterable[T], what: str, unit: str, progress: bool, advanced: Callable[[str], object]) -> Iterator[T]:

@@ -183,16 +183,14 @@ def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple
     fields: dict[int, SampledField] = {}
     count, bad = 0, BadRows(bad_rows)
     pattern = libsvm.OF_FIELD if format == "libffm" else libsvm.WEIGHTED
-    for file in delimited.files(source):
-        for lines, _ in libsvm.good_lines(file, pattern, bad):
-            tokens, owner = libsvm.tokens_of(lines)
-            weighted = pc.match_substring_regex(tokens, rf"^{pattern}$").to_numpy(zero_copy_only=False)
-            first = np.searchsorted(owner, np.arange(len(lines)))  # The first token of each line is its label.
-            labels.append(tokens.take(pa.array(first)).cast(pa.float64()).to_numpy())
-            _add(fields, tokens.filter(pa.array(weighted)), owner[weighted], format == "libffm")
-            count += len(lines)
-            if count >= rows:
-                break
+    blocks = (lines for file in delimited.files(source) for lines, _ in libsvm.good_lines(file, pattern, bad))
+    for lines in blocks:
+        tokens, owner = libsvm.tokens_of(lines)
+        weighted = pc.match_substring_regex(tokens, rf"^{pattern}$").to_numpy(zero_copy_only=False)
+        first = np.searchsorted(owner, np.arange(len(lines)))  # The first token of each line is its label.
+        labels.append(tokens.take(pa.array(first)).cast(pa.float64()).to_numpy())
+        _add(fields, tokens.filter(pa.array(weighted)), owner[weighted], format == "libffm")
+        count += len(lines)
         if count >= rows:
             break
     if not count:

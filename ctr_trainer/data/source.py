@@ -40,11 +40,7 @@ class SourceFile:
         """Adds the wanted partition columns that the table lacks."""
         for name, value in self.partitions.items():
             if name in wanted and name not in table.column_names:
-                column = pa.DictionaryArray.from_arrays(
-                    pa.array([0 if value is not None else None] * len(table), pa.int32()),
-                    pa.array([] if value is None else [value], pa.string()),
-                )
-                table = table.append_column(name, column)
+                table = table.append_column(name, pa.array([value] * len(table), pa.string()).dictionary_encode())
         return table
 
 

@@ -235,15 +235,17 @@ class Statistics:
             self.distinct[name].merge(distinct)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a dict for JSON, in which `fitted` has the statistics for each feature's transform or buckets."""
-        means = {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
+        """Returns these attributes of `DatasetInfo`: `rows`, `label_mean`, `label_means` and `distinct`."""
+        means = self.label_means()
+        distinct = {name: distinct.count for name, distinct in self.distinct.items()}
+        return dict(rows=self.rows, label_mean=next(iter(means.values()), None), label_means=means, distinct=distinct)
+
+    def label_means(self) -> dict[str, float]:
+        return {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
+
+    def fitted(self) -> dict[str, dict[str, Any]]:
+        """Returns the statistics for each feature's transform or buckets, as `DatasetInfo.statistics`."""
         fitted: dict[str, dict[str, Any]] = {name: moments.to_dict() for name, moments in self.moments.items()}
         for name, each in self.quantiles.items():
             fitted[name] = {**fitted.get(name, {}), BOUNDARIES: each.boundaries().tolist()}
-        return dict(
-            rows=self.rows,
-            label_mean=next(iter(means.values()), None),
-            label_means=means,
-            distinct={name: distinct.count for name, distinct in self.distinct.items()},
-            fitted=fitted,
-        )
+        return fitted

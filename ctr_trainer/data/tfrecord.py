@@ -142,14 +142,12 @@ def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
 
 def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
     """Describes a record that cannot be parsed: the column or None, the found value, and the expected value."""
-    try:
+    with contextlib.suppress(Exception):
         features = tf.train.Example.FromString(record).features.feature
-    except Exception:
-        return None, record[:40], "a serialized tf.train.Example"
-    for name, kind in kinds.items():
-        found = features[name].WhichOneof("kind") if name in features else None
-        if found not in (None, kind):
-            return name, found, f"{kind}, as in the first records"
+        for name, kind in kinds.items():
+            found = features[name].WhichOneof("kind") if name in features else None
+            if found not in (None, kind):
+                return name, found, f"{kind}, as in the first records"
     return None, record[:40], "a serialized tf.train.Example"
 
 

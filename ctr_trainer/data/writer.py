@@ -117,16 +117,8 @@ class DatasetWriter:
                 for number in range(len(file["row_groups"])):
                     yield parquet.read_row_group(number)
 
-    def finish(
-        self, bad_rows: int, fitted: dict[str, dict] | None = None, extra: dict[str, Any] | None = None
-    ) -> DatasetInfo:
-        """Completes the data set and returns its DatasetInfo.
-
-        Args:
-          bad_rows: number of rows that the conversion left out.
-          fitted: statistics fitted to the training part; None for the statistics of this part.
-          extra: further figures of the format, for `DatasetInfo.extra`.
-        """
+    def finish(self, bad_rows: int, fitted: dict[str, dict], extra: dict[str, Any] | None = None) -> DatasetInfo:
+        """Completes the data set and returns its DatasetInfo; see `info_of`."""
         self.close()
         info = info_of(self.path, self._spec, self.statistics, self.files, bad_rows, fitted, extra)
         self._directory.add(posixpath.join(self._part, FILE))
@@ -192,23 +184,26 @@ def info_of(
     statistics: Statistics,
     files: Sequence[dict[str, Any]],
     bad_rows: int,
-    fitted: dict[str, dict] | None = None,
+    fitted: dict[str, dict],
     extra: dict[str, Any] | None = None,
 ) -> DatasetInfo:
-    """Returns the DatasetInfo of written files, whose rows have the `statistics`; see `DatasetWriter.finish`."""
-    figures = statistics.to_dict()
+    """Returns the DatasetInfo of written files.
+
+    Args:
+      statistics: Statistics of the rows in the files.
+      bad_rows: number of rows that the conversion left out.
+      fitted: statistics fitted to the training part.
+      extra: further figures of the format.
+    """
     return DatasetInfo(
         path=str(path),
         spec=spec,
-        rows=figures["rows"],
         bad_rows=bad_rows,
-        label_mean=figures["label_mean"],
-        label_means=figures["label_means"],
         labelled=spec.labelled,
-        distinct=figures["distinct"],
-        statistics=fitted or figures["fitted"],
+        statistics=fitted,
         files=tuple(files),
         extra=extra or {},
+        **statistics.to_dict(),
     )
 
 

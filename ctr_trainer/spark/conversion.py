@@ -131,7 +131,7 @@ def _convert(
     with new_data_set(target) as directory:
         directory.add(*(posixpath.join(part, PARTS) for part in fractions))
         parts = _judged(_collected(run(Task(spec, str(target), layout, fractions))), bad_rows, observed)
-        fitted = observed.with_typical(next(iter(parts.values())).statistics.to_dict()["fitted"])
+        fitted = observed.with_typical(next(iter(parts.values())).statistics.fitted())
         infos = {}
         for name, part in parts.items():
             path = target / name

@@ -19,7 +19,6 @@ from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.statistics import DistinctSketch, Statistics
-from ctr_trainer.data.typed import Use
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
@@ -200,22 +199,24 @@ def _number() -> int:
 
 def _chunks(batches: Iterable[pa.RecordBatch], spec: FeatureSpec, name: str, bad_rows: BadRowSink) -> Iterator[Chunk]:
     """Yields Chunks of a DataFrame's rows."""
-    wanted, first, waiting, rows = typed.uses(spec), 0, [], 0
+    wanted, first = typed.uses(spec), 0
+    for table in _tables(batches):
+        columns = {column: _in_utc(table[column]) for column in table.column_names}
+        numbers = np.arange(first + 1, first + 1 + len(table))
+        yield typed.as_chunk(pa.table(columns), wanted, name, numbers, bad_rows)
+        first += len(table)
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Joins consecutive batches to tables of at least `_ROWS` rows; the last one may have fewer."""
+    waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
-        rows += len(batch)
-        if rows >= _ROWS:
-            yield _chunk(waiting, wanted, name, first, bad_rows)
-            first, waiting, rows = first + rows, [], 0
-    if rows:
-        yield _chunk(waiting, wanted, name, first, bad_rows)
-
-
-def _chunk(batches: list[pa.RecordBatch], wanted: dict[str, Use], name: str, first: int, bad_rows: BadRowSink) -> Chunk:
-    table = pa.Table.from_batches(batches)
-    columns = {column: _in_utc(table[column]) for column in table.column_names}
-    numbers = np.arange(first + 1, first + 1 + len(table))
-    return typed.as_chunk(pa.table(columns), wanted, name, numbers, bad_rows)
+        if sum(map(len, waiting)) >= _ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if any(map(len, waiting)):
+        yield pa.Table.from_batches(waiting)
 
 
 def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
