@@ -7,7 +7,6 @@ from collections.abc import Sequence, Sized
 import pyarrow as pa
 
 from ctr_trainer.data.encoders import numbers
-from ctr_trainer.data.text_blocks import first_line
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.system.files.paths import path_of
@@ -32,8 +31,7 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
     Raises:
       UserError: the header cannot be read, or the first line contradicts `form.header`.
     """
-    where = f"{file}, line 1"
-    fields = _fields_of(line.decode("utf-8-sig", "replace"), form, where)
+    where, fields = f"{file}, line 1", fields_of(file, line, form)
     names = tuple(form.columns) or _header(fields, form, where)
     hint = _delimiter_hint(line.decode(errors="replace"), form, fields, names)
     if not form.header:
@@ -48,21 +46,17 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
     return names, hint
 
 
-def _fields_of(line: str, form: CsvFormat, where: str) -> list[str]:
-    """Returns the fields of a line of text; raises UserError if a quote is not closed."""
+def fields_of(file: str, first_line: bytes, form: CsvFormat) -> list[str]:
+    """Returns the fields of a file's first line; raises UserError if a quote is not closed."""
+    line = first_line.decode("utf-8-sig", "replace")
     quoting = dict(quotechar=form.quote) if form.quote else dict(quoting=csv.QUOTE_NONE)
     try:
         return next(csv.reader([line], delimiter=form.delimiter, strict=True, **quoting), [])
     except csv.Error as error:
         raise UserError(
-            f'{where}: cannot be split into fields: {error}; with `quote = ""` in [csv], quotes have no special '
+            f'{file}, line 1: cannot be split into fields: {error}; with `quote = ""` in [csv], quotes have no special '
             f"meaning: {line[:200]!r}"
         ) from error
-
-
-def first_fields(file: str, form: CsvFormat) -> list[str]:
-    """Returns the fields of a file's first line."""
-    return _fields_of(first_line(file), form, f"{file}, line 1")
 
 
 def missing_hint(names: Sequence[str], form: CsvFormat, wanted: int) -> str:

@@ -49,7 +49,9 @@ def form_of(source: Input, form: CsvFormat, spec: FeatureSpec) -> CsvFormat:
         return form
     labels = {label.column for label in spec.labels}
     others = tuple(name for name in form.columns if name not in labels)
-    fields = csv_header.first_fields(files(source)[0], form)
+    file = files(source)[0]
+    with TextBlocks(file, _BLOCK, _LONGEST_LINE) as text:
+        fields = csv_header.fields_of(file, _first_line(text.read(0)), form)
     return dataclasses.replace(form, columns=others) if len(fields) == len(others) else form
 
 
@@ -71,12 +73,15 @@ def blocks(
     for file in files(source):
         with TextBlocks(file, _BLOCK, _LONGEST_LINE) as text:
             block = text.read(0)
-            line, _, _ = bytes(block).partition(b"\n")
-            names, hint = csv_header.names_of(file, line.rstrip(b"\r"), form, wanted)
+            names, hint = csv_header.names_of(file, _first_line(block), form, wanted)
             if spec:
                 typed.check(wanted, names, file, spec, csv_header.missing_hint(names, form, len(wanted)))
-            rows = block[len(line) + 1 :] if form.header else block
+            rows = block[block.index(b"\n") + 1 :] if form.header else block
             yield from CsvRows(file, form, names, hint).blocks(text, rows)
+
+
+def _first_line(block: bytes) -> bytes:
+    return block[: block.index(b"\n")].rstrip(b"\r")
 
 
 def files(source: Input) -> list[str]:
@@ -116,11 +121,11 @@ class CsvRows:
         self._counts = np.array([int(form.header), 0, 0, 0, 0])
         self._open, self._all_cut, self._lock = 0, False, threading.Lock()
 
-    def blocks(self, blocks: TextBlocks, block: memoryview) -> Iterator["CsvBlock"]:
+    def blocks(self, blocks: TextBlocks, block: bytes) -> Iterator["CsvBlock"]:
         """Yields the CsvBlocks of `block`, which begins after the header, and of the blocks that follow."""
         before = int(self.form.header)
-        while len(block) or not blocks.ended:
-            if len(block):
+        while block or not blocks.ended:
+            if block:
                 cut = self._cut(block, before, blocks)
                 before += cut.most_rows
                 with self._lock:
@@ -145,9 +150,8 @@ class CsvRows:
                 *(self.file, *self._counts),
             )
 
-    def _cut(self, block: memoryview, before: int, blocks: TextBlocks) -> "CsvBlock":
+    def _cut(self, text: bytes, before: int, blocks: TextBlocks) -> "CsvBlock":
         """Returns the lines of a block, without a last row that may continue in the next block."""
-        text = bytes(block)
         count, blank, needs_scan = csv_lines.count(text, self.form)
         lines = None
         if needs_scan:

@@ -58,8 +58,8 @@ class Draft:
     def add_dense(self, column: str, why: str, **options: Option) -> None:
         self.dense.append([f"# {_plain(why)}", *_lines({**_names(column), **options})])
 
-    def add_sparse(self, column: str, why: str, suffix: str = "", **options: Option) -> str:
-        """Adds a sparse feature of a column and returns its name; `suffix` names a second feature of the column."""
+    def add_sparse(self, column: str, why: str, suffix: str = "", **options: Option) -> None:
+        """Adds a sparse feature of a column; `suffix` names a second feature of the column."""
         names = _names(column)
         if suffix:
             name = f"{names['name']}_{suffix}"
@@ -67,7 +67,6 @@ class Draft:
                 name += "_"
             names = dict(name=name, column=column)
         self.sparse.append([f"# {_plain(why)}", *_lines({**names, **options})])
-        return names["name"]
 
     def toml(self, name: str, form: CsvFormat, rows: int) -> str:
         """Returns the spec as TOML; `rows` is the number of rows that were read."""

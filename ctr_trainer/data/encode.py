@@ -99,8 +99,9 @@ class Encoder:
         for f in spec.sparse:
             jobs[f.name] = (f.column, _encoding(f))
         for name, label in label_columns(spec).items():
-            options = dict(label=label, suffix=spec.csv.label_suffix, is_needed=self._labels_needed)
-            jobs[name] = (label.column, functools.partial(encode_label, **options))
+            suffix, is_needed = spec.csv.label_suffix, self._labels_needed
+            encode = functools.partial(encode_label, label=label, suffix=suffix, is_needed=is_needed)
+            jobs[name] = (label.column, encode)
         if spec.weight:
             jobs[WEIGHT] = (spec.weight, _weight)
         jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}

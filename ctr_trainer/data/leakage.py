@@ -68,11 +68,8 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
     return leaks
 
 
-def warn_of_leaks(info: DatasetInfo) -> list[Leak]:
-    """Logs a warning for each feature of a finished data set that leaks the label, and returns the leaks.
-
-    It examines rows spread evenly over the data.
-    """
+def warn_of_leaks(info: DatasetInfo) -> None:
+    """Logs a warning for each feature of a finished data set that leaks the label; reads rows spread over the data."""
     with contextlib.closing(ConvertedData(info.path)) as data:
         groups = len(data.group_rows)
         wanted = min(groups, -(-ROWS * groups // max(info.rows, 1)))
@@ -84,7 +81,6 @@ def warn_of_leaks(info: DatasetInfo) -> list[Leak]:
             "again, because a model with this feature is useless in serving",
             *(info.path, leak, leak.feature),
         )
-    return leaks
 
 
 def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
