@@ -68,12 +68,7 @@ def converted(
                     _remove_outdated(draft, source)
                     if not (draft / FILE).is_file():
                         _convert(unfinished, format, source, spec, progress, advanced)
-                    try:
-                        draft.rename(target)
-                    except OSError as error:
-                        raise UserError(
-                            f"{target}: cannot be made from {draft}: {error.strerror}; move it away"
-                        ) from error
+                    _rename(draft, target)
                     (target / UNFINISHED).unlink()
                     warn_of_leaks(open_dataset(str(target)))
         except InUse as error:
@@ -90,6 +85,13 @@ def converted(
                 ) from error
             time.sleep(_LOOK_SECONDS)
     return str(target)
+
+
+def _rename(draft: pathlib.Path, target: pathlib.Path) -> None:
+    try:
+        draft.rename(target)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be made from {draft}: {error.strerror}; move it away") from error
 
 
 def _sizes(draft: pathlib.Path) -> dict[str, int]:

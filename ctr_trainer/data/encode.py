@@ -6,18 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from ctr_trainer.data import encoders
 from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRowSink, Chunk, Encoded, label_columns
-from ctr_trainer.data.encoders import (
-    any_bad,
-    encode_label,
-    encode_list,
-    is_text,
-    numbers,
-    one,
-    shown,
-    text,
-    without_nan,
-)
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
@@ -80,7 +70,7 @@ class Encoder:
                 columns[WEIGHTS_PREFIX + name] = encoded.weights
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
-                line, value = chunk.line_of(int(row)), shown(table[column][int(row)])
+                line, value = chunk.line_of(int(row)), encoders.shown(table[column][int(row)])
                 expected = f"{encoded.expected}, for {self._what(name)}{encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
                 bad_rows.add(chunk.file, line, column, value, expected)
@@ -100,7 +90,7 @@ class Encoder:
             jobs[f.name] = (f.column, _encoding(f))
         for name, label in label_columns(spec).items():
             suffix, is_needed = spec.csv.label_suffix, self._labels_needed
-            encode = functools.partial(encode_label, label=label, suffix=suffix, is_needed=is_needed)
+            encode = functools.partial(encoders.encode_label, label=label, suffix=suffix, is_needed=is_needed)
             jobs[name] = (label.column, encode)
         if spec.weight:
             jobs[WEIGHT] = (spec.weight, _weight)
@@ -121,27 +111,27 @@ class Encoder:
 
 def _encoding(feature: SparseFeature) -> Callable[[pa.ChunkedArray], Encoded]:
     if feature.combiner:
-        return functools.partial(encode_list, feature=feature)
+        return functools.partial(encoders.encode_list, feature=feature)
     if feature.is_bucketised:
         return _number
     return functools.partial(_derived, feature=feature) if feature.derive else _single
 
 
 def _number(values: pa.Array) -> Encoded:
-    column, bad = numbers(values, pa.float32())
+    column, bad = encoders.numbers(values, pa.float32())
     return Encoded(column, bad, "a finite number")
 
 
 def _single(values: pa.Array) -> Encoded:
-    values = one(values)
+    values = encoders.one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("a single-valued feature has one value per row: give it a 'combiner', or another column")
-    return Encoded(without_nan(values))
+    return Encoded(encoders.without_nan(values))
 
 
 def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
     assert feature.derive is not None
-    values = one(values)
+    values = encoders.one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
         raise TypeError("expected one value per row, a text or a number")
     column, bad = times.derived(values, feature.derive)
@@ -149,24 +139,24 @@ def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
 
 
 def _weight(values: pa.Array) -> Encoded:
-    column, bad = numbers(values, pa.float32())
+    column, bad = encoders.numbers(values, pa.float32())
     wrong = ~(column.to_numpy(zero_copy_only=False) >= 0)
-    return Encoded(column, any_bad(bad, wrong), "a weight of at least 0")
+    return Encoded(column, encoders.any_bad(bad, wrong), "a weight of at least 0")
 
 
 def _time(values: pa.Array) -> Encoded:
-    values = one(values)
+    values = encoders.one(values)
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
+    if encoders.is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
         found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))
     else:
-        column, bad = numbers(values, pa.float64())
+        column, bad = encoders.numbers(values, pa.float64())
         expected = "a number or a date such as 2024-01-31 08:30:00, to split by"
-    return Encoded(column, any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
+    return Encoded(column, encoders.any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
 
 
 def _id(values: pa.Array) -> Encoded:
-    column, bad = text(values) if is_text(values.type) else (one(values), None)
+    column, bad = encoders.text(values) if encoders.is_text(values.type) else (encoders.one(values), None)
     return Encoded(column, bad, "UTF-8 text")

@@ -27,13 +27,12 @@ The keys of a feature are the attributes of `columns.DenseFeature` and `columns.
 """
 
 import dataclasses
-import os
 import pathlib
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ctr_trainer.features.columns import CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
@@ -95,24 +94,21 @@ def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
     return {k: float(v) if keys[k] is float else v for k, v in values.items()}
 
 
-def load(path: str | os.PathLike[str], kind: Callable[..., _Made]) -> _Made:
-    """Reads a spec from a TOML file; see `parse`."""
-    path = pathlib.Path(path)
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a TOML file."""
     try:
         with path.open("rb") as file:
-            return parse(tomllib.load(file), str(path), kind)
+            return tomllib.load(file)
     except OSError as error:
         raise UserError(f"feature spec {path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"feature spec {path}: not TOML: {error}") from error
 
 
-def parse(values: Any, source: str, kind: Callable[..., _Made]) -> _Made:
-    """Makes a spec from the values of a TOML file, or from `FeatureSpec.to_dict()`.
+def arguments(values: Any, source: str) -> dict[str, Any]:
+    """Returns the arguments of `FeatureSpec` for the values of a TOML file, or of `FeatureSpec.to_dict()`.
 
-    Args:
-      source: name of the values' origin, for error messages.
-      kind: the class FeatureSpec, which is passed because its module imports this one.
+    `source` is the name of the values' origin, for error messages.
     """
     top = typed(values, _TOP, source)
     for key in ("name", "label"):
@@ -122,20 +118,17 @@ def parse(values: Any, source: str, kind: Callable[..., _Made]) -> _Made:
     accepted = {key: value for key, value in accepted.items() if key not in _NAMES}
     defaults = typed(top.get("defaults", {}), accepted, f"{source}: [defaults]")
     label, *other_labels = _labels(top["label"], source)
-    try:
-        return kind(
-            name=top["name"],
-            label=label,
-            dense=_features(top, "dense", DenseFeature, defaults, source),
-            sparse=_features(top, "sparse", SparseFeature, defaults, source),
-            ids=_tuple(top.get("ids", []), str, f"{source}: 'ids'"),
-            weight=top.get("weight"),
-            csv=_made(CsvFormat, top.get("csv", {}), f"{source}: [csv]"),
-            limits=tuple(_made(TableLimits, item, f"{source}: [[limits]]") for item in top.get("limits", [])),
-            other_labels=tuple(other_labels),
-        )
-    except UserError as error:
-        raise error if str(error).startswith(source) else UserError(f"{source}: {error}") from error
+    return dict(
+        name=top["name"],
+        label=label,
+        dense=_features(top, "dense", DenseFeature, defaults, source),
+        sparse=_features(top, "sparse", SparseFeature, defaults, source),
+        ids=_tuple(top.get("ids", []), str, f"{source}: 'ids'"),
+        weight=top.get("weight"),
+        csv=_made(CsvFormat, top.get("csv", {}), f"{source}: [csv]"),
+        limits=tuple(_made(TableLimits, item, f"{source}: [[limits]]") for item in top.get("limits", [])),
+        other_labels=tuple(other_labels),
+    )
 
 
 def _labels(values: Any, source: str) -> list[Label]:
