@@ -48,23 +48,23 @@ def read_files(
     """Yields the Chunks of a list of `SourceFile`; see `read`."""
     wanted = typed.uses(spec, time)
     kinds: dict[str, str] = {}
-    for file in files:
-        first, parser = 0, None
-        with contextlib.ExitStack() as stack:
+    with contextlib.closing(ExampleReader(wanted)) as reader:
+        for file in files:
+            first = 0
             # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
-            local = stack.enter_context(path_of(file.path).local_file())
-            for records in stack.enter_context(contextlib.closing(_records(local, file.path))):
-                if parser is None:
-                    kinds |= _kinds(records, wanted)
-                    typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
-                    parser = stack.enter_context(contextlib.closing(_Parser(kinds)))
-                table, misfits = parser.parse(records)
-                for row in misfits:
-                    column, value, expected = _fault(records[row], kinds)
-                    bad_rows.add(file.path, first + row + 1, column, value, expected)
-                numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
-                yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
-                first += len(records)
+            with path_of(file.path).local_file() as local, contextlib.closing(_records(local, file.path)) as blocks:
+                for records in blocks:
+                    if not first:
+                        kinds = kinds | _kinds(records, wanted)
+                        typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
+                        reader.use(kinds)
+                    table, misfits = reader.parse(records)
+                    for row in misfits:
+                        column, value, expected = _fault(records[row], kinds)
+                        bad_rows.add(file.path, first + row + 1, column, value, expected)
+                    numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
+                    yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
+                    first += len(records)
 
 
 def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
@@ -152,12 +152,12 @@ def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
 
 
 class ExampleReader:
-    """Parses serialized `tf.train.Example` that are not in a file, such as the messages of a stream."""
+    """Parses serialized `tf.train.Example`, many at a time, in a graph and session of its own."""
 
-    def __init__(self, wanted: dict[str, Use]) -> None:
+    def __init__(self, wanted: Mapping[str, Use]) -> None:
         self._wanted = wanted
         self._kinds: dict[str, str] = {}
-        self._parser: _Parser | None = None
+        self._session: tf.compat.v1.Session | None = None
 
     def read(self, records: np.ndarray) -> tuple[pa.Table, dict[int, str]]:
         """Returns (table of the valid records' wanted features, dict of row -> description of an invalid record).
@@ -167,36 +167,29 @@ class ExampleReader:
         kinds = _kinds(records, self._wanted) | self._kinds
         if not kinds:
             return pa.table({}), dict.fromkeys(range(len(records)), "has none of the spec's features")
-        if kinds != self._kinds or self._parser is None:
-            self.close()
-            self._kinds, self._parser = kinds, _Parser(kinds)
-        table, misfits = self._parser.parse(records)
+        self.use(kinds)
+        table, misfits = self.parse(records)
         faults = {row: _fault(records[row], kinds) for row in misfits}
         return table, {
             row: (f"feature {column!r}: " if column else "") + f"{value!r} is not {expected}"
             for row, (column, value, expected) in faults.items()
         }
 
-    def close(self) -> None:
-        """Closes the session."""
-        if self._parser is not None:
-            self._parser.close()
-        self._parser = None
-
-
-class _Parser:
-    """Parses many records at a time, in its own graph and session; `kinds` are keys of `_KINDS`, by feature."""
-
-    def __init__(self, kinds: dict[str, str]) -> None:
+    def use(self, kinds: dict[str, str]) -> None:
+        """Sets the features that `parse` reads, and their kinds, keys of `_KINDS`."""
+        if kinds == self._kinds:
+            return
+        self.close()
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
             self._serialized = tf1.placeholder(tf.string, [None])
             features = {name: tf.io.RaggedFeature(_KINDS[kind]) for name, kind in kinds.items()}
             parsed = tf.io.parse_example(self._serialized, features)
             self._fetches = {name: (ragged.row_splits, ragged.values) for name, ragged in parsed.items()}
-        self._session = _session(graph)
+        self._kinds, self._session = kinds, _session(graph)
 
     def close(self) -> None:
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
 
     def parse(self, records: np.ndarray, first: int = 0) -> tuple[pa.Table, list[int]]:
         """Returns (table of the valid records with a list column per feature, indices of the others, from `first` on).
@@ -213,6 +206,7 @@ class _Parser:
         return pa.concat_tables(tables), sum(misfits, [])
 
     def _table(self, records: np.ndarray) -> pa.Table:
+        assert self._session is not None
         columns = self._session.run(self._fetches, {self._serialized: records})
         return pa.table(
             {
