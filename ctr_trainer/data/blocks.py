@@ -38,10 +38,8 @@ class BadRow(NamedTuple):
     """A row that cannot be used.
 
     Attributes:
-      file: path of the source file.
       line: line or number of the row in the file, from 1; None if unknown.
       column: name of the column; None if the row as a whole is wrong.
-      value: value that was found.
       expected: description of a valid value, such as `a finite number`.
     """
 
@@ -50,19 +48,6 @@ class BadRow(NamedTuple):
     column: str | None
     value: object
     expected: str
-
-
-class BadRowSink(Protocol):
-    """Receives the rows that are left out: `BadRows` or `FoundBadRows`."""
-
-    budget: int
-
-    def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Receives one bad row; see `BadRow` for the arguments.
-
-        Raises:
-          UserError, TooManyBadRows: there are more bad rows than may be left out.
-        """
 
 
 @dataclasses.dataclass
@@ -84,11 +69,7 @@ class BadRows:
     _error: UserError | None = None
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Counts and logs one bad row; see `BadRow` for the arguments.
-
-        Raises:
-          UserError: the budget is exceeded.
-        """
+        """Counts and logs one bad row, see `BadRow`; raises UserError if the budget is exceeded."""
         at = f"{file}, {self.unit} {line}" + (f", column {column!r}" if column else "")
         message = f"{at}: {value!r} is not {expected}"
         with self._lock:
@@ -113,9 +94,6 @@ class FoundBadRows:
 
     Threads and tasks that process different blocks collect their bad rows separately. Therefore the rows that are left
     out, and the row that ends a conversion, do not depend on the speed of the threads.
-
-    Args:
-      budget: number of rows that the whole input may leave out.
     """
 
     def __init__(self, budget: int) -> None:
@@ -123,11 +101,7 @@ class FoundBadRows:
         self.rows: list[BadRow] = []
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Adds one bad row; see `BadRow` for the arguments.
-
-        Raises:
-          TooManyBadRows: there are more rows than the budget.
-        """
+        """Adds one bad row, see `BadRow`; raises TooManyBadRows if there are more rows than the budget."""
         self.rows.append(BadRow(file, line, column, value, expected))
         if len(self.rows) > self.budget:
             raise TooManyBadRows
@@ -136,6 +110,9 @@ class FoundBadRows:
         """Returns the collected rows and removes them from the collection."""
         rows, self.rows = self.rows, []
         return rows
+
+
+BadRowSink = BadRows | FoundBadRows
 
 
 @dataclasses.dataclass
@@ -159,7 +136,6 @@ class Chunk:
         return len(self.table)
 
     def parse(self, bad_rows: BadRowSink) -> "Chunk":
-        """Returns the Chunk itself; see `Block`."""
         return self
 
 
@@ -184,13 +160,9 @@ class SourceReader(Protocol):
 
         Args:
           source: paths, URLs or patterns, whichever the format accepts.
-          spec: FeatureSpec with the columns to read.
           bad_rows: receives each row that is left out while the source is split into blocks; parsing a block reports
             further rows.
           time: column of a split by time; None for no such split.
-
-        Raises:
-          UserError: a file does not exist, cannot be read, or lacks a column.
         """
 
 

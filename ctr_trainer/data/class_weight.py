@@ -92,36 +92,16 @@ class NegativeSampling:
       share: probability of keeping a negative example, above 0 and at most 1.
       rank: rank of the worker that reads the batches.
       seed: random seed.
+
+    Attributes:
+      spec, statistics, batch_size, rows, epochs, steps_per_epoch, steps_before, steps: see `BatchReader`.
     """
 
     def __init__(self, reader: BatchReader, share: float, rank: int, seed: int) -> None:
         self._reader, self._share, self._rank, self._seed = reader, share, rank, seed
         self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
-
-    @property
-    def steps(self) -> int | None:
-        """Number of batches; see `BatchReader.steps`."""
-        return self._reader.steps
-
-    @property
-    def rows(self) -> int:
-        """Number of rows of the whole data set."""
-        return self._reader.rows
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of batches per whole epoch."""
-        return self._reader.steps_per_epoch
-
-    @property
-    def steps_before(self) -> int:
-        """Number of batches before the reader's start."""
-        return self._reader.steps_before
-
-    @property
-    def epochs(self) -> int | None:
-        """Number of the epoch before which the reader stops; None for no end."""
-        return self._reader.epochs
+        self.rows, self.epochs, self.steps_per_epoch = reader.rows, reader.epochs, reader.steps_per_epoch
+        self.steps_before, self.steps = reader.steps_before, reader.steps
 
     def position_after(self, steps: int) -> dict[str, Any]:
         """Computes the position after `steps` batches; see `BatchReader.position_after`."""

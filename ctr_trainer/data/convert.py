@@ -132,7 +132,7 @@ def convert(
             writer.close()
         if not sum(w.statistics.rows for w in writers.values()):
             raise UserError(f"input {input}: it has no rows")
-        train = observed.with_typical(next(iter(writers.values())).statistics.to_dict()["fitted"])
+        train = observed.with_typical(next(iter(writers.values())).statistics.fitted())
         parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
     return result_of(target, start, bad_rows, parts, observed)
 
@@ -162,7 +162,6 @@ def new_data_set(output: Path) -> Iterator[Unfinished]:
 
 
 def bad_rows_of(format: str, budget: int = 0) -> BadRows:
-    """Returns the BadRows of a conversion from a format."""
     return BadRows(budget, unit="row" if format in TYPED else "line")
 
 
@@ -172,11 +171,8 @@ def result_of(
     """Warns of features of a finished conversion that give the label away, and returns what `convert` returns.
 
     Args:
-      output: directory of the data set.
       start: `time.perf_counter()` when the conversion started.
-      bad_rows: BadRows of the conversion.
       parts: DatasetInfo of each part, the training part first.
-      observed: Observations of all rows.
     """
     warn_of_leaks(next(iter(parts.values())))
     return dict(

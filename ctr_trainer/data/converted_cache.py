@@ -37,7 +37,7 @@ def converted(
     advanced: Callable[[str], object] = lambda text: None,
     timeout: float = 1800.0,
 ) -> str:
-    """Finds the conversion of a source below `directory`, or converts the source now.
+    """Finds the conversion of a source below `directory`, or converts the source now. Returns its path.
 
     A conversion is found by the spec and by the paths, sizes and times of change of the source's files. A conversion
     that ended early leaves `NAME.unfinished`. The next one continues after the last whole file there, of 1,000,000 rows
@@ -46,17 +46,9 @@ def converted(
     like.
 
     Args:
-      source: a source as `list_files` takes it.
-      format: format of the source, as for `convert`.
-      spec: FeatureSpec.
-      directory: directory of the conversions; made if there is none.
-      progress: show a bar if stderr is a terminal.
       labels: False if labels and weights are not needed. A conversion with labels is used too; a new one has none.
       advanced: f(text), called each time that the conversion, of this or of another process, has made progress.
       timeout: seconds that another process's conversion may stand still.
-
-    Returns:
-      path of the converted data set.
 
     Raises:
       UserError: see `convert`; every row must be usable. Or another process's conversion stands still.
@@ -66,7 +58,8 @@ def converted(
         spec = spec.without_labels()
         target = pathlib.Path(directory) / _name(source, format, spec)
     draft = target.with_name(f"{target.name}.unfinished")
-    wait = _Wait(draft, timeout)
+    seen: dict[str, int] | None = None
+    since = time.monotonic()
     while not (target / FILE).is_file():
         refuse_overlap(draft, [source] if isinstance(source, (str, os.PathLike)) else source, _paths(source))
         try:
@@ -79,8 +72,34 @@ def converted(
                     (target / UNFINISHED).unlink()
                     warn_of_leaks(open_dataset(str(target)))
         except InUse as error:
-            wait.look(error, advanced)
+            # Another process converts the source. Wait for it as long as its files grow.
+            if seen is None:
+                _log.info("%s", error)
+            if (sizes := _sizes(draft)) != seen:
+                seen, since = sizes, time.monotonic()
+                advanced(str(error))
+            if time.monotonic() - since > timeout:
+                raise UserError(
+                    f"{error}; it has written nothing for {timeout:g} s: stop that process and restart this one to "
+                    "continue from its files, or remove its directory"
+                ) from error
+            time.sleep(_LOOK_SECONDS)
     return str(target)
+
+
+def _rename(draft: pathlib.Path, target: pathlib.Path) -> None:
+    try:
+        draft.rename(target)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be made from {draft}: {error.strerror}; move it away") from error
+
+
+def _sizes(draft: pathlib.Path) -> dict[str, int]:
+    sizes = {}
+    for file in draft.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # The other process may have renamed the directory meanwhile.
+            sizes[file.name] = file.stat().st_size
+    return sizes
 
 
 def _convert(
@@ -119,54 +138,7 @@ def _convert(
         if not writer.whole_files:  # There is no file from which a later conversion could continue.
             unfinished.files.discard()
         raise
-    writer.finish(0, observed.with_typical(writer.statistics.to_dict()["fitted"]))
-
-
-def _rename(draft: pathlib.Path, target: pathlib.Path) -> None:
-    try:
-        draft.rename(target)
-    except OSError as error:
-        raise UserError(f"{target}: cannot be made from {draft}: {error.strerror}; move it away") from error
-
-
-class _Wait:
-    """Waits for another process's conversion, as long as its files grow.
-
-    Args:
-      draft: directory of the unfinished conversion.
-      timeout: seconds that the conversion may stand still.
-    """
-
-    def __init__(self, draft: pathlib.Path, timeout: float) -> None:
-        self._draft, self._timeout = draft, timeout
-        self._seen: dict[str, int] | None = None
-        self._since = time.monotonic()
-
-    def look(self, why: InUse, advanced: Callable[[str], object]) -> None:
-        """Waits a moment, and looks whether the conversion has made progress.
-
-        Args:
-          why: the error InUse, which names the other process.
-          advanced: f(text), called if the conversion has made progress.
-
-        Raises:
-          UserError: the conversion has stood still for `timeout` seconds.
-        """
-        if self._seen is None:
-            _log.info("%s", why)
-        sizes = {}
-        for file in self._draft.glob("*"):
-            with contextlib.suppress(FileNotFoundError):  # The other process may have renamed the directory meanwhile.
-                sizes[file.name] = file.stat().st_size
-        if sizes != self._seen:
-            self._seen, self._since = sizes, time.monotonic()
-            advanced(str(why))
-        if time.monotonic() - self._since > self._timeout:
-            raise UserError(
-                f"{why}; it has written nothing for {self._timeout:g} s: stop that process and restart this one to "
-                "continue from its files, or remove its directory"
-            )
-        time.sleep(_LOOK_SECONDS)
+    writer.finish(0, observed.with_typical(writer.statistics.fitted()))
 
 
 def _remove_outdated(draft: pathlib.Path, source: Input) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence, Sized
 import pyarrow as pa
 
 from ctr_trainer.data.encoders import numbers
-from ctr_trainer.data.text_blocks import first_line
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.system.files.paths import path_of
@@ -20,68 +19,48 @@ _LINES, _BYTES = 50, 1 << 16
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-class FirstLine:
-    """The column names of a file, which are determined from its first line.
+def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) -> tuple[tuple[str, ...], str]:
+    """Determines the names of a file's columns from its first line.
 
     Args:
-      file: path of the file, for messages.
-      text: the first line, as bytes.
-      form: CsvFormat.
       wanted: dict of column -> `typed.Use`. Columns that must be numbers distinguish a row from a header.
 
-    Attributes:
-      names: names of the columns.
-      hint: setting of [csv] that may be wrong if the first row is bad, appended to the message about that row.
+    Returns:
+      (names, hint: a setting of [csv] that may be wrong if the first row is bad, to append to the message about it).
 
     Raises:
       UserError: the header cannot be read, or the first line contradicts `form.header`.
     """
-
-    def __init__(self, file: str, text: bytes, form: CsvFormat, wanted: dict[str, Use]) -> None:
-        where = f"{file}, line 1"
-        fields = fields_of(text.decode("utf-8-sig", "replace"), form, where)
-        self.names = tuple(form.columns) or _header(fields, form, where)
-        self.hint = _delimiter_hint(text.decode(errors="replace"), form, fields, self.names)
-        if not form.header:
-            if [field.strip() for field in fields] == list(self.names):
-                raise UserError(f"{where}: this line names the columns, so it is a header: {_SAY_HEADER}")
-            self.hint += f"; if line 1 is a header, {_SAY_HEADER}"
-        elif form.columns and _is_row(fields, form, wanted):
-            raise UserError(
-                f"{where}: this line is a row, but `header = true` in [csv] makes it a header: "
-                f"{','.join(fields)[:200]}. Set `header = false`"
-            )
+    where, fields = f"{file}, line 1", fields_of(file, line, form)
+    names = tuple(form.columns) or _header(fields, form, where)
+    hint = _delimiter_hint(line.decode(errors="replace"), form, fields, names)
+    if not form.header:
+        if [field.strip() for field in fields] == list(names):
+            raise UserError(f"{where}: this line names the columns, so it is a header: {_SAY_HEADER}")
+        hint += f"; if line 1 is a header, {_SAY_HEADER}"
+    elif form.columns and _is_row(fields, form, wanted):
+        raise UserError(
+            f"{where}: this line is a row, but `header = true` in [csv] makes it a header: "
+            f"{','.join(fields)[:200]}. Set `header = false`"
+        )
+    return names, hint
 
 
-def fields_of(line: str, form: CsvFormat, where: str) -> list[str]:
-    """Returns the fields of a line of text.
-
-    Raises:
-      UserError: a quote in the line is not closed.
-    """
+def fields_of(file: str, first_line: bytes, form: CsvFormat) -> list[str]:
+    """Returns the fields of a file's first line; raises UserError if a quote is not closed."""
+    line = first_line.decode("utf-8-sig", "replace")
     quoting = dict(quotechar=form.quote) if form.quote else dict(quoting=csv.QUOTE_NONE)
     try:
         return next(csv.reader([line], delimiter=form.delimiter, strict=True, **quoting), [])
     except csv.Error as error:
         raise UserError(
-            f'{where}: cannot be split into fields: {error}; with `quote = ""` in [csv], quotes have no special '
+            f'{file}, line 1: cannot be split into fields: {error}; with `quote = ""` in [csv], quotes have no special '
             f"meaning: {line[:200]!r}"
         ) from error
 
 
-def first_fields(file: str, form: CsvFormat) -> list[str]:
-    """Returns the fields of a file's first line."""
-    return fields_of(first_line(file), form, f"{file}, line 1")
-
-
 def missing_hint(names: Sequence[str], form: CsvFormat, wanted: int) -> str:
-    """Returns advice on [csv] to append to the message about a missing column; "" for no advice.
-
-    Args:
-      names: names of the file's columns.
-      form: CsvFormat.
-      wanted: number of wanted columns.
-    """
+    """Returns advice on [csv] to append to the message about a missing column; "" for no advice."""
     if len(names) == 1 and wanted > 1:
         return _delimiter_hint(names[0], form, names, range(wanted))
     if form.header and not form.columns and any(_is_number(name) or not name for name in names):
@@ -98,17 +77,13 @@ def _header(fields: Sequence[str], form: CsvFormat, where: str) -> tuple[str, ..
 
 def _is_row(fields: Sequence[str], form: CsvFormat, wanted: dict[str, Use]) -> bool:
     """Whether there are fields that must be numbers, and all of them are numbers."""
-    if len(fields) != len(form.columns) or [f.strip() for f in fields] in _numbered(len(fields)):
-        return False
+    numbered_names = [[str(number) for number in range(first, first + len(fields))] for first in (0, 1)]
+    if len(fields) != len(form.columns) or [f.strip() for f in fields] in numbered_names:
+        return False  # pandas numbers columns without a name.
     numbered = [name for name, use in wanted.items() if use.number]
     values = [field.strip() for field, name in zip(fields, form.columns, strict=True) if name in numbered]
     present = [value for value in values if value not in form.null_values]
     return bool(present) and all(map(_is_number, present))
-
-
-def _numbered(count: int) -> list[list[str]]:
-    """Returns the names that pandas writes for columns without a name."""
-    return [[str(number) for number in range(first, first + count)] for first in (0, 1)]
 
 
 def _is_number(text: str) -> bool:

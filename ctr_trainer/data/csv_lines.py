@@ -12,25 +12,6 @@ _LF, _CR = ord("\n"), ord("\r")
 
 
 @dataclasses.dataclass(frozen=True)
-class Counts:
-    r"""The counts of a block of lines.
-
-    Attributes:
-      lines: number of lines.
-      blank: number of lines that consist only of a line end.
-      quotes: number of quote characters.
-      returns: number of `\r` that no `\n` follows.
-      nuls: number of zero bytes.
-    """
-
-    lines: int
-    blank: int
-    quotes: int
-    returns: int
-    nuls: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Lines:
     """The units of a block: its rows, blank lines and bad lines. Each array has one value per unit, in order.
 
@@ -52,19 +33,19 @@ class Lines:
     end: int
 
 
-def count(block: bytes, form: CsvFormat) -> Counts:
-    """Counts the lines of a block of whole lines, and the characters that need `scan`.
+def count(block: bytes, form: CsvFormat) -> tuple[int, int, bool]:
+    r"""Counts the lines of a block of whole lines.
 
-    Args:
-      block: bytes that end with a line end.
-      form: CsvFormat.
+    Returns:
+      (number of lines, number of lines that consist only of a line end, whether only `scan` can find the rows, because
+      the block has a quote character, a `\r` that no `\n` follows, or a zero byte).
     """
     text = np.frombuffer(block, np.uint8)
     lines, blank, quotes, returns, nuls = _count(text, np.uint8(ord(form.quote or "\0")))
     if returns:
         ends, more_blank = _count_ends(text)
         returns, blank = returns - ends, blank + more_blank
-    return Counts(lines, blank, quotes if form.quote else 0, returns, nuls)
+    return lines, blank, bool((form.quote and quotes) or returns or nuls)
 
 
 def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
@@ -74,33 +55,15 @@ def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
     the right number of fields. Otherwise its first line is a bad line, and the next line begins a new row.
 
     Args:
-      block: bytes that end with a line end.
-      form: CsvFormat.
       fields: number of fields of a row.
       final: whether this is the last block. Otherwise a row that may continue in the next block is left for it.
     """
     text = np.frombuffer(block, np.uint8)
     found = np.empty((5, block.count(b"\n")), np.int64)
-    rows, end = _scan(text, _code(form.delimiter), _code(form.quote), fields, form.lines_per_row, final, found)
+    quote = ord(form.quote) if form.quote else -1
+    rows, end = _scan(text, ord(form.delimiter), quote, fields, form.lines_per_row, final, found)
     kinds, starts, first_lines, spans, places = found[:, :rows]
     return Lines(kinds.astype(np.int8), starts, first_lines, spans, places, end)
-
-
-def first_end(block: memoryview) -> int:
-    """Returns the offset after the first line of a block."""
-    return _first_end(np.frombuffer(block, np.uint8))
-
-
-def _code(character: str) -> int:
-    return ord(character) if character else -1
-
-
-@numba.njit(nogil=True, cache=True)
-def _first_end(text: np.ndarray) -> int:
-    at = 0
-    while text[at] != _LF:
-        at += 1
-    return at + 1
 
 
 @numba.njit(nogil=True, cache=True)

@@ -33,13 +33,9 @@ _MOST_LENGTH = 50
 
 @dataclasses.dataclass
 class Draft:
-    """The TOML lines of a spec, by section.
+    """The TOML lines of a spec, by section."""
 
-    Attributes:
-      columns: names of all columns of the source, which the name of a column's second feature must not equal.
-    """
-
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # All columns of the source; the name of a second feature must not equal any.
     label: list[str] = dataclasses.field(default_factory=list)
     ids: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     dense: list[list[str]] = dataclasses.field(default_factory=list)
@@ -51,23 +47,19 @@ class Draft:
         return bool(self.dense or self.sparse)
 
     def set_label(self, column: str, why: str, **options: Option) -> None:
-        """Sets the label and its options."""
         self.label = [f"# {_plain(why)}", *_lines(dict(column=column, **options))]
 
     def keep(self, column: str, why: str) -> None:
-        """Adds a column to `ids`."""
         self.ids.append((column, why))
 
     def leave_out(self, column: str, why: str) -> None:
-        """Records a column that is left out, with the reason."""
         self.left_out.append(f"{column or 'the first column, without a name'}: {why}")
 
     def add_dense(self, column: str, why: str, **options: Option) -> None:
-        """Adds a dense feature of a column."""
         self.dense.append([f"# {_plain(why)}", *_lines({**_names(column), **options})])
 
-    def add_sparse(self, column: str, why: str, suffix: str = "", **options: Option) -> str:
-        """Adds a sparse feature of a column and returns its name; `suffix` names a second feature of the column."""
+    def add_sparse(self, column: str, why: str, suffix: str = "", **options: Option) -> None:
+        """Adds a sparse feature of a column; `suffix` names a second feature of the column."""
         names = _names(column)
         if suffix:
             name = f"{names['name']}_{suffix}"
@@ -75,20 +67,9 @@ class Draft:
                 name += "_"
             names = dict(name=name, column=column)
         self.sparse.append([f"# {_plain(why)}", *_lines({**names, **options})])
-        return names["name"]
-
-    def slot_of(self, column: str) -> str:
-        """Returns the slot of the sparse feature that has the name of the column."""
-        return _names(column)["name"]
 
     def toml(self, name: str, form: CsvFormat, rows: int) -> str:
-        """Returns the spec as TOML.
-
-        Args:
-          name: name of the spec.
-          form: CsvFormat of the source.
-          rows: number of rows that were read.
-        """
+        """Returns the spec as TOML; `rows` is the number of rows that were read."""
         lines = [f"# Inferred from the first {rows:,} rows: a draft to review.", f"name = {_value(name)}"]
         if self.ids:
             lines += ["# kept next to the predictions, not trained on"]
@@ -254,7 +235,7 @@ def _place_list(p: Profile, form: dict[str, Any], singles: list[Profile], draft:
         why = (
             f"{of}; a sequence, the oldest value first, for models that read histories (din, dien, bst, onetrans, sdim)"
         )
-        form = {"slot": draft.slot_of(single.name), **form}
+        form = {"slot": _names(single.name)["name"], **form}
         draft.add_sparse(p.name, why, combiner="none", max_length=length, **form)
         why = "the same values as a bag, for models that do not read histories"
         draft.add_sparse(p.name, why, suffix="bag", combiner="mean", max_length=length, keep="last", **form)

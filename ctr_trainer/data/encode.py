@@ -1,26 +1,13 @@
 """Encodes source columns as keys, numbers and labels, and reports bad rows."""
 
-import concurrent.futures
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
+from ctr_trainer.data import encoders
 from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRowSink, Chunk, Encoded, label_columns
-from ctr_trainer.data.encoders import (
-    any_bad,
-    encode_label,
-    encode_label_or_nan,
-    encode_list,
-    is_text,
-    numbers,
-    one,
-    shown,
-    text,
-    without_nan,
-)
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
@@ -49,45 +36,26 @@ class Encoder:
     Sparse features of all kinds are in the order of the spec.
 
     Args:
-      spec: FeatureSpec.
       time: source column of a split by time, stored as float64 in the column `TIME`; None for no such split.
-      threads: number of columns to encode concurrently; 1 encodes them in the calling thread.
       labels_needed: whether a row without a label is bad; if False, its label is NaN.
     """
 
-    def __init__(
-        self, spec: FeatureSpec, time: str | None = None, threads: int = 2, labels_needed: bool = True
-    ) -> None:
-        self._spec, self._time = spec, time
-        self._encode_label = encode_label if labels_needed else encode_label_or_nan
-        single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
-        self._single = [part for i in range(threads) if (part := single[i::threads])]
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
+    def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:
+        self._spec, self._time, self._labels_needed = spec, time, labels_needed
+        self._single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
 
     def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
 
-        Args:
-          chunk: Chunk.
-          bad_rows: BadRows or FoundBadRows, which receives each row that is left out.
-          observed: Observations, which receives the lengths and odd values of the lists.
-
-        Raises:
-          UserError: the type of a column does not fit its feature, or there are too many bad rows.
+        `bad_rows` receives each row that is left out, `observed` the lengths and odd values of the lists.
         """
-        table, jobs = chunk.table, self._jobs()
-        results = {name: self._begin(encode, table[column]) for name, (column, encode) in jobs.items()}
+        table = chunk.table
         columns: dict[str, pa.Array] = {}
         lengths: dict[str, np.ndarray] = {}
         good = np.ones(len(table), bool)
-        for name, result in results.items():
-            column = jobs[name][0]
+        for name, (column, encode) in self._jobs().items():
             try:
-                encoded = result()
+                encoded = encode(table[column])
             except TypeError as error:
                 raise UserError(
                     f"{chunk.file}: column {column!r}, of {self._what(name)} (feature spec {self._spec.name!r}), has "
@@ -102,22 +70,17 @@ class Encoder:
                 columns[WEIGHTS_PREFIX + name] = encoded.weights
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
-                line, value = chunk.line_of(int(row)), shown(table[column][int(row)])
+                line, value = chunk.line_of(int(row)), encoders.shown(table[column][int(row)])
                 expected = f"{encoded.expected}, for {self._what(name)}{encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
                 bad_rows.add(chunk.file, line, column, value, expected)
         for name, each in lengths.items():
             observed.lengths[name].add(each[good])
-        keys = [self._begin(_keys, columns, features) for features in self._single]
-        hashed: dict[str, pa.Array] = {}
-        for keys_of in keys:
-            hashed |= keys_of()
-        whole = pa.table(columns | hashed)
+        if self._single:
+            keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in self._single])
+            columns |= {f.name: pa.array(of) for f, of in zip(self._single, keys, strict=True)}
+        whole = pa.table(columns)
         return whole if good.all() else whole.filter(pa.array(good))
-
-    def _begin(self, work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-        """Returns a function for the result of work(*args). A thread pool, if there is one, starts the work at once."""
-        return self._pool.submit(work, *args).result if self._pool is not None else functools.partial(work, *args)
 
     def _jobs(self) -> dict[str, _Job]:
         """Returns, by encoded column, the source column and the function that encodes it."""
@@ -126,7 +89,8 @@ class Encoder:
         for f in spec.sparse:
             jobs[f.name] = (f.column, _encoding(f))
         for name, label in label_columns(spec).items():
-            encode = functools.partial(self._encode_label, label=label, suffix=spec.csv.label_suffix)
+            suffix, is_needed = spec.csv.label_suffix, self._labels_needed
+            encode = functools.partial(encoders.encode_label, label=label, suffix=suffix, is_needed=is_needed)
             jobs[name] = (label.column, encode)
         if spec.weight:
             jobs[WEIGHT] = (spec.weight, _weight)
@@ -147,58 +111,52 @@ class Encoder:
 
 def _encoding(feature: SparseFeature) -> Callable[[pa.ChunkedArray], Encoded]:
     if feature.combiner:
-        return functools.partial(encode_list, feature=feature)
+        return functools.partial(encoders.encode_list, feature=feature)
     if feature.is_bucketised:
         return _number
     return functools.partial(_derived, feature=feature) if feature.derive else _single
 
 
 def _number(values: pa.Array) -> Encoded:
-    column, bad = numbers(values, pa.float32())
+    column, bad = encoders.numbers(values, pa.float32())
     return Encoded(column, bad, "a finite number")
 
 
 def _single(values: pa.Array) -> Encoded:
-    values = one(values)
+    values = encoders.one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("a single-valued feature has one value per row: give it a 'combiner', or another column")
-    return Encoded(without_nan(values))
+    return Encoded(encoders.without_nan(values))
 
 
 def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
     assert feature.derive is not None
-    values = one(values)
+    values = encoders.one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
         raise TypeError("expected one value per row, a text or a number")
     column, bad = times.derived(values, feature.derive)
     return Encoded(column, bad, times.expected(feature.derive))
 
 
-def _keys(columns: dict[str, pa.Array], features: Sequence[SparseFeature]) -> dict[str, pa.Array]:
-    """Returns the keys of single-valued features' columns, by feature."""
-    keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in features])
-    return {f.name: pa.array(of) for f, of in zip(features, keys, strict=True)}
-
-
 def _weight(values: pa.Array) -> Encoded:
-    column, bad = numbers(values, pa.float32())
+    column, bad = encoders.numbers(values, pa.float32())
     wrong = ~(column.to_numpy(zero_copy_only=False) >= 0)
-    return Encoded(column, any_bad(bad, wrong), "a weight of at least 0")
+    return Encoded(column, encoders.any_bad(bad, wrong), "a weight of at least 0")
 
 
 def _time(values: pa.Array) -> Encoded:
-    values = one(values)
+    values = encoders.one(values)
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
+    if encoders.is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
         found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))
     else:
-        column, bad = numbers(values, pa.float64())
+        column, bad = encoders.numbers(values, pa.float64())
         expected = "a number or a date such as 2024-01-31 08:30:00, to split by"
-    return Encoded(column, any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
+    return Encoded(column, encoders.any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
 
 
 def _id(values: pa.Array) -> Encoded:
-    column, bad = text(values) if is_text(values.type) else (one(values), None)
+    column, bad = encoders.text(values) if encoders.is_text(values.type) else (encoders.one(values), None)
     return Encoded(column, bad, "UTF-8 text")

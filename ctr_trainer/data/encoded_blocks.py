@@ -23,24 +23,21 @@ class _Work(NamedTuple):
       block: the block; None at the end of the input.
       bad_rows: bad rows that the reader found before it.
       left_out: whether to leave out all its rows.
-      first: whether it is the first block.
     """
 
     block: Block | None
     bad_rows: list[BadRow]
-    left_out: bool
-    first: bool
+    left_out: bool = False
+    is_first: bool = False
 
 
-@dataclasses.dataclass
-class EncodedBlock:
-    """The result of encoding a block.
+class _Done(NamedTuple):
+    """An encoded block.
 
     Attributes:
-      table: the encoded table of the good rows (see `encode.Encoder`); empty if they are left out.
-      good_rows: number of good rows.
+      table: the good rows; None if there is no block, or if it has too many bad rows.
+      good_rows: number of good rows, including rows that are left out.
       statistics: Statistics of the table; empty if they are not measured.
-      observed: Observations of the block.
       bad_rows: the bad rows, in the order of the source.
     """
 
@@ -67,79 +64,59 @@ def encoded(
     the number of threads.
 
     Args:
-      read: f(bad_rows) -> iterable of the source's blocks (see `blocks.Block`).
-      spec: FeatureSpec.
-      bad_rows: BadRows, which counts each row that is left out.
-      observed: Observations, which receives the observations of all blocks; the caller checks it at the end.
+      read: f(bad_rows) -> the blocks of the source.
+      observed: receives the observations of all blocks; the caller checks it at the end.
       time: source column of a split by time; None for no such split.
       num_threads: number of blocks to encode concurrently; 0 for one per core of this process.
       skip: number of good rows to leave out at the beginning. A block that is left out yields an empty table, so that
         the caller sees progress.
       measured: whether to compute statistics; if not, the yielded Statistics have no rows.
-
-    Yields:
-      (table, Statistics)
-
-    Raises:
-      UserError: there are too many bad rows, or the source does not fit the spec.
     """
-    num_threads = num_threads or hardware.usable_cores()
-    encoder, found = Encoder(spec, time, threads=1), FoundBadRows(bad_rows.budget)
-    with contextlib.ExitStack() as stack:
-        blocks = stack.enter_context(read_ahead(_read(read(found), found, skip), 2, name="reading the input"))
-        workers = [_Worker(encoder, spec, bad_rows.budget, measured) for _ in range(num_threads)]
-        for block in stack.enter_context(OrderedMap(workers, blocks, name="encoding the input")):
-            for row in block.bad_rows:
+    encoder, found = Encoder(spec, time), FoundBadRows(bad_rows.budget)
+
+    def encode(work: _Work) -> _Done:
+        own, found, table, good_rows = Observations(spec), FoundBadRows(bad_rows.budget), None, 0
+        if work.block is not None:
+            with contextlib.suppress(TooManyBadRows):
+                chunk = work.block.parse(found)
+                own.see_labels(chunk.table)  # This includes rows that are left out.
+                if work.is_first:  # Counting values takes time, and one block has enough values.
+                    own.see_typical(chunk.table)
+                good_rows = len(chunk.table)
+                if work.left_out:
+                    chunk = dataclasses.replace(chunk, table=chunk.table.slice(0, 0))
+                table = encoder.encode(chunk, found, own)
+                good_rows = good_rows if work.left_out else len(table)
+        return _Done(table, good_rows, statistics_of(table), own, work.bad_rows + found.rows)
+
+    def statistics_of(table: pa.Table | None) -> Statistics:
+        statistics = Statistics(spec)
+        if measured and table is not None:
+            statistics.add(table)
+        return statistics
+
+    workers = [encode] * (num_threads or hardware.usable_cores())
+    blocks = read_ahead(_read(read(found), found, skip), 2, name="reading the input")
+    with OrderedMap(workers, blocks, name="encoding the input") as results:
+        for done in results:
+            for row in done.bad_rows:
                 bad_rows.add(*row)
-            if block.table is None:  # The end of the input, which may have bad rows but no block.
+            if done.table is None:  # The end of the input, which may have bad rows but no block.
                 continue
-            observed.merge(block.observed)
-            out = min(skip, block.good_rows)
+            observed.merge(done.observed)
+            out = min(skip, done.good_rows)
             skip -= out
             if out:
-                block.table = block.table.slice(min(out, len(block.table)))
-                block.statistics = _statistics(block.table, spec, measured)
-            yield block.table, block.statistics
+                table = done.table.slice(min(out, len(done.table)))
+                yield table, statistics_of(table)
+            else:
+                yield done.table, done.statistics
 
 
 def _read(blocks: Iterable[Block], found: FoundBadRows, skip: int) -> Iterator[_Work]:
     read = 0
     with contextlib.suppress(TooManyBadRows):
         for block in blocks:
-            first, read = not read, read + block.most_rows
-            yield _Work(block, found.taken(), left_out=read <= skip, first=first)
-    yield _Work(None, found.taken(), left_out=False, first=False)
-
-
-def _statistics(table: pa.Table, spec: FeatureSpec, measured: bool) -> Statistics:
-    statistics = Statistics(spec)
-    if measured:
-        statistics.add(table)
-    return statistics
-
-
-class _Worker:
-    """Encodes a block; a function for `OrderedMap`."""
-
-    def __init__(self, encoder: Encoder, spec: FeatureSpec, budget: int, measured: bool) -> None:
-        self._encoder, self._spec, self._budget, self._measured = encoder, spec, budget, measured
-
-    def __call__(self, item: _Work) -> EncodedBlock:
-        observed, found = Observations(self._spec), FoundBadRows(self._budget)
-        table, statistics, good_rows = None, Statistics(self._spec), 0
-        if item.block is not None:
-            with contextlib.suppress(TooManyBadRows):
-                chunk = item.block.parse(found)
-                observed.see_labels(chunk.table)  # This includes rows that are left out.
-                if item.first:  # Counting values takes time, and one block has enough values.
-                    observed.see_typical(chunk.table)
-                good_rows = len(chunk.table)
-                if item.left_out:
-                    chunk = dataclasses.replace(chunk, table=chunk.table.slice(0, 0))
-                table = self._encoder.encode(chunk, found, observed)
-                good_rows = good_rows if item.left_out else len(table)
-                statistics = _statistics(table, self._spec, self._measured)
-        return EncodedBlock(table, good_rows, statistics, observed, item.bad_rows + found.rows)
-
-    def close(self) -> None:
-        pass
+            is_first, read = not read, read + block.most_rows
+            yield _Work(block, found.taken(), left_out=read <= skip, is_first=is_first)
+    yield _Work(None, found.taken())

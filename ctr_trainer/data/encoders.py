@@ -24,17 +24,12 @@ _LOOKED_AT = 10_000  # Number of values per chunk that are compared with _ODD.
 
 
 def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns a float array, NaN if missing or invalid, and whether each value is invalid (not a finite number).
-
-    The second result is None if all values are valid.
+    """Returns a float array, NaN if missing or invalid, and whether each value is not a finite number, or None.
 
     Args:
-      values: a column of numbers, or of texts that represent numbers.
+      values: a column of numbers, or of texts that represent numbers; TypeError is raised for another type.
       kind: pa.float32() or pa.float64(). A number that the kind cannot represent, such as a large whole number in
         float32, is rounded to the nearest number, and ties to an even last bit.
-
-    Raises:
-      TypeError: the column has another type.
     """
     values = one(values)
     if pa.types.is_dictionary(values.type):
@@ -69,7 +64,6 @@ def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | Non
 
 
 def one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Returns a ChunkedArray or Array as an Array."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
@@ -98,14 +92,18 @@ def shown(value: pa.Scalar) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
-    """Encodes a label as float32, 0 or 1. A row without a label is bad.
+def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str, is_needed: bool = True) -> Encoded:
+    """Encodes a label as float32, 0 or 1. A row without a label is bad or, if it is not needed, NaN.
 
-    Args:
-      values: column of the source.
-      label: Label.
-      suffix: `CsvFormat.label_suffix`.
+    `suffix` is `CsvFormat.label_suffix`.
     """
+    encoded = _label(values, label, suffix)
+    if is_needed or encoded.bad is None:
+        return encoded
+    return Encoded(pa.array(np.where(encoded.bad, np.float32("nan"), encoded.column.to_numpy(zero_copy_only=False))))
+
+
+def _label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
     values, bad = text(values)
     if suffix:
         values = pc.if_else(pc.ends_with(values, suffix), pc.utf8_slice_codeunits(values, 0, -len(suffix)), values)
@@ -122,13 +120,6 @@ def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) 
         labels, wrong = column == 1, ~np.isin(column, (0, 1))
         expected, cure = "a label of 0 or 1", _LABEL_CURE
     return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected, cure=cure)
-
-
-def encode_label_or_nan(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
-    """Encodes a label like `encode_label`, except that a missing or invalid label is NaN and the row is not bad."""
-    encoded = encode_label(values, label, suffix)
-    labels = encoded.column.to_numpy(zero_copy_only=False)
-    return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))
 
 
 def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -173,10 +164,6 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
 
     A text is split at the separators, a list is used as it is, and any other value is a list of one value. Empty values
     do not count: "A||B" has two values, "" has none. A row is bad if one of its weights is not a finite number.
-
-    Args:
-      values: column of the source.
-      feature: SparseFeature with a combiner.
     """
     values = one(values)
     if is_list(values.type):
@@ -258,11 +245,7 @@ def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) 
 
 
 def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
-    """Splits values from their weights.
-
-    Returns:
-      (values, float32 weights, which are 1 for values without weight, bool whether each weight is invalid or None).
-    """
+    """Returns (values, their float32 weights, 1 for a value without weight, whether each is invalid or None)."""
     parts = pc.split_pattern(flat, separator, max_splits=1, reverse=True)
     has_weight = pc.list_value_length(parts).fill_null(0).to_numpy(zero_copy_only=False) == 2
     weights = np.ones(len(flat), np.float32)

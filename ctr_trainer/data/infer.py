@@ -49,10 +49,6 @@ def infer(
       format: `csv`, `parquet`, `libsvm` or `libffm`; None detects `csv` and `parquet`.
       label: column of the label; None selects a 0/1 column with a usual name, or the only 0/1 column.
       max_bad_rows: number of unusable rows of text that may be left out.
-      progress: show a bar if stderr is a terminal.
-
-    Returns:
-      FeatureSpec.
 
     Raises:
       UserError: the label cannot be found, there is no feature, or `output` exists.
@@ -97,11 +93,7 @@ def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> d
 def _of_columns(
     input: Input, format: str, label: str | None, max_bad_rows: int, progress: bool
 ) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
-    """Profiles files with columns.
-
-    Returns:
-      (f(leaks by column) that makes the Draft, CsvFormat, number of rows).
-    """
+    """Profiles files with columns. Returns (f(leaks by column) that makes the Draft, CsvFormat, number of rows)."""
     if format == "csv":
         profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, progress)
     else:

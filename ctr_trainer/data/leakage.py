@@ -1,5 +1,6 @@
 """Finds columns that leak the label, such as a column that is filled only after a click (target leakage)."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator
@@ -11,12 +12,11 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.data.dataset import DatasetInfo
-from ctr_trainer.data.source import ParquetGroups
+from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.data.synthetic import auc
 from ctr_trainer.features.columns import DenseFeature, SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.paths import path_of
 
 ROWS = 100_000  # Number of rows to examine: enough to detect a leak, and read in a second.
 _AUC = 0.99
@@ -30,17 +30,11 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """A feature that leaks a label.
-
-    Attributes:
-      feature: name of the feature.
-      column: the source column of the feature.
-      why: the evidence, worded to complete a sentence about the column.
-    """
+    """A feature that leaks a label."""
 
     feature: str
     column: str
-    why: str
+    why: str  # The evidence, worded to complete a sentence about the column.
 
     def __str__(self) -> str:
         return f"column {self.column!r} {self.why}"
@@ -55,10 +49,6 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
 
     Args:
       tables: encoded tables (see `encode.Encoder`), of which the first `ROWS` rows are read.
-      spec: FeatureSpec of the tables.
-
-    Returns:
-      a `Leak` per feature that leaks a label, in the order of the spec; [] for data without labels.
     """
     taken = list(_first(tables)) if spec.labelled else []
     if not taken:
@@ -78,31 +68,19 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
     return leaks
 
 
-def warn_of_leaks(info: DatasetInfo) -> list[Leak]:
-    """Logs a warning for each feature of a data set that leaks the label; examines rows spread evenly over the data.
-
-    Args:
-      info: the finished data set.
-
-    Returns:
-      the leaks.
-    """
-    groups = ParquetGroups(
-        [(path_of(info.path) / file["name"], file["row_groups"]) for file in info.files], "convert the data again"
-    )
-    wanted = min(len(groups.rows), -(-ROWS * len(groups.rows) // max(info.rows, 1)))
-    chosen = [number * len(groups.rows) // wanted for number in range(wanted)]
-    try:
-        leaks = find_leaks((groups.read(number) for number in chosen), info.spec)
-    finally:
-        groups.close()
+def warn_of_leaks(info: DatasetInfo) -> None:
+    """Logs a warning for each feature of a finished data set that leaks the label; reads rows spread over the data."""
+    with contextlib.closing(ConvertedData(info.path)) as data:
+        groups = len(data.group_rows)
+        wanted = min(groups, -(-ROWS * groups // max(info.rows, 1)))
+        chosen = [number * groups // wanted for number in range(wanted)]
+        leaks = find_leaks(map(data.read, chosen), info.spec)
     for leak in leaks:
         _log.warning(
             "%s: %s. If its value is known only after the label, remove feature %r from the feature spec and convert "
             "again, because a model with this feature is useless in serving",
             *(info.path, leak, leak.feature),
         )
-    return leaks
 
 
 def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -115,13 +93,7 @@ def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -> str:
-    """Returns the evidence that an encoded column leaks the labels; "" if it does not.
-
-    Args:
-      column: column of an encoded table.
-      missing: the key of a missing value, in addition to 0.
-      labels: bool[rows].
-    """
+    """Returns the evidence that an encoded column leaks the labels, or "". A missing value's key is 0 or `missing`."""
     is_list = pa.types.is_list(column.type)
     values = (pc.list_value_length(column) if is_list else column).to_numpy()
     if is_list:

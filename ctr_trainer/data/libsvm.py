@@ -5,7 +5,7 @@ libffm:                              label field:index:value field:index:value .
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from ctr_trainer.data import delimited, typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.source import Input
-from ctr_trainer.data.typed import Use
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -25,8 +24,6 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _INDEX = r"[!-\"$-9;-~]+"  # Printable characters, except # and :
 WEIGHTED = rf"{_INDEX}:{_NUMBER}"
 OF_FIELD = rf"\d+:{WEIGHTED}"
-# f(tokens, line of each token, number of lines, wanted columns) -> the columns of the features.
-Columns = Callable[[pa.Array, np.ndarray, int, dict[str, Use]], dict[str, pa.Array]]
 _QUERY = rf"qid:{_INDEX}"
 
 
@@ -36,7 +33,7 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
     A `blocks.SourceReader`. `delimited.files` lists the files of `source`, which may be compressed (.gz, .bz2, .zst).
     If the spec is unlabelled, lines may lack the label.
     """
-    yield from _read(source, spec, bad_rows, time, WEIGHTED, _columns)
+    yield from _read(source, spec, bad_rows, time, WEIGHTED)
 
 
 def read_fields(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
@@ -44,12 +41,7 @@ def read_fields(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: st
 
     The rows of a field's column are lists of `index:value`, or of `index` if the feature has no weights.
     """
-    weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
-
-    def columns(tokens: pa.Array, owner: np.ndarray, rows: int, wanted: dict[str, Use]) -> dict[str, pa.Array]:
-        return _field_columns(tokens, owner, rows, [name for name in wanted if name.startswith(FIELD)], weighted)
-
-    yield from _read(source, spec, bad_rows, time, OF_FIELD, columns)
+    yield from _read(source, spec, bad_rows, time, OF_FIELD)
 
 
 def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
@@ -65,9 +57,7 @@ def good_lines(
     """Yields blocks of a file's good lines: (lines as an Array of bytes, int64[n], their numbers from 1).
 
     Args:
-      file: path of the file.
       pattern: regular expression of a token after the label.
-      bad_rows: BadRows, which counts the bad lines; empty lines are skipped.
       labelled: whether a line must have a label.
     """
     label = rf"(?:{_NUMBER}(?:\s|$))" + ("" if labelled else "?")
@@ -85,10 +75,10 @@ def good_lines(
             yield lines.filter(pa.array(kept)), numbers[kept]
 
 
-def _read(
-    source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None, pattern: str, columns: Columns
-) -> Iterator[Chunk]:
+def _read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None, pattern: str) -> Iterator[Chunk]:
     wanted = typed.uses(spec, time)
+    fields = [name for name in wanted if name.startswith(FIELD)]
+    weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
     for file in delimited.files(source):
         for lines, numbers in good_lines(file, pattern, bad_rows, spec.labelled):
             tokens, owner = tokens_of(lines)
@@ -99,15 +89,15 @@ def _read(
             found = {
                 LABEL: _scattered(labels, owner[is_label], len(lines)),
                 QUERY: _scattered(pc.replace_substring(queries, "qid:", ""), owner[is_query], len(lines)),
-                **columns(tokens.filter(pa.array(rest)), owner[rest], len(lines), wanted),
             }
+            tokens, owner = tokens.filter(pa.array(rest)), owner[rest]
+            if pattern == OF_FIELD:
+                found |= _field_columns(tokens, owner, len(lines), fields, weighted)
+            else:
+                found[FEATURES] = _lists(tokens, owner, len(lines))
             typed.check(wanted, list(found), file, spec)
             table = pa.table({name: found[name] for name in wanted})
             yield typed.as_chunk(table, wanted, file, numbers, bad_rows)
-
-
-def _columns(tokens: pa.Array, owner: np.ndarray, rows: int, wanted: dict[str, Use]) -> dict[str, pa.Array]:
-    return {FEATURES: _lists(tokens, owner, rows)}
 
 
 def _field_columns(

@@ -104,9 +104,6 @@ def is_ordered(values: np.ndarray) -> bool:
 
     Caveat: ids that were assigned by frequency look like counts, unless there are more than 200 of them with few gaps.
 
-    Args:
-      values: float64[n], whole numbers.
-
     Source: Kendall and Stuart, The Advanced Theory of Statistics, volume 3, on serial correlation.
     """
     distinct, counts = np.unique(values, return_counts=True)
@@ -186,8 +183,7 @@ def column_with(values: pa.Array, name: str, singles: Iterable[Profile]) -> tupl
     """Finds the single-valued column whose values agree best with a column of lists.
 
     Args:
-      values: the distinct values of a column's lists.
-      name: name of the column of lists.
+      values: the distinct values of a column's lists; `name` is the name of this column.
       singles: Profiles of the columns with one value per row.
 
     Returns:

@@ -4,7 +4,7 @@ import bisect
 import collections
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -25,16 +25,11 @@ _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 
-def _liked(movie: str, rating: str) -> str | None:
-    return movie if float(rating) >= 4 else None
-
-
-def _stars(movie: str, rating: str) -> str | None:
-    return rating
-
-
 # Column -> f(movie, rating) that returns the value of an earlier rating in a history, or None.
-HISTORIES = {"liked": _liked, "stars": _stars}
+HISTORIES: dict[str, Callable[[str, str], str | None]] = {
+    "liked": lambda movie, rating: movie if float(rating) >= 4 else None,
+    "stars": lambda movie, rating: rating,
+}
 
 
 class Histories:
@@ -46,7 +41,6 @@ class Histories:
     Args:
       ratings: iterable of (user, movie, rating, timestamp), strings, in any order. Rows whose rating or timestamp is
         not a number are ignored here; `read` reports them.
-      column: one of `COLUMNS`.
       length: number of newest values to return; None for all.
 
     Caveat: all values are in memory, about 100 bytes per value.
@@ -126,7 +120,7 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
 
 
 def _histories(path: Path, spec: FeatureSpec) -> dict[str, Histories]:
-    """Returns the `Histories` of a ratings file for each column of `HISTORIES` that the spec's features need."""
+    """Returns the `Histories` for each column of `HISTORIES` that the spec's features need."""
     found = {}
     for column in HISTORIES:
         features = [f for f in spec.sparse if f.column == column]

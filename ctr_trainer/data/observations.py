@@ -27,7 +27,6 @@ class Lengths:
 
     Attributes:
       max_length: `max_length` of the feature; 0 for no limit.
-      rows: number of rows.
       empty, single, cut: number of rows with no value, with one value, and with more values than `max_length`.
       values: number of values in all rows.
       largest: number of values in the longest list.
@@ -68,12 +67,7 @@ class Lengths:
 
 
 class Positives:
-    """Checks whether a label's `positive` occurs in the data, and collects other values that occur.
-
-    Args:
-      label: Label.
-      suffix: `CsvFormat.label_suffix`.
-    """
+    """Checks whether a label's `positive` occurs in the data, and collects other values that occur."""
 
     def __init__(self, label: Label, suffix: str) -> None:
         self._label, self._suffix = label, suffix
@@ -81,7 +75,6 @@ class Positives:
         self.found = label.positive is None
 
     def add(self, values: pa.Array | pa.ChunkedArray) -> None:
-        """Examines values of the source column."""
         if self.found:
             return
         labels = encode_label(values, self._label, self._suffix).column.to_numpy(zero_copy_only=False)
@@ -90,17 +83,12 @@ class Positives:
             self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
 
     def merge(self, other: "Positives") -> None:
-        """Adds the values of another `Positives` of the same label."""
         self.found = self.found or other.found
         if not self.found and len(self._others) <= _SHOWN:
             self._others |= other._others
 
     def check(self) -> None:
-        """Checks the values after all rows are read. Warns if only one value occurs, and it is not `positive`.
-
-        Raises:
-          UserError: several values occur, but not `positive`; the message names some of them.
-        """
+        """Raises UserError if several values occur, but not `positive`; warns if only one other value occurs."""
         if self.found or not self._others:
             return
         shown = ", ".join(map(repr, [*self._others][:_SHOWN])) + (", ..." if len(self._others) > _SHOWN else "")
@@ -118,9 +106,6 @@ class Observations:
     """Lengths of lists, values that look like several values, occurrences of each label's `positive`, typical texts.
 
     Chunks that are encoded concurrently have separate Observations, which are merged in the chunks' order.
-
-    Args:
-      spec: FeatureSpec.
 
     Attributes:
       lengths: dict of bag or sequence -> Lengths of the good rows' lists.
@@ -163,14 +148,15 @@ class Observations:
         for name, (column, odd) in other.odd.items():
             if name not in self.odd:
                 self.odd[name] = column, odd
-                _warn_of_odd(name, column, odd)
+                _log.warning(
+                    "list feature %r, column %r: the value %r becomes one key, including brackets and blanks. If it is "
+                    "a list, or a value in brackets, set brackets = true for the feature, and separator to the text "
+                    'between the values (separator = " " for blanks)',
+                    *(name, column, odd[:200]),
+                )
 
     def check(self) -> None:
-        """Checks labels and lists after all rows are read; warns about lists that may have another separator.
-
-        Raises:
-          UserError: see `Positives.check`.
-        """
+        """Checks labels and lists after all rows are read; warns about lists that may have another separator."""
         for positives in self._positives.values():
             positives.check()
         for feature in (f for f in self._spec.sparse if f.combiner and self.lengths[f.name].all_single):
@@ -196,12 +182,3 @@ def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
         if text and text == text.strip() and "\ufffd" not in text:
             return text
     return ""
-
-
-def _warn_of_odd(name: str, column: str, odd: str) -> None:
-    _log.warning(
-        "list feature %r, column %r: the value %r becomes one key, including brackets and blanks. If it is a list, or "
-        "a value in brackets, set brackets = true for the feature, and separator to the text between the values "
-        '(separator = " " for blanks)',
-        *(name, column, odd[:200]),
-    )

@@ -16,7 +16,7 @@ from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRows, BadRowSink, Chunk, label_columns
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations, Positives
-from ctr_trainer.data.source import Input, ParquetGroups, Source, SourceFile, description, list_files
+from ctr_trainer.data.source import Input, Source, SourceFile, list_files
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import FITTED, Label
@@ -57,11 +57,7 @@ def read_files(
 
 
 def is_parquet(path: str | os.PathLike) -> bool:
-    """Whether a file begins with the magic bytes of Parquet.
-
-    Raises:
-      UserError: the file cannot be read.
-    """
+    """Whether a file begins with the magic bytes of Parquet; raises UserError if it cannot be read."""
     try:
         return next(path_of(path).blocks(len(_MAGIC)), b"") == _MAGIC
     except OSError as error:
@@ -69,11 +65,7 @@ def is_parquet(path: str | os.PathLike) -> bool:
 
 
 def open_file(path: str | os.PathLike) -> pq.ParquetFile:
-    """Opens a Parquet file.
-
-    Raises:
-      UserError: the file is not a Parquet file.
-    """
+    """Opens a file; raises UserError if it is not a Parquet file."""
     try:
         return path_of(path).open_parquet()
     except (OSError, pa.ArrowInvalid) as error:
@@ -81,11 +73,7 @@ def open_file(path: str | os.PathLike) -> pq.ParquetFile:
 
 
 def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use], spec: FeatureSpec) -> list[str]:
-    """Returns the wanted columns that the file contains, without those that only its directories' names contain.
-
-    Raises:
-      UserError: a wanted column is neither in the file nor in its directories' names.
-    """
+    """Returns the wanted columns that are in the file. The others must be in the names of its directories."""
     names = parquet.schema_arrow.names
     typed.check(wanted, [*names, *file.partitions], file.path, spec)
     return [name for name in wanted if name in names]
@@ -98,39 +86,28 @@ class ForeignParquet(Source):
 
     Args:
       layout: the result of `scan`, the same on every worker.
-      spec: FeatureSpec.
-      statistics: dict of dense feature -> statistics of the training data.
       labels_needed: whether a missing or invalid label is an error; if False, the row's label is NaN.
     """
 
     def __init__(
         self, layout: dict[str, Any], spec: FeatureSpec, statistics: dict[str, dict], labels_needed: bool = True
     ) -> None:
-        self.name, self.spec, self.statistics = layout["name"], spec, statistics
+        files = [(path, rows, size) for path, _, rows, size in layout["files"]]
+        cure = "the files must stay as they are while a run reads them"
+        super().__init__(layout["name"], spec, statistics, files, cure)
         self._layout = layout
         self._wanted, self._labels_needed = typed.uses(spec), labels_needed
-        self._files = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
-        files = [(path, rows) for path, _, rows, _ in layout["files"]]
-        self.files = description((size, rows) for _, _, rows, size in layout["files"])
-        self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
-        self.group_rows = self._groups.rows
-        self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
+        self._partitioned = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
+        self._first = [sum(rows[:number]) for _, rows, _ in files for number in range(len(rows))]
         self._bad_rows, self._observed = BadRows(unit="row"), Observations(spec)
-        self._encoder: Encoder | None = None
+        self._encoder = Encoder(spec, labels_needed=labels_needed)
 
     def read(self, group: int) -> pa.Table:
-        """Returns the encoded table of a row group.
-
-        Raises:
-          UserError: a file has changed since the scan, lacks a column, or has an unusable row.
-        """
         keys = [name for name, use in self._wanted.items() if use.keys_only]
-        table = self._groups.read(group, columns=list(self._wanted), dictionaries=keys)
-        file = self._files[self._groups.place(group)[0]]
+        table = self._read_group(group, columns=list(self._wanted), dictionaries=keys)
+        file = self._partitioned[self._places[group][0]]
         table = file.complete(table, self._wanted)
         typed.check(self._wanted, table.column_names, file.path, self.spec)
-        if self._encoder is None:
-            self._encoder = Encoder(self.spec, threads=1, labels_needed=self._labels_needed)
         numbers = self._first[group] + 1 + np.arange(len(table))
         chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
         seen = Observations(self.spec)
@@ -148,16 +125,10 @@ class ForeignParquet(Source):
             groups = range(len(self.group_rows))
             for group in _bar(groups, f"labels of {self.name}", " row groups", True, advanced):
                 statistics.add(columns.read(group))
-        return statistics.to_dict()["label_means"]
+        return statistics.label_means()
 
     def reopened(self) -> "ForeignParquet":
         return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
-
-    def close(self) -> None:
-        self._groups.close()
-        if self._encoder is not None:
-            self._encoder.close()
-        self._encoder = None
 
 
 def scan(
@@ -166,9 +137,6 @@ def scan(
     """Reads the footers of Parquet files.
 
     Args:
-      source: a source for `list_files`.
-      spec: FeatureSpec, whose columns every file must have.
-      progress: show a bar if stderr is a terminal.
       advanced: f(text), called after each piece of work.
 
     Returns:
@@ -176,7 +144,7 @@ def scan(
       label columns. Files may lack these columns only if the spec is unlabelled.
 
     Raises:
-      UserError: a file does not exist, is not Parquet, or lacks a column; or the `positive` of a label never occurs.
+      UserError: a file is not Parquet, or lacks a column; or the `positive` of a label never occurs.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
     for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
@@ -213,31 +181,16 @@ def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) ->
 def fit_statistics(
     source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
 ) -> dict[str, dict]:
-    """Computes statistics in one pass over the features whose transform or quantiles need them.
-
-    Args:
-      source: a source for `list_files`.
-      spec: FeatureSpec.
-      progress: show a bar if stderr is a terminal.
-      advanced: f(text), called after each piece of work.
-
-    Returns:
-      dict of feature name -> statistics; {} if no feature needs any.
-
-    Raises:
-      UserError: a row is unusable.
-    """
+    """Computes statistics, by feature, in one pass over the features whose transform or quantiles need them."""
     dense = tuple(f for f in spec.dense if f.transform in FITTED)
     quantiles = tuple(f for f in spec.sparse if f.quantiles)
     if not dense and not quantiles:
         return {}
     part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
-    statistics, bad_rows = Statistics(part), BadRows(unit="row")
-    with contextlib.closing(Encoder(part)) as encoder:
-        chunks, what = read(source, part, bad_rows), f"statistics of {source}"
-        for chunk in _bar(chunks, what, " blocks", progress, advanced):
-            statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
-    return statistics.to_dict()["fitted"]
+    statistics, bad_rows, encoder = Statistics(part), BadRows(unit="row"), Encoder(part)
+    for chunk in _bar(read(source, part, bad_rows), f"statistics of {source}", " blocks", progress, advanced):
+        statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
+    return statistics.fitted()
 
 
 def _bar(items: Iterable[T], what: str, unit: str, progress: bool, advanced: Callable[[str], object]) -> Iterator[T]:

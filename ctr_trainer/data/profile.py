@@ -29,11 +29,8 @@ class Profile:
     """One column of the sample.
 
     Attributes:
-      name: name of the column.
       kind: NUMBER, TEXT, LIST, TIME, or OTHER, which features do not support.
-      rows: number of rows of the sample.
-      present: number of rows with a value.
-      distinct: number of distinct values.
+      rows, present, distinct: number of rows of the sample, of rows with a value, and of distinct values.
       values: the present values, float64 for a NUMBER, otherwise an Arrow array.
     """
 
@@ -57,17 +54,12 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
     of its column are numbers.
 
     Args:
-      source: see `delimited.blocks`.
       rows: approximate number of rows of the sample.
       bad_rows: number of unreadable rows that may be left out.
-      progress: show a bar if stderr is a terminal.
-
-    Returns:
-      (Profiles of the columns, CsvFormat, number of rows).
     """
     form, names = see_form(delimited.files(source)[0])
-    chunks = delimited.stream(source, form, BadRows(bad_rows))
-    table = _first((chunk.table for chunk in chunks), rows, progress)
+    left_out = BadRows(bad_rows)
+    table = _first((block.parse(left_out).table for block in delimited.blocks(source, form)), rows, progress)
     if len(set(names)) < len(names):
         raise UserError(f"{source}: two columns have the same name; the header is {', '.join(names)}")
     texts = [_utf8(column) for column in table.columns]
@@ -81,16 +73,7 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
 
 
 def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[list[Profile], int]:
-    """Profiles the first rows of Parquet files, including the columns in the names of their directories.
-
-    Args:
-      source: a source for `list_files`.
-      rows: approximate number of rows of the sample.
-      progress: show a bar if stderr is a terminal.
-
-    Returns:
-      (Profiles of the columns, number of rows).
-    """
+    """Profiles the first rows of Parquet files, including the columns in the names of their directories."""
 
     def tables() -> Iterator[pa.Table]:
         for file in list_files(source):
@@ -104,7 +87,7 @@ def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[lis
 
 
 def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
-    """Concatenates the first tables until they have at least `rows` rows."""
+    """Returns the first tables that together have at least `rows` rows, as one."""
     taken, count = [], 0
     hidden = not (progress and sys.stderr.isatty())
     with tqdm.tqdm(desc="reading a sample", unit=" rows", total=rows, disable=hidden) as bar:
@@ -195,31 +178,19 @@ class SampledField:
 
 
 def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple[Profile, list[SampledField], int]:
-    """Profiles the first lines of `libsvm` or `libffm` files.
-
-    Args:
-      source: see `delimited.files`.
-      format: `libsvm` or `libffm`.
-      rows: approximate number of lines of the sample.
-      bad_rows: number of unreadable lines that may be left out.
-
-    Returns:
-      (Profile of the labels, SampledFields in order, number of lines).
-    """
+    """Profiles the labels and the fields in the first lines of `libsvm` or `libffm` files, and counts the lines."""
     labels: list[np.ndarray] = []
     fields: dict[int, SampledField] = {}
     count, bad = 0, BadRows(bad_rows)
     pattern = libsvm.OF_FIELD if format == "libffm" else libsvm.WEIGHTED
-    for file in delimited.files(source):
-        for lines, _ in libsvm.good_lines(file, pattern, bad):
-            tokens, owner = libsvm.tokens_of(lines)
-            weighted = pc.match_substring_regex(tokens, rf"^{pattern}$").to_numpy(zero_copy_only=False)
-            first = np.searchsorted(owner, np.arange(len(lines)))  # The first token of each line is its label.
-            labels.append(tokens.take(pa.array(first)).cast(pa.float64()).to_numpy())
-            _add(fields, tokens.filter(pa.array(weighted)), owner[weighted], format == "libffm")
-            count += len(lines)
-            if count >= rows:
-                break
+    blocks = (lines for file in delimited.files(source) for lines, _ in libsvm.good_lines(file, pattern, bad))
+    for lines in blocks:
+        tokens, owner = libsvm.tokens_of(lines)
+        weighted = pc.match_substring_regex(tokens, rf"^{pattern}$").to_numpy(zero_copy_only=False)
+        first = np.searchsorted(owner, np.arange(len(lines)))  # The first token of each line is its label.
+        labels.append(tokens.take(pa.array(first)).cast(pa.float64()).to_numpy())
+        _add(fields, tokens.filter(pa.array(weighted)), owner[weighted], format == "libffm")
+        count += len(lines)
         if count >= rows:
             break
     if not count:

@@ -1,40 +1,14 @@
 """Computes or reads items in background threads, ahead of the consumer and in order."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from ctr_trainer.system.messages.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
-T_contra = TypeVar("T_contra", contravariant=True)
-R_co = TypeVar("R_co", covariant=True)
 _END = object()
-
-
-class Worker(Protocol[T_contra, R_co]):
-    """A function that a thread of an `OrderedMap` calls, and closes when the thread ends."""
-
-    def __call__(self, item: T_contra, /) -> R_co:
-        """Returns the result of an item."""
-
-    def close(self) -> None:
-        """Releases the resources of the function."""
-
-
-class ClosingIterator(Protocol[R_co]):
-    """An iterator that ends with `close()`, or at the end of a `with` block."""
-
-    def __enter__(self) -> "ClosingIterator[R_co]": ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def __iter__(self) -> Iterator[R_co]: ...
-
-    def __next__(self) -> R_co: ...
-
-    def close(self) -> None: ...
 
 
 class OrderedMap(Generic[T, R]):
@@ -45,8 +19,8 @@ class OrderedMap(Generic[T, R]):
     early must call `close()`, or use this as a context manager.
 
     Args:
-      workers: list of f(item). Each is called in its own thread, which calls its `close()` at the end.
-      items: iterable, which may be infinite.
+      workers: list of f(item), each of which is called in its own thread. [] yields the items, without a thread.
+      items: iterable, which may be infinite. If it is a generator or another OrderedMap, `close()` closes it.
       name: description of the work, such as `reading /data/train`, for the threads' name and for error messages.
       timeout: seconds to wait for a result, and for the end of each thread.
       ahead: largest number of results that are computed or waiting; None for one more than the number of workers.
@@ -57,7 +31,7 @@ class OrderedMap(Generic[T, R]):
 
     def __init__(
         self,
-        workers: Sequence[Worker[T, R]],
+        workers: Sequence[Callable[[T], R]],
         items: Iterable[T],
         name: str = "mapping",
         timeout: float = 1800,
@@ -86,6 +60,8 @@ class OrderedMap(Generic[T, R]):
         return self
 
     def __next__(self) -> R:
+        if not self._threads and not self._ended:
+            return next(self._items)  # type: ignore[return-value]  # Without a worker, the results are the items.
         with self._changed:
             if not self._changed.wait_for(self._is_decided, self._timeout):
                 raise UserError(
@@ -110,28 +86,23 @@ class OrderedMap(Generic[T, R]):
                 raise UserError(f"{self._name}: the current item did not end within {self._timeout} s")
         self._results.clear()
         self._begun = self._taken
+        if hasattr(self._items, "close"):
+            self._items.close()
 
     def _is_decided(self) -> bool:
         """Whether the next result is available, or certain never to come."""
         return self._taken in self._results or (self._ended and self._taken >= self._begun)
 
-    def _work(self, worker: Worker[T, R]) -> None:
-        try:
-            while (begun := self._begin()) is not None:
-                number, item = begun
-                try:
-                    self._finish(number, worker(item))
-                except BaseException as error:  # Raised again in the consumer.
-                    self._finish(number, _END, error)
-        finally:
-            worker.close()
+    def _work(self, worker: Callable[[T], R]) -> None:
+        while (begun := self._begin()) is not None:
+            number, item = begun
+            try:
+                self._finish(number, worker(item))
+            except BaseException as error:  # Raised again in the consumer.
+                self._finish(number, _END, error)
 
     def _begin(self) -> tuple[int, T] | None:
-        """Waits until there is space for another result, and returns the next item's number and the item.
-
-        Returns:
-          (number, item), or None at the end.
-        """
+        """Waits for space for another result. Returns the number of the next item and the item; None at the end."""
         with self._taking:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
@@ -153,48 +124,14 @@ class OrderedMap(Generic[T, R]):
             self._changed.notify_all()
 
 
-def read_ahead(
-    iterable: Iterable[T], depth: int, name: str = "prefetching", timeout: float = 1800
-) -> ClosingIterator[T]:
-    """Returns an iterator over `iterable` that a background thread keeps at most `depth` items ahead.
-
-    An exception of the iterable is raised in the consumer, with its traceback, in place of the item. A consumer that
-    leaves the loop early must call `close()` of the iterator, or use it as a context manager.
+def read_ahead(iterable: Iterable[T], depth: int, name: str = "prefetching", timeout: float = 1800) -> OrderedMap[T, T]:
+    """Iterates over `iterable`, which a background thread keeps at most `depth` items ahead; see `OrderedMap`.
 
     Args:
-      iterable: any iterable. A generator is closed in the thread that ran it.
       depth: number of items that may wait, in addition to the one in progress. 0 uses no thread.
-      name, timeout: see `OrderedMap`, which raises the same errors.
     """
-    items = _Items(iterable)
-    return OrderedMap([items], items, name, timeout, ahead=depth + 1) if depth else items
+    return OrderedMap([_same] if depth else [], iterable, name, timeout, ahead=depth + 1)
 
 
-class _Items(Generic[T]):
-    """Iterates over an iterable. It is also an `OrderedMap` worker that returns the items unchanged."""
-
-    def __init__(self, iterable: Iterable[T]) -> None:
-        self._iterator, self._is_closed = iter(iterable), False
-
-    def __call__(self, item: T) -> T:
-        return item
-
-    def __enter__(self) -> "_Items[T]":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __iter__(self) -> "_Items[T]":
-        return self
-
-    def __next__(self) -> T:
-        if self._is_closed:
-            raise StopIteration
-        return next(self._iterator)
-
-    def close(self) -> None:
-        """Ends the iteration, and closes the iterator if it is a generator."""
-        self._is_closed = True
-        if hasattr(self._iterator, "close"):
-            self._iterator.close()
+def _same(item: T) -> T:
+    return item

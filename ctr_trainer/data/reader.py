@@ -1,18 +1,19 @@
 """Batches of a data set in a shuffled order that any number of workers share and that a later run can resume."""
 
+import contextlib
 import copy
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.batch import Batch, batches
+from ctr_trainer.data.batch import Batch, Rows, batches, rows_of
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
-from ctr_trainer.data.row_groups import PieceReader, Place, RowGroups, places
-from ctr_trainer.data.row_order import Position
+from ctr_trainer.data.row_order import Place, Position
 from ctr_trainer.data.source import Source, source_of
-from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features import hashing
 from ctr_trainer.system.messages.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
@@ -42,6 +43,9 @@ class BatchReader:
       num_readers: number of threads that read buffers in advance, one buffer each. It does not affect the batches.
 
     Attributes:
+      spec: the FeatureSpec that the data was converted with.
+      statistics: statistics of the training data: `mean`, `std`, `min`, `max` per dense feature, `boundaries` of
+        quantiles.
       epochs: number of the epoch before which to stop; None for no end.
 
     Raises:
@@ -71,7 +75,7 @@ class BatchReader:
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not below the number of workers, {size}")
         self._source = source_of(data)
-        self._spec = self._source.spec.with_dim(dim) if dim else self._source.spec
+        self.spec = self._source.spec.with_dim(dim) if dim else self._source.spec
         if not sum(self._source.group_rows):
             raise UserError(f"data set {self._source.name}: it has no rows")
         if labels and not self._source.spec.labelled:
@@ -79,24 +83,14 @@ class BatchReader:
                 f"data set {self._source.name}: it was converted without labels, which only `predict` accepts; convert "
                 "labelled data to train or evaluate"
             )
-        self._statistics = self._source.statistics
-        self._groups = RowGroups(self._source, self._spec, self._statistics)
-        self._order = row_order.EpochOrder(self._groups.rows, shuffle, seed, shuffle_buffer, self._source.files)
+        self.statistics = self._source.statistics
+        self._buckets = hashing.buckets_of(self.spec, self.statistics)
+        self._order = row_order.EpochOrder(self._source.group_rows, shuffle, seed, shuffle_buffer, self._source.files)
         self._rank, self._num_readers, self.epochs = rank, num_readers, epochs
         self._start = Position.beginning(0, self.rows, size)
         if position is not None:
             self._start = Position.restore(position, self._order, size)
         self.batch_size = batch_size
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """The FeatureSpec that the data was converted with."""
-        return self._spec
-
-    @property
-    def statistics(self) -> dict[str, dict]:
-        """Statistics of the training data: `mean`, `std`, `min`, `max` per dense feature, `boundaries` of quantiles."""
-        return self._statistics
 
     def with_statistics(self, statistics: dict[str, dict]) -> "BatchReader":
         """Replaces the statistics by those that a model was trained with, so that its quantiles apply.
@@ -108,8 +102,8 @@ class BatchReader:
           a `BatchReader` that is otherwise the same.
         """
         other = copy.copy(self)
-        other._statistics = statistics
-        other._groups = RowGroups(self._source, self._spec, statistics)
+        other.statistics = statistics
+        other._buckets = hashing.buckets_of(self.spec, statistics)
         return other
 
     @property
@@ -157,8 +151,13 @@ class BatchReader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields Batches from this reader's start on."""
-        readers = [PieceReader(self._groups.reopened(), self._order) for _ in range(self._num_readers)]
-        with OrderedMap(readers, self._places(), name=f"reading {self._source.name}") as pieces:
+        with contextlib.ExitStack() as stack:
+            # Each thread reads from files of its own, because a source is not thread-safe.
+            sources = [
+                stack.enter_context(contextlib.closing(self._source.reopened())) for _ in range(self._num_readers)
+            ]
+            readers = [functools.partial(self._rows_at, source) for source in sources]
+            pieces = stack.enter_context(OrderedMap(readers, self._places(), name=f"reading {self._source.name}"))
             for position in self._epochs_from_start():
                 # None marks the end of an epoch's pieces.
                 steps = row_order.num_batches(position.shares, self.batch_size)
@@ -174,5 +173,15 @@ class BatchReader:
     def _places(self) -> Iterator[Place | None]:
         """Yields the Places that this worker reads, in order, and None after each epoch."""
         for position in self._epochs_from_start():
-            yield from places(self._order, position.epoch, position.shares[self._rank])
+            yield from self._order.places(position.epoch, position.shares[self._rank])
             yield None
+
+    def _rows_at(self, source: Source, place: Place | None) -> Rows | None:
+        """Returns the rows of a Place, read from `source`; None for None, which marks the end of an epoch."""
+        if place is None:
+            return None
+        tables = (source.read(group) for group in place.buffer.groups)
+        total = sum(source.group_rows[group] for group in place.buffer.groups)
+        rows = rows_of(tables, total, self.spec, self._buckets)
+        order = self._order.permutation(place.epoch, place.buffer)
+        return rows.slice(place.start, place.stop) if order is None else rows.take(order[place.start : place.stop])

@@ -29,15 +29,24 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Place:
+    """Rows [start, stop) of a buffer in the order of an epoch; start and stop count from the buffer's beginning."""
+
+    epoch: int
+    buffer: Buffer
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
 class EpochOrder:
     """The order of the rows in each epoch.
 
     Attributes:
       group_rows: number of rows of each row group, over all files in order.
       shuffle: whether to shuffle; False keeps the order of the files in every epoch.
-      seed: random seed of the shuffling.
       shuffle_buffer: approximate number of rows of a buffer, which consists of whole row groups.
-      files: description of the files, see `source.description`; "" if there are none.
+      files: description of the files, see `Source.files`; "" if there are none.
     """
 
     group_rows: tuple[int, ...]
@@ -73,8 +82,10 @@ class EpochOrder:
             return None
         return self._rng(epoch, buffer.index + 1).permutation(buffer.stop - buffer.start)
 
-    def pieces(self, epoch: int, share: Share) -> Iterator[tuple[Buffer, int, int]]:
-        """Yields the share as pieces (buffer, start, stop), whose start and stop are relative to the buffer."""
+    def places(self, epoch: int, share: Share) -> Iterator[Place]:
+        """Yields the Places of a worker's share, in order. An empty share has one empty Place."""
+        if not share:  # All batches of this worker are padding; the empty Place determines their shapes.
+            yield Place(epoch, Buffer(0, 0, 0, groups=(0,)), 0, 0)
         buffers = self.buffers(epoch)
         starts = [b.start for b in buffers]
         for start, stop in share:
@@ -82,7 +93,7 @@ class EpochOrder:
             while start < stop:
                 buffer = buffers[at]
                 end = min(stop, buffer.stop)
-                yield buffer, start - buffer.start, end - buffer.start
+                yield Place(epoch, buffer, start - buffer.start, end - buffer.start)
                 start, at = end, at + 1
 
     def _rng(self, epoch: int, stream: int) -> np.random.Generator:
@@ -141,16 +152,13 @@ class Position:
         """Makes a position from the result of `to_dict`. If the number of workers differs, divides the rows again.
 
         Raises:
-          UserError: the position belongs to other data or to another order of the rows; the message names the
-            difference.
+          UserError: the position belongs to other data or to another order of the rows.
         """
-        if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
+        if not _is_position(values):
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
         here = _order(order)
-        there = {
-            "files": here["files"],
-            **values["order"],
-        }  # Checkpoints of earlier versions do not describe the files.
+        # Checkpoints of earlier versions do not describe the files.
+        there = {"files": here["files"], **values["order"]}
         for name, value in here.items():
             if there.get(name) != value:
                 raise UserError(
@@ -171,30 +179,23 @@ class Position:
         """Returns the position after `steps` further batches."""
         here = self
         while steps and steps >= (left := num_batches(here.shares, batch_size)):
-            if not rows:
-                return here
             steps -= left
             here = Position.beginning(here.epoch + 1, rows, len(here.shares))
         return Position(here.epoch, [advance(share, steps * batch_size) for share in here.shares])
 
 
 def progress(values: Any) -> tuple[float, int] | None:
-    """Returns the number of epochs that all workers together have read, and the number of workers.
-
-    Args:
-      values: the result of `Position.to_dict`. For None, or the position of another kind of reader, returns None.
-    """
-    if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
+    """Returns the number of epochs that all workers together have read, and of workers; None for another position."""
+    if not _is_position(values):
         return None
-    left = sum(stop - start for share in values["shares"] for start, stop in share)
+    left = sum(map(length, values["shares"]))
     return values["epoch"] + 1 - left / values["order"]["rows"], len(values["shares"])
 
 
+def _is_position(values: Any) -> bool:
+    return isinstance(values, dict) and {"epoch", "shares", "order"} <= values.keys()
+
+
 def _order(order: EpochOrder) -> dict[str, Any]:
-    return dict(
-        rows=order.rows,
-        shuffle=order.shuffle,
-        seed=order.seed,
-        shuffle_buffer=order.shuffle_buffer,
-        files=order.files,
-    )
+    """Returns what identifies an order of the rows."""
+    return {name: getattr(order, name) for name in ("rows", "shuffle", "seed", "shuffle_buffer", "files")}

@@ -40,11 +40,7 @@ class SourceFile:
         """Adds the wanted partition columns that the table lacks."""
         for name, value in self.partitions.items():
             if name in wanted and name not in table.column_names:
-                column = pa.DictionaryArray.from_arrays(
-                    pa.array([0 if value is not None else None] * len(table), pa.int32()),
-                    pa.array([] if value is None else [value], pa.string()),
-                )
-                table = table.append_column(name, column)
+                table = table.append_column(name, pa.array([value] * len(table), pa.string()).dictionary_encode())
         return table
 
 
@@ -54,9 +50,6 @@ def list_files(source: Input) -> list[SourceFile]:
     Args:
       source: a file; a directory, for all files below it, except files and directories whose names begin with `_` or
         `.`; a pattern of files or directories; or a list of files, directories and patterns. Each is a path or a URL.
-
-    Returns:
-      list of `SourceFile`.
 
     Raises:
       UserError: there is no file.
@@ -98,25 +91,39 @@ def _partitions(directories: Iterable[str]) -> dict[str, str | None]:
 
 
 class Source(abc.ABC):
-    """Encoded rows (see `encode.Encoder`) in groups that can be read in any order. It is not thread-safe.
+    """The row groups of Parquet files as encoded rows (see `encode.Encoder`). It is not thread-safe.
 
-    Attributes:
+    The row groups are numbered consecutively over all files, and can be read in any order.
+
+    Args:
       name: name of the source in errors, such as its path.
       spec: FeatureSpec of the rows.
       statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if unknown.
-      group_rows: number of rows of each group.
-      files: description of the files, which identifies the data of a saved position; see `description`.
+      files: (path, number of rows of each row group, size in bytes or None) of each file.
+      cure: advice for the message about a changed file, such as `convert the data again`.
+
+    Attributes:
+      group_rows: number of rows of each row group.
+      files: description of the files, which identifies the data of a saved position.
     """
 
-    name: str
-    spec: FeatureSpec
-    statistics: dict[str, dict]
-    group_rows: tuple[int, ...]
-    files: str
+    def __init__(
+        self,
+        name: str,
+        spec: FeatureSpec,
+        statistics: dict[str, dict],
+        files: Sequence[tuple[Named, Sequence[int], int | None]],
+        cure: str,
+    ) -> None:
+        self.name, self.spec, self.statistics, self._cure = name, spec, statistics, cure
+        self._places = [(path, number) for path, rows, _ in files for number in range(len(rows))]
+        self.group_rows = tuple(count for _, rows, _ in files for count in rows)
+        self.files = _description((size, *rows) for _, rows, size in files)
+        self._open: dict[Named, pq.ParquetFile] = {}
 
     @abc.abstractmethod
     def read(self, group: int) -> pa.Table:
-        """Returns the encoded table of a group, with `group_rows[group]` rows.
+        """Returns the encoded table of a row group, with `group_rows[group]` rows.
 
         Raises:
           UserError: a file was removed or changed.
@@ -130,34 +137,19 @@ class Source(abc.ABC):
           advanced: f(text) that reports progress, called after each piece of work.
         """
 
-    @abc.abstractmethod
     def reopened(self) -> "Source":
         """Returns the same source with its own open files, for another thread."""
+        other = copy.copy(self)
+        other._open = {}
+        return other
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Closes the files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
 
-
-class ParquetGroups:
-    """The row groups of Parquet files, numbered consecutively over all files.
-
-    Args:
-      files: list of (path, numbers of rows of the file's row groups).
-      cure: advice for the message about a changed file, such as `convert the data again`.
-    """
-
-    def __init__(self, files: Sequence[tuple[Named, Sequence[int]]], cure: str) -> None:
-        self._places = [(path, number) for path, rows in files for number in range(len(rows))]
-        self.rows = tuple(count for _, rows in files for count in rows)
-        self._cure = cure
-        self._open: dict[Named, pq.ParquetFile] = {}
-
-    def place(self, group: int) -> tuple[Named, int]:
-        """Returns the path of the file and the number of the row group in the file."""
-        return self._places[group]
-
-    def read(self, group: int, columns: list[str] | None = None, dictionaries: Sequence[str] = ()) -> pa.Table:
+    def _read_group(self, group: int, columns: list[str] | None = None, dictionaries: Sequence[str] = ()) -> pa.Table:
         """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` are read as dictionaries.
 
         The calling thread decodes the columns, because a thread pool would compete with the training for its core.
@@ -171,36 +163,23 @@ class ParquetGroups:
             table = self._open[path].read_row_group(number, columns=columns, use_threads=False)
         except (OSError, IndexError, pa.ArrowInvalid) as error:
             raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._cure}") from error
-        if len(table) != self.rows[group]:
+        if len(table) != self.group_rows[group]:
             raise UserError(
-                f"{path}: row group {number} has {len(table)} rows, expected {self.rows[group]}: the file has "
+                f"{path}: row group {number} has {len(table)} rows, expected {self.group_rows[group]}: the file has "
                 f"changed; {self._cure}"
             )
         return table
 
-    def reopened(self) -> "ParquetGroups":
-        """Returns the same row groups with their own open files, for another thread."""
-        other = copy.copy(self)
-        other._open = {}
-        return other
 
-    def close(self) -> None:
-        """Closes the files."""
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
-
-
-def description(files: Iterable[tuple[int | None, Sequence[int]]]) -> str:
+def _description(files: Iterable[Sequence[int | None]]) -> str:
     """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
 
     The digest is computed from the size and the numbers of rows of each file, not from paths, so that data may be
     moved. Data that are written again with other row groups or another order of the rows have another digest.
 
-    Args:
-      files: (size in bytes or None, numbers of rows of the row groups) for each file, in order.
+    Each file is a list of its size in bytes or None, and the number of rows of each row group.
     """
-    listed = [(size, *rows) for size, rows in files]
+    listed = list(files)
     digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
     return f"{len(listed)} files, {sum(len(each) - 1 for each in listed)} row groups, SHA-256 {digest}"
 
@@ -216,47 +195,22 @@ def _open(path: Named, dictionaries: Sequence[str]) -> pq.ParquetFile:
 
 
 class ConvertedData(Source):
-    """A data set that `convert` made.
-
-    Args:
-      path: directory of the data set, or its URL.
-
-    Raises:
-      UserError: the directory is not a finished data set.
-    """
+    """A data set that `convert` made; UserError is raised if the path has no finished data set."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         info = open_dataset(path)
-        self.name, self.spec, self.statistics = str(path), info.spec, info.statistics
+        files = [(path_of(info.path) / file["name"], file["row_groups"], file.get("bytes")) for file in info.files]
+        super().__init__(str(path), info.spec, info.statistics, files, "convert the data again")
         means = {} if info.label_mean is None else {str(info.spec.label.name): info.label_mean}
         self._label_means = info.label_means or means
-        files = [(path_of(info.path) / file["name"], file["row_groups"]) for file in info.files]
-        self._groups = ParquetGroups(files, "convert the data again")
-        self.group_rows = self._groups.rows
-        self.files = description((file.get("bytes"), file["row_groups"]) for file in info.files)
 
     def read(self, group: int) -> pa.Table:
-        return self._groups.read(group)
+        return self._read_group(group)
 
     def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
         return self._label_means
 
-    def reopened(self) -> "ConvertedData":
-        other = copy.copy(self)
-        other._groups = self._groups.reopened()
-        return other
-
-    def close(self) -> None:
-        self._groups.close()
-
 
 def source_of(data: str | os.PathLike | Source) -> Source:
-    """Returns the `Source` of `data`.
-
-    Args:
-      data: the path of a data set that `convert` made, or a `Source`.
-
-    Raises:
-      UserError: there is no finished data set at the path.
-    """
+    """Returns the `Source` of `data`, the path of a data set that `convert` made, or a `Source`."""
     return ConvertedData(data) if isinstance(data, str | os.PathLike) else data

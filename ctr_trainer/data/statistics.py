@@ -22,11 +22,7 @@ class Quantiles:
     """The boundaries of a column's quantiles: exact up to a million values, then computed from a sample.
 
     Each boundary is a value that occurs, but never the smallest one, so that no bucket is empty. Equal boundaries are
-    merged, so there may be fewer buckets than `count`.
-
-    Args:
-      count: number of buckets.
-      sample: largest number of values to keep, 4 bytes each.
+    merged, so there may be fewer than `count` buckets. At most `sample` values are kept, 4 bytes each.
 
     Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R. LightGBM also bins by a sample of 200,000 rows.
     """
@@ -85,7 +81,6 @@ class DistinctCount:
         self.count = 0
 
     def add(self, keys: np.ndarray) -> None:
-        """Adds the keys of an int64 array."""
         keys = np.ascontiguousarray(keys, np.int64)
         done = 0
         while True:
@@ -96,7 +91,6 @@ class DistinctCount:
             _insert(self._slots, 0, old, 0)
 
     def merge(self, other: "DistinctCount") -> None:
-        """Adds the keys of another DistinctCount."""
         self.add(other.keys())
 
     def keys(self) -> np.ndarray:
@@ -106,11 +100,7 @@ class DistinctCount:
 
 @numba.njit(nogil=True, cache=True)
 def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tuple[int, int]:
-    """Inserts keys[start:] until the set is half full.
-
-    Returns:
-      (index of the first key that was not inserted, number of distinct keys).
-    """
+    """Inserts keys[start:] until the set is half full. Returns (index of the first key left, number of keys)."""
     mask = len(slots) - 1
     for i in range(start, len(keys)):
         if 2 * count >= len(slots):
@@ -131,12 +121,8 @@ def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tupl
 class DistinctSketch:
     """The number of distinct int64 keys: exact below `size`, an estimate beyond that. The key 0 does not count.
 
-    It keeps the `size` smallest keys. Keys are hashes, so if the largest kept key divided by 2^64 is x, the estimate is
-    (size - 1) / x. Its standard error is 1 / sqrt(size - 2), 0.8 %.
-
-    Args:
-      keys: int64 array.
-      size: largest number of keys to keep, 8 bytes each.
+    It keeps the `size` smallest keys, 8 bytes each. Keys are hashes, so if the largest kept key divided by 2^64 is x,
+    the estimate is (size - 1) / x. Its standard error is 1 / sqrt(size - 2), 0.8 %.
 
     Source: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, 2002; Beyer et al., On Synopses for
     Distinct-Value Estimation, 2007.
@@ -147,12 +133,10 @@ class DistinctSketch:
         self.add(keys)
 
     def add(self, keys: np.ndarray | Sequence[int]) -> None:
-        """Adds the keys of an int64 array."""
         keys = np.asarray(keys, np.int64).view(np.uint64)
         self._smallest = np.union1d(self._smallest, keys[keys != 0])[: self._size]
 
     def merge(self, other: "DistinctSketch") -> None:
-        """Adds the keys of another DistinctSketch."""
         self._smallest = np.union1d(self._smallest, other._smallest)[: self._size]
 
     @property
@@ -178,7 +162,6 @@ class Moments:
         self._merge(len(values), mean, np.square(values - mean).sum(), values.min(), values.max())
 
     def merge(self, other: "Moments") -> None:
-        """Adds the values of another Moments."""
         if other.count:
             self._merge(other.count, other.mean, other.squares, other.min, other.max)
 
@@ -252,15 +235,17 @@ class Statistics:
             self.distinct[name].merge(distinct)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a dict for JSON, in which `fitted` has the statistics for each feature's transform or buckets."""
-        means = {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
+        """Returns these attributes of `DatasetInfo`: `rows`, `label_mean`, `label_means` and `distinct`."""
+        means = self.label_means()
+        distinct = {name: distinct.count for name, distinct in self.distinct.items()}
+        return dict(rows=self.rows, label_mean=next(iter(means.values()), None), label_means=means, distinct=distinct)
+
+    def label_means(self) -> dict[str, float]:
+        return {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
+
+    def fitted(self) -> dict[str, dict[str, Any]]:
+        """Returns the statistics for each feature's transform or buckets, as `DatasetInfo.statistics`."""
         fitted: dict[str, dict[str, Any]] = {name: moments.to_dict() for name, moments in self.moments.items()}
         for name, each in self.quantiles.items():
             fitted[name] = {**fitted.get(name, {}), BOUNDARIES: each.boundaries().tolist()}
-        return dict(
-            rows=self.rows,
-            label_mean=next(iter(means.values()), None),
-            label_means=means,
-            distinct={name: distinct.count for name, distinct in self.distinct.items()},
-            fitted=fitted,
-        )
+        return fitted

@@ -78,11 +78,10 @@ def write(
 
     Args:
       make_writer: f(`train` or `test`) -> DatasetWriter.
-      sample_file: path or URL of a file for the first test rows in Criteo's raw format.
+      sample_file: file for the first test rows in Criteo's raw format.
       spec: FeatureSpec whose features are among I1..I13 (dense) and C1..C26 (sparse, single-valued).
       rows: number of training rows; there are rows // 10 test rows in addition.
       seed: random seed; the data is a function of (rows, seed).
-      bar: progress bar, which counts the written rows.
 
     Returns:
       (writers by part, extra: `oracle_auc` and `seed`).
@@ -117,12 +116,7 @@ def write(
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Returns the exact area under the ROC curve; equal scores count half.
-
-    Args:
-      labels: float or bool [n], 0 or 1, both present.
-      scores: float[n].
-    """
+    """Returns the exact area under the ROC curve of labels, 0 and 1; equal scores count half."""
     positive = labels > 0
     n = positive.sum()
     return float((ranks(scores)[positive].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
@@ -147,11 +141,7 @@ def _check(spec: FeatureSpec, rows: int) -> None:
 
 
 def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.ndarray) -> list[np.ndarray]:
-    """Draws all fields and adds their part of the logit.
-
-    Returns:
-      int32[total] for each field, the ranks of the values, -1 if missing.
-    """
+    """Draws int32[total] for each field, the ranks of the values, -1 if missing, and adds their part of the logit."""
     ranks = []
     linear = np.zeros(total, np.float32)
     latent_sum = np.zeros((total, _LATENT), np.float32)
@@ -176,11 +166,7 @@ def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.nda
 
 
 def _dense(rng: np.random.Generator, total: int, logits: np.ndarray) -> list[np.ndarray]:
-    """Draws whole, heavy-tailed numbers and adds their part of the logit.
-
-    Returns:
-      float32[total] for each of 13 columns, NaN if missing.
-    """
+    """Draws whole, heavy-tailed float32[total] for 13 columns, NaN if missing, and adds their part of the logit."""
     columns, part = [], np.zeros(total, np.float32)
     for at, missing in enumerate(_MISSING_DENSE):
         spread = 0.8 + 0.1 * at

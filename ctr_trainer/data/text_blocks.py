@@ -11,7 +11,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 _MARK = b"\xef\xbb\xbf"  # The byte order mark of UTF-8.
 _BREAK = re.compile(rb"\r\n|\r|\n")
-_LF = ord("\n")
 _FIRST = 1 << 16  # Number of bytes that are read for the first line.
 _NOT_TEXT = {
     b"\x1f\x8b": "compressed by gzip: rename it to end in .gz",
@@ -30,18 +29,16 @@ class TextBlocks:
     end is added to a last line without one, and a byte order mark of UTF-8 is removed.
 
     Args:
-      file: path of the file, or its URL.
       size: approximate number of bytes of a block.
       longest: number of bytes of the longest line, at least `size`.
 
-    Raises:
-      UserError: the file cannot be read, is empty, or is not text.
+    Attributes:
+      ended: whether the last block that `read` returned is the last block of the file.
     """
 
     def __init__(self, file: str, size: int, longest: int) -> None:
         self._file, self._size, self._longest = file, size, longest
-        self._held, self._ended = b"", False
-        self._space = bytearray()  # Reused for all blocks, as allocating memory would take longer than the reading.
+        self._held, self.ended = b"", False
         self._stream = self._checked(path_of(file).open_stream)
         start = self._checked(self._stream.read, min(_FIRST, size))
         while len(start) < longest and not _BREAK.search(start[:-1]):
@@ -64,40 +61,19 @@ class TextBlocks:
     def __exit__(self, *_: object) -> None:
         self._stream.close()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last block that `read` returned is the last block of the file."""
-        return self._ended
-
-    def read(self, before: int) -> memoryview:
-        """Returns the next lines as a memoryview that is valid until the next call; empty after the last line.
-
-        Args:
-          before: number of lines before this block, for messages.
-
-        Raises:
-          UserError: the file cannot be read further, for example because it was truncated, or a line is too long.
-        """
-        filled = 0
-        read = len(self._rest)
+    def read(self, before: int) -> bytes:
+        """Returns the next lines; b"" after the last line. `before` is the number of lines before, for messages."""
+        text = self._rest
         while True:
-            if len(self._space) < filled + read + self._size + 1:
-                self._space = bytearray(self._space[:filled]) + bytes(read + self._size + 1)
-            if self._rest:
-                self._space[:read], self._rest = self._rest, b""
-            filled += read
-            read = self._fill(filled, before)
-            if not read:
-                self._ended = True
-                if filled and self._space[filled - 1] != _LF:
-                    self._space[filled] = _LF
-                    filled += 1
-                return memoryview(self._space)[:filled]
-            end = self._space.rfind(b"\n", 0, filled + read) + 1
-            if end:
-                self._rest = bytes(self._space[end : filled + read])
-                return memoryview(self._space)[:end]
-            if filled + read > self._longest:
+            more = self._with_line_ends(self._checked(self._stream.read, self._size, before=before))
+            text += more
+            if not more:
+                self.ended, self._rest = True, b""
+                return text if not text or text.endswith(b"\n") else text + b"\n"
+            if end := text.rfind(b"\n") + 1:
+                self._rest = text[end:]
+                return text[:end]
+            if len(text) > self._longest:
                 raise UserError(
                     f"{self._file}, line {before + 1}: it is longer than {self._longest:,} bytes; "
                     "expected lines of text"
@@ -105,16 +81,7 @@ class TextBlocks:
 
     def put_back(self, lines: bytes) -> None:
         """Puts back the last lines of the block that `read` returned. The next block begins with these lines."""
-        self._rest = bytes(lines) + self._rest
-
-    def _fill(self, at: int, before: int) -> int:
-        """Reads into `_space` from `at` on, and returns the number of bytes."""
-        read = self._checked(self._stream.readinto, memoryview(self._space)[at : at + self._size], before=before)
-        if not self._returns:
-            return read
-        text = self._with_line_ends(bytes(self._space[at : at + read]))
-        self._space[at : at + len(text)] = text
-        return len(text)
+        self._rest = lines + self._rest
 
     def _with_line_ends(self, text: bytes) -> bytes:
         r"""Converts line ends to `\n`. A `\r` at the end of the text waits for the next call, as a `\n` may follow."""
@@ -134,12 +101,3 @@ class TextBlocks:
             raise UserError(
                 f"{self._file}: cannot be read{after}: {error}; a truncated or damaged file must be written again"
             ) from error
-
-
-def first_line(file: str) -> str:
-    """Returns the first line of a text file, without its line end; "" for an empty file."""
-    text = b""
-    with path_of(file).open_stream() as stream:
-        while not _BREAK.search(text) and (more := stream.read(_FIRST)):
-            text += more
-    return _BREAK.split(text, maxsplit=1)[0].decode("utf-8-sig", "replace")

@@ -48,33 +48,29 @@ def read_files(
     """Yields the Chunks of a list of `SourceFile`; see `read`."""
     wanted = typed.uses(spec, time)
     kinds: dict[str, str] = {}
-    for file in files:
-        first, parser = 0, None
-        with contextlib.ExitStack() as stack:
+    with contextlib.closing(ExampleReader(wanted)) as reader:
+        for file in files:
+            first = 0
             # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
-            local = stack.enter_context(path_of(file.path).local_file())
-            for records in stack.enter_context(contextlib.closing(_records(local, file.path))):
-                if parser is None:
-                    kinds |= _kinds(records, wanted)
-                    typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
-                    parser = stack.enter_context(contextlib.closing(_Parser(kinds)))
-                table, misfits = parser.parse(records)
-                for row in misfits:
-                    column, value, expected = _fault(records[row], kinds)
-                    bad_rows.add(file.path, first + row + 1, column, value, expected)
-                numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
-                yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
-                first += len(records)
+            with path_of(file.path).local_file() as local, contextlib.closing(_records(local, file.path)) as blocks:
+                for records in blocks:
+                    if not first:
+                        kinds = kinds | _kinds(records, wanted)
+                        typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
+                        reader.use(kinds)
+                    table, misfits = reader.parse(records)
+                    for row in misfits:
+                        column, value, expected = _fault(records[row], kinds)
+                        bad_rows.add(file.path, first + row + 1, column, value, expected)
+                    numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
+                    yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
+                    first += len(records)
 
 
 def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
-    """Yields the records of a file, in object arrays of bytes.
-
-    Args:
-      local: path of the file, or of a copy, on a local disk.
-      path: path of the file, for messages.
-    """
-    compressed = _is_gzip(local)
+    """Yields the records of `local`, a file or the copy of one, in object arrays of bytes; `path` is for messages."""
+    with open(local, "rb") as file:
+        compressed = file.read(len(_GZIP)) == _GZIP
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
@@ -96,7 +92,6 @@ def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None,
 
 
 def _unreadable(path: str, read: int, reason: str) -> str:
-    """Returns the error message for a file that TensorFlow cannot read after `read` records."""
     if _NO_HEADER in f"{reason} ":
         return (
             f"{path}: is not a TFRecord file, because it does not begin with a record. If it is text, rename it to end "
@@ -105,18 +100,11 @@ def _unreadable(path: str, read: int, reason: str) -> str:
     return f"{path}: cannot be read after record {read}: {reason}{_CUT}"
 
 
-def _is_gzip(local: str | os.PathLike) -> bool:
-    with open(local, "rb") as file:
-        return file.read(len(_GZIP)) == _GZIP
-
-
 def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: int, read: int) -> None:
     """Raises UserError if a file is longer than its records. TensorFlow does not report a file truncated in a record.
 
     Args:
-      local, path: see `_records`.
-      size: number of bytes of the records that were read, including the bytes around them.
-      read: number of records that were read.
+      size: number of bytes of the `read` records, including the bytes around them.
     """
     found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
     if found != size:
@@ -124,11 +112,7 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
 
 
 def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
-    """Returns the uncompressed size of a gzip file; decompresses the file only if its end states another size.
-
-    Raises:
-      UserError: the file is truncated, or has other data at its end.
-    """
+    """Returns the uncompressed size of a gzip file; decompresses the file only if its end states another size."""
     with open(local, "rb") as file:
         file.seek(-_GZIP_SIZE, os.SEEK_END)
         if int.from_bytes(file.read(), "little") == size % 2 ** (8 * _GZIP_SIZE):
@@ -158,84 +142,59 @@ def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
 
 def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
     """Describes a record that cannot be parsed: the column or None, the found value, and the expected value."""
-    try:
+    with contextlib.suppress(Exception):
         features = tf.train.Example.FromString(record).features.feature
-    except Exception:
-        return None, record[:40], "a serialized tf.train.Example"
-    for name, kind in kinds.items():
-        found = features[name].WhichOneof("kind") if name in features else None
-        if found not in (None, kind):
-            return name, found, f"{kind}, as in the first records"
+        for name, kind in kinds.items():
+            found = features[name].WhichOneof("kind") if name in features else None
+            if found not in (None, kind):
+                return name, found, f"{kind}, as in the first records"
     return None, record[:40], "a serialized tf.train.Example"
 
 
 class ExampleReader:
-    """Parses serialized `tf.train.Example` that are not in a file, such as the messages of a stream.
+    """Parses serialized `tf.train.Example`, many at a time, in a graph and session of its own."""
 
-    Args:
-      wanted: the result of `typed.uses`.
-    """
-
-    def __init__(self, wanted: dict[str, Use]) -> None:
+    def __init__(self, wanted: Mapping[str, Use]) -> None:
         self._wanted = wanted
         self._kinds: dict[str, str] = {}
-        self._parser: _Parser | None = None
+        self._session: tf.compat.v1.Session | None = None
 
     def read(self, records: np.ndarray) -> tuple[pa.Table, dict[int, str]]:
-        """Parses records.
+        """Returns (table of the valid records' wanted features, dict of row -> description of an invalid record).
 
         The first record that has a feature determines whether it has bytes, integers or floats.
-
-        Args:
-          records: object array of bytes.
-
-        Returns:
-          (table of the valid records' wanted features, dict of row -> description of an invalid record).
         """
         kinds = _kinds(records, self._wanted) | self._kinds
         if not kinds:
             return pa.table({}), dict.fromkeys(range(len(records)), "has none of the spec's features")
-        if kinds != self._kinds or self._parser is None:
-            self.close()
-            self._kinds, self._parser = kinds, _Parser(kinds)
-        table, misfits = self._parser.parse(records)
+        self.use(kinds)
+        table, misfits = self.parse(records)
         faults = {row: _fault(records[row], kinds) for row in misfits}
         return table, {
             row: (f"feature {column!r}: " if column else "") + f"{value!r} is not {expected}"
             for row, (column, value, expected) in faults.items()
         }
 
-    def close(self) -> None:
-        """Closes the session."""
-        if self._parser is not None:
-            self._parser.close()
-        self._parser = None
-
-
-class _Parser:
-    """Parses many records at a time, in its own graph and session.
-
-    Args:
-      kinds: dict of feature -> `bytes_list`, `int64_list` or `float_list`.
-    """
-
-    def __init__(self, kinds: dict[str, str]) -> None:
+    def use(self, kinds: dict[str, str]) -> None:
+        """Sets the features that `parse` reads, and their kinds, keys of `_KINDS`."""
+        if kinds == self._kinds:
+            return
+        self.close()
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
             self._serialized = tf1.placeholder(tf.string, [None])
             features = {name: tf.io.RaggedFeature(_KINDS[kind]) for name, kind in kinds.items()}
             parsed = tf.io.parse_example(self._serialized, features)
             self._fetches = {name: (ragged.row_splits, ragged.values) for name, ragged in parsed.items()}
-        self._session = _session(graph)
+        self._kinds, self._session = kinds, _session(graph)
 
     def close(self) -> None:
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
 
     def parse(self, records: np.ndarray, first: int = 0) -> tuple[pa.Table, list[int]]:
-        """Parses records, and finds invalid ones by bisection.
+        """Returns (table of the valid records with a list column per feature, indices of the others, from `first` on).
 
-        Returns:
-          (table of the valid records with a list column per feature, indices of the records that are not an Example or
-          have a feature of another kind).
+        Records that are not an Example, or have a feature of another kind, are found by bisection.
         """
         try:
             return self._table(records), []
@@ -247,6 +206,7 @@ class _Parser:
         return pa.concat_tables(tables), sum(misfits, [])
 
     def _table(self, records: np.ndarray) -> pa.Table:
+        assert self._session is not None
         columns = self._session.run(self._fetches, {self._serialized: records})
         return pa.table(
             {

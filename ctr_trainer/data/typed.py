@@ -37,7 +37,6 @@ class Use:
 
     Attributes:
       why: name of the use for messages, such as `feature 'price'`.
-      number: whether the values must be numbers.
       several: whether a row may have several values, as in a bag or sequence.
       keys_only: whether the column is used only for keys.
     """
@@ -49,11 +48,7 @@ class Use:
 
 
 def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
-    """Returns the Use of each source column that is read.
-
-    Args:
-      time: column of a split by time; None for no such split.
-    """
+    """Returns the Use of each source column that is read; `time` is the column of a split by time."""
     labels = label_columns(spec).values()
     why = {label.column: "the label" for label in labels}
     why |= {column: use for column, use in ((spec.weight, "the weight"), (time, "the split by time")) if column}
@@ -91,13 +86,9 @@ def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.nda
     """Converts a table of typed columns to a Chunk.
 
     Args:
-      table: rows of a file, with the columns in `wanted`.
       wanted: the result of `uses`.
       numbers: int64[n], the numbers of the rows in the file, from 1.
-      bad_rows: BadRows, which counts the rows that are left out because they have several values instead of one.
-
-    Raises:
-      UserError: the type of a column is not supported, or there are too many bad rows.
+      bad_rows: receives the rows that are left out because they have several values instead of one.
     """
     columns, good = {}, np.ones(len(table), bool)
     for name in table.column_names:

@@ -17,12 +17,11 @@ from ctr_trainer.system.messages.errors import UserError
 
 
 class OutputDirectory(Protocol):
-    """The directory of a conversion's output, such as `Unfinished`."""
+    """The directory of a conversion's output, such as `Unfinished`, which registers files before they are created."""
 
     path: Path
 
-    def add(self, name: str) -> Path:
-        """Registers a file before it is created, and returns its path."""
+    def add(self, name: str) -> Path: ...
 
 
 class _Abandoned(Exception):
@@ -35,11 +34,12 @@ class DatasetWriter:
     The data set is complete after `finish`. Before that, the directory has files but no `_dataset.json`.
 
     Args:
-      directory: `OutputDirectory`, which registers the files before they are created.
       part: name of the data set's directory in `directory`; "" for `directory` itself.
-      spec: FeatureSpec.
       rows_per_file, rows_per_group: rows per file and per row group; the last file, and the last group of each file,
         may have fewer.
+
+    Attributes:
+      files: a dict per Parquet file, as in `DatasetInfo.files`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class DatasetWriter:
         self._rows_per_file, self._rows_per_group = max(rows_per_file, rows_per_group), rows_per_group
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
-        self._files: list[dict[str, Any]] = []
+        self.files: list[dict[str, Any]] = []
         self._writer: pq.ParquetWriter | None = None
         self._open = contextlib.ExitStack()
         self.statistics = Statistics(spec)
@@ -58,10 +58,9 @@ class DatasetWriter:
     def resume(self, advanced: Callable[[int], object]) -> int:
         """Keeps the files of an unfinished conversion up to the first damaged one, and returns their number of rows.
 
-        Args:
-          advanced: f(rows), called after each row group.
+        `advanced(rows)` is called after each row group.
         """
-        while (path := self.path / file_name(len(self._files))).is_file():
+        while (path := self.path / file_name(len(self.files))).is_file():
             groups = []
             try:
                 with path.open_parquet() as file:
@@ -73,31 +72,21 @@ class DatasetWriter:
                 self.statistics.add(group)
                 advanced(self.statistics.rows)
             rows = [len(group) for group in groups]
-            self._files.append(dict(name=path.name, rows=sum(rows), row_groups=rows, bytes=path.size()))
+            self.files.append(dict(name=path.name, rows=sum(rows), row_groups=rows, bytes=path.size()))
         return self.statistics.rows
 
     @property
     def whole_files(self) -> int:
         """Number of files that are complete."""
-        return len(self._files) - (self._writer is not None)
-
-    @property
-    def files(self) -> list[dict[str, Any]]:
-        """A dict per Parquet file, as in `DatasetInfo.files`."""
-        return list(self._files)
+        return len(self.files) - (self._writer is not None)
 
     @property
     def rows(self) -> int:
         """Number of rows that were added, including those kept by `resume`."""
-        return sum(file["rows"] for file in self._files) + self._pending_rows
+        return sum(file["rows"] for file in self.files) + self._pending_rows
 
     def write(self, table: pa.Table, statistics: Statistics | None = None) -> None:
-        """Adds an encoded table (see `encode.Encoder`).
-
-        Args:
-          table: the table.
-          statistics: its Statistics, if another thread has computed them; None to compute them now.
-        """
+        """Adds an encoded table (see `encode.Encoder`), and its statistics if another thread has computed them."""
         if statistics is None:
             self.statistics.add(table)
         else:
@@ -123,23 +112,15 @@ class DatasetWriter:
 
     def row_groups(self) -> Iterator[pa.Table]:
         """Yields the written row groups as tables, in order. Call `close` first."""
-        for file in self._files:
+        for file in self.files:
             with (self.path / file["name"]).open_parquet() as parquet:
                 for number in range(len(file["row_groups"])):
                     yield parquet.read_row_group(number)
 
-    def finish(
-        self, bad_rows: int, fitted: dict[str, dict] | None = None, extra: dict[str, Any] | None = None
-    ) -> DatasetInfo:
-        """Completes the data set and returns its DatasetInfo.
-
-        Args:
-          bad_rows: number of rows that the conversion left out.
-          fitted: statistics fitted to the training part; None for the statistics of this part.
-          extra: further figures of the format, for `DatasetInfo.extra`.
-        """
+    def finish(self, bad_rows: int, fitted: dict[str, dict], extra: dict[str, Any] | None = None) -> DatasetInfo:
+        """Completes the data set and returns its DatasetInfo; see `info_of`."""
         self.close()
-        info = info_of(self.path, self._spec, self.statistics, self._files, bad_rows, fitted, extra)
+        info = info_of(self.path, self._spec, self.statistics, self.files, bad_rows, fitted, extra)
         self._directory.add(posixpath.join(self._part, FILE))
         info.write()
         return info
@@ -156,24 +137,24 @@ class DatasetWriter:
         self._pending_rows = len(table) - start
 
     def _rows_in_file(self) -> int:
-        return self._files[-1]["rows"] if self._writer else 0
+        return self.files[-1]["rows"] if self._writer else 0
 
     def _write_group(self, group: pa.Table) -> None:
         if self._writer is None:
-            name = file_name(len(self._files))
+            name = file_name(len(self.files))
             # Keys are hashes, which do not compress, but a dictionary stores repeated keys once.
             schema = _without_nulls(group.schema)
             file = self._open.enter_context(self._directory.add(posixpath.join(self._part, name)).writing())
             self._writer = self._open.enter_context(
                 pq.ParquetWriter(file, schema, compression="lz4", write_statistics=False, write_page_checksum=True)
             )
-            self._files.append(dict(name=name, rows=0, row_groups=[]))
+            self.files.append(dict(name=name, rows=0, row_groups=[]))
         try:
             self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
         except OSError as error:
             raise self._unwritable(error) from error
-        self._files[-1]["rows"] += len(group)
-        self._files[-1]["row_groups"].append(len(group))
+        self.files[-1]["rows"] += len(group)
+        self.files[-1]["row_groups"].append(len(group))
         if self._rows_in_file() >= self._rows_per_file:
             self._close_file()
 
@@ -184,12 +165,12 @@ class DatasetWriter:
         self._writer = None
         try:
             self._open.close()
-            self._files[-1]["bytes"] = (self.path / self._files[-1]["name"]).size()
+            self.files[-1]["bytes"] = (self.path / self.files[-1]["name"]).size()
         except OSError as error:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> UserError:
-        return UserError(f"{self.path / self._files[-1]['name']}: cannot be written: {error}")
+        return UserError(f"{self.path / self.files[-1]['name']}: cannot be written: {error}")
 
 
 def file_name(number: int) -> str:
@@ -203,31 +184,26 @@ def info_of(
     statistics: Statistics,
     files: Sequence[dict[str, Any]],
     bad_rows: int,
-    fitted: dict[str, dict] | None = None,
+    fitted: dict[str, dict],
     extra: dict[str, Any] | None = None,
 ) -> DatasetInfo:
     """Returns the DatasetInfo of written files.
 
     Args:
-      path: directory of the data set.
-      spec: FeatureSpec.
-      statistics: Statistics of all rows.
-      files: list of a dict per file, as in `DatasetInfo.files`.
-      bad_rows, fitted, extra: see `DatasetWriter.finish`.
+      statistics: Statistics of the rows in the files.
+      bad_rows: number of rows that the conversion left out.
+      fitted: statistics fitted to the training part.
+      extra: further figures of the format.
     """
-    figures = statistics.to_dict()
     return DatasetInfo(
         path=str(path),
         spec=spec,
-        rows=figures["rows"],
         bad_rows=bad_rows,
-        label_mean=figures["label_mean"],
-        label_means=figures["label_means"],
         labelled=spec.labelled,
-        distinct=figures["distinct"],
-        statistics=fitted or figures["fitted"],
+        statistics=fitted,
         files=tuple(files),
         extra=extra or {},
+        **statistics.to_dict(),
     )
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.data.read_ahead import ClosingIterator, read_ahead
+from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
@@ -211,7 +211,7 @@ class BatchFeed(Feed):
         self._reader, self.embeddings, self._hook, self._prefetch_batches = reader, embeddings, hook, prefetch_batches
         per_step = notes().step_plan.accumulation_steps if hook.training else 1
         self._batches = WholeSteps(reader, per_step)
-        self._ahead: ClosingIterator[tuple[Batch, Lookups]] = read_ahead((), 0)
+        self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
         self.steps = None if reader.steps is None else -(-reader.steps // per_step)
         self.is_live, self.stream_state, self.status_lines = reader.is_live, reader.stream_state, reader.status_lines()
         self.latencies = [reader.read_latency, *embeddings.latencies]

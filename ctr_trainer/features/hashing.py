@@ -96,11 +96,7 @@ def _varint(number: int) -> bytes:
 def _write(
     prefix: np.ndarray, offsets: np.ndarray, data: np.ndarray, at: int, space: np.ndarray, used: int
 ) -> tuple[int, int]:
-    """Writes values from `at` on after the first `used` bytes.
-
-    Returns:
-      (index of the first value for which there was no space, number of used bytes).
-    """
+    """Writes values from `at` on. Returns (index of the first value that had no space, number of used bytes)."""
     while at < len(offsets) - 1:
         start, length = offsets[at], offsets[at + 1] - offsets[at]
         left = len(prefix) + length
@@ -125,28 +121,17 @@ def _write(
 
 
 def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = True) -> np.ndarray:
-    """Computes the keys of one column. Each distinct value is hashed once.
+    """Computes the keys of one column, int64[n]. Each distinct value is hashed once.
 
     Args:
-      slot: slot of the feature.
       values: pyarrow Array or ChunkedArray of strings, binary values, or integers, which are hashed as decimal digits.
       missing_has_key: whether "" and null have the key of ""; if False, their key is 0.
-
-    Returns:
-      int64[n].
     """
     return keys_of_columns([(slot, values, missing_has_key)])[0]
 
 
 def keys_of_columns(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray, bool]]) -> np.ndarray:
-    """Computes the keys of several columns of n rows, as `keys` does for each, in fewer calls of TensorFlow.
-
-    Args:
-      columns: (slot, values, missing_has_key) per column.
-
-    Returns:
-      int64[columns, n].
-    """
+    """Computes int64[columns, n], as `keys` for each (slot, values, missing_has_key), in fewer TensorFlow calls."""
     values = [_with_dictionary(column) for _, column, _ in columns]
     texts = [_texts(column.dictionary) for column in values]
     prefixes = [(slot + SEPARATOR).encode() for slot, _, _ in columns]
@@ -176,15 +161,11 @@ def _texts(distinct: pa.Array) -> pa.Array:
 
 
 def graph_keys(slots: str | Sequence[str], values: "tf.Tensor", owners: "tf.Tensor | None" = None) -> "tf.Tensor":
-    """Computes keys by TensorFlow ops.
+    """Computes keys by TensorFlow ops, from a string tensor of any shape to an int64 tensor of this shape.
 
     Args:
       slots: the slot of all values, or a list with one slot per index of the last dimension of the values.
-      values: string tensor of any shape.
       owners: int tensor of the shape of the values, the index of each value's slot in the list; None for the default.
-
-    Returns:
-      int64 tensor of the shape of the values.
     """
     import tensorflow as tf
 
@@ -236,12 +217,8 @@ class Buckets:
 
     A missing number has no bucket. Its key is 0, or the key of the value "" if missing values have a row.
 
-    Args:
-      feature: a bucketised `SparseFeature`.
-      statistics: dict of feature name -> statistics; a feature with `quantiles` needs its `boundaries` there.
-
     Raises:
-      UserError: a feature with `quantiles` has no boundaries.
+      UserError: the feature has `quantiles`, and the statistics have no boundaries for it.
     """
 
     def __init__(self, feature: SparseFeature, statistics: Statistics | None) -> None:

@@ -34,11 +34,8 @@ class RankedBlock:
         return tf.ensure_shape(found, [None, self.count, self.dim])
 
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
-        """Returns float32[n, units], the product of float32[n, F * dim] and a kernel float32[F * dim, units].
-
-        To avoid a copy of the context's part of the kernel, the context is padded with zeros at the candidates'
-        features.
-        """
+        """Returns float32[n, units], the product of float32[n, F * dim] and a kernel float32[F * dim, units]."""
+        # The context is padded with zeros at the candidates' features, to avoid a copy of its part of the kernel.
         units = kernel.shape.as_list()[1]
         split, rows = tf.shape(self.context)[1], tf.shape(self.candidates)[0]
         own = self.columns[split:]
@@ -55,10 +52,9 @@ def _one_after_another(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class RankedColumns:
-    """The float32[n, columns] inputs of a ranking request. TensorFlow operations convert it to the expanded tensor.
+    """The float32[n, columns] inputs of a ranking request: the features of all blocks, concatenated.
 
-    Attributes:
-      blocks: the `RankedBlock`s whose features are concatenated.
+    TensorFlow operations convert it to the expanded tensor.
     """
 
     blocks: tuple[RankedBlock, ...]

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -102,7 +103,8 @@ class FeatureSpec:
           UserError: the file does not exist, is not TOML, or has an unknown key or a wrong value. The message names the
             file, the feature and the key.
         """
-        return toml.load(path, cls)
+        path = pathlib.Path(path)
+        return cls.from_dict(toml.read(path), str(path))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "feature spec") -> "FeatureSpec":
@@ -118,7 +120,11 @@ class FeatureSpec:
         Raises:
           UserError: an unknown key or a wrong value.
         """
-        return toml.parse(values, source, cls)
+        arguments = toml.arguments(values, source)
+        try:
+            return cls(**arguments)
+        except UserError as error:
+            raise error if str(error).startswith(source) else UserError(f"{source}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """Writes the spec out in full.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Numbers = Any  # A number, NumPy array or TensorFlow tensor, for which the arithmetic is the same.
 HOUR, WEEKDAY = "hour", "weekday"
-EXPECTED = "a time, such as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
+_TIME = "a time, such as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
 
 _NUMBER = r"^[0-9]{1,15}(?:\.[0-9]*)?$"
 _DATE = (
@@ -54,19 +54,11 @@ _SATURDAY = 5
 
 
 def seconds(values: pa.Array) -> np.ndarray:
-    """Returns float64[n], seconds since 1970 in UTC; NaN for a missing value or a text that is not a time.
-
-    Args:
-      values: pyarrow Array of texts or numbers.
-    """
-    if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
-        return _of_numbers(values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False))
-    found = np.full(len(values), np.nan)
-    number = _matches(values, _NUMBER)
-    texts = values.filter(pa.array(number)).cast(pa.string())
-    found[number] = _of_numbers(texts.cast(pa.float64()).to_numpy(zero_copy_only=False))
-    date = is_date(values)
-    found[date] = _of_dates(values.filter(pa.array(date)))
+    """Returns float64[n], seconds since 1970 in UTC, of texts or numbers; NaN for a missing value or no time."""
+    found = _of_numbers(_numbers(values, _NUMBER))
+    if not _has_numbers(values):
+        date = is_date(values)
+        found[date] = _of_dates(values.filter(pa.array(date)))
     return found
 
 
@@ -77,6 +69,19 @@ def is_date(values: pa.Array) -> np.ndarray:
 
 def _matches(values: pa.Array, pattern: str) -> np.ndarray:
     return pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def _has_numbers(values: pa.Array) -> bool:
+    return pa.types.is_floating(values.type) or pa.types.is_integer(values.type)
+
+
+def _numbers(values: pa.Array, pattern: str) -> np.ndarray:
+    """Returns float64[n] of numbers or texts; NaN for a missing value or a text that does not match the pattern."""
+    if _has_numbers(values):
+        return values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    found, number = np.full(len(values), np.nan), _matches(values, pattern)
+    found[number] = values.filter(pa.array(number)).cast(pa.string()).cast(pa.float64())
+    return found
 
 
 def _of_numbers(x: np.ndarray) -> np.ndarray:
@@ -158,17 +163,13 @@ def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
 
 def expected(what: str) -> str:
     """Returns a description of the valid values of a column, for an error message."""
-    if what == LOG_SQUARED:
-        return "a number of at most 15 digits before the point, such as 12 or -1.5"
-    return EXPECTED
+    return "a number of at most 15 digits before the point, such as 12 or -1.5" if what == LOG_SQUARED else _TIME
 
 
 def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
     """Returns the derived values, int64, null if missing or invalid, and whether each is invalid, bool[n] or None.
 
-    Args:
-      values: pyarrow Array of texts or numbers; a number that is a time is read like its digits as text.
-      what: one of `DERIVED`.
+    The values are texts or numbers; a number that is a time is read like its digits as text.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     found = _buckets(values.dictionary) if what == LOG_SQUARED else _of_times(values.dictionary, what)
@@ -202,20 +203,14 @@ def _of_times(values: pa.Array, what: str) -> np.ndarray:
 
 def _buckets(values: pa.Array) -> np.ndarray:
     """Returns float64[n]; NaN for a missing value or a text that is not a number."""
-    if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
-        x = values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
-    else:
-        good = pc.match_substring_regex(values, _SIGNED).fill_null(False).to_numpy(zero_copy_only=False)
-        x = np.full(len(values), np.nan)
-        x[good] = values.filter(pa.array(good)).cast(pa.string()).cast(pa.float64())
+    x = _numbers(values, _SIGNED)
     x = np.where(np.isfinite(x), x, np.nan)
     logarithm = np.log(np.maximum(x, 1.0))
     return np.where(x > 2, np.floor(logarithm * logarithm), np.trunc(x))
 
 
 def _empty(values: pa.Array) -> np.ndarray:
-    kind = values.dictionary.type
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+    if _has_numbers(values.dictionary):
         return np.zeros(len(values), bool)
     empty = pc.equal(pc.binary_length(values.dictionary), 0)
     return empty.take(values.indices).fill_null(False).to_numpy(zero_copy_only=False)

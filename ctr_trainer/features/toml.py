@@ -26,15 +26,22 @@ The accepted keys, except the options of [csv], which `columns.CsvFormat` lists:
 The keys of a feature are the attributes of `columns.DenseFeature` and `columns.SparseFeature`.
 """
 
-import os
+import dataclasses
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+import types
+import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ctr_trainer.features.columns import CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
 from ctr_trainer.system.messages.errors import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _KIND = {
     str: "a string",
@@ -45,18 +52,31 @@ _KIND = {
     bool: "true or false",
 }
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
+_NAMES = {"name": str, "column": str, "columns": list}
+_TOP = {
+    "name": str,
+    "label": object,
+    "defaults": dict,
+    "dense": list,
+    "sparse": list,
+    "ids": list,
+    "weight": str,
+    "csv": dict,
+    "limits": list,
+}
+_IF_MISSING = {
+    SparseFeature: "; give it here or under [defaults]",
+    TableLimits: '; expected for example table = "dim16"',
+}
+_Made = TypeVar("_Made")
 
 
 def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
-    """Checks the keys of a table and the types of their values.
+    """Returns a table, a dict, after checks of its keys and values. Whole numbers become floats where a key needs one.
 
     Args:
-      values: the table, a dict.
       keys: dict of accepted key -> type of its value; `object` for any type.
       where: place of the table, for error messages.
-
-    Returns:
-      the table; whole numbers are converted to float if the type of the key is float.
 
     Raises:
       UserError: `values` is not a table, or has an unknown key or a value of another type.
@@ -74,26 +94,74 @@ def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
     return {k: float(v) if keys[k] is float else v for k, v in values.items()}
 
 
-def strings(values: Any, where: str) -> tuple[str, ...]:
-    """Returns the strings of a list as a tuple; raises UserError if `values` is not a list of strings."""
-    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-        raise UserError(f"{where}: {values!r} is not a list of strings")
-    return tuple(values)
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a TOML file."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise UserError(f"feature spec {path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"feature spec {path}: not TOML: {error}") from error
 
 
-def numbers(values: Any, where: str) -> tuple[float, ...]:
-    """Returns the numbers of a list as a tuple of floats; raises UserError if `values` is not a list of numbers."""
-    if not isinstance(values, list) or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        raise UserError(f"{where}: {values!r} is not a list of numbers")
-    return tuple(float(v) for v in values)
+def arguments(values: Any, source: str) -> dict[str, Any]:
+    """Returns the arguments of `FeatureSpec` for the values of a TOML file, or of `FeatureSpec.to_dict()`.
+
+    `source` is the name of the values' origin, for error messages.
+    """
+    top = typed(values, _TOP, source)
+    for key in ("name", "label"):
+        if key not in top:
+            raise UserError(f"{source}: {key!r} is missing")
+    accepted = {**_keys(DenseFeature), **_keys(SparseFeature)}
+    accepted = {key: value for key, value in accepted.items() if key not in _NAMES}
+    defaults = typed(top.get("defaults", {}), accepted, f"{source}: [defaults]")
+    label, *other_labels = _labels(top["label"], source)
+    return dict(
+        name=top["name"],
+        label=label,
+        dense=_features(top, "dense", DenseFeature, defaults, source),
+        sparse=_features(top, "sparse", SparseFeature, defaults, source),
+        ids=_tuple(top.get("ids", []), str, f"{source}: 'ids'"),
+        weight=top.get("weight"),
+        csv=_made(CsvFormat, top.get("csv", {}), f"{source}: [csv]"),
+        limits=tuple(_made(TableLimits, item, f"{source}: [[limits]]") for item in top.get("limits", [])),
+        other_labels=tuple(other_labels),
+    )
 
 
-def feature_names(item: Any, where: str) -> list[tuple[str, str]]:
+def _labels(values: Any, source: str) -> list[Label]:
+    """Returns the `Label` of [label], or one for each [[label]]."""
+    if not isinstance(values, list):
+        return [_made(Label, values, f"{source}: [label]")]
+    if not values:
+        raise UserError(f"{source}: 'label' is an empty list; give one [label] or several [[label]]")
+    return [_made(Label, item, f"{source}: [[label]] {number}") for number, item in enumerate(values, 1)]
+
+
+def _features(
+    top: Mapping[str, Any], section: str, kind: type[_Made], defaults: Mapping[str, Any], source: str
+) -> tuple[_Made, ...]:
+    keys = _keys(kind)
+    features = []
+    for number, item in enumerate(top.get(section, []), 1):
+        called = (item.get("name") or item.get("column") or item.get("columns")) if isinstance(item, dict) else None
+        where = f"{source}: [[{section}]] {number} ({called})"
+        item = typed(item, _NAMES | keys, where)
+        for name, column in _feature_names(item, where):
+            names = {"name": name, "column": column} | ({"slot": name} if "slot" in keys else {})
+            options = {k: v for k, v in {**defaults, **item}.items() if k in keys and k not in _NAMES}
+            features.append(_made(kind, names | options, where))
+    return tuple(features)
+
+
+def _feature_names(item: Any, where: str) -> list[tuple[str, str]]:
     """Returns (name, column) pairs of one [[dense]] or [[sparse]] item."""
     if "columns" in item:
         if "name" in item or "column" in item:
             raise UserError(f"{where}: 'columns' excludes 'name' and 'column': each feature has the name of its column")
-        columns = [c for text in strings(item["columns"], f"{where}: 'columns'") for c in _expand(text, where)]
+        columns = [c for text in _tuple(item["columns"], str, f"{where}: 'columns'") for c in _expand(text, where)]
         return [(c, c) for c in columns]
     if "name" not in item and "column" not in item:
         raise UserError(f"{where}: give 'name', 'column' or 'columns'")
@@ -112,162 +180,35 @@ def _expand(text: str, where: str) -> list[str]:
     return [f"{prefix}{i}" for i in range(int(first), int(last) + 1)]
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_DENSE = {"transform": str, "default": float, "clip": list, "pieces": int}
-_SPARSE = {
-    "dim": int,
-    "slot": str,
-    "combiner": str,
-    "separator": str,
-    "brackets": bool,
-    "max_length": int,
-    "keep": str,
-    "weight_separator": str,
-    "buckets": list,
-    "quantiles": int,
-    "missing": str,
-    "derive": str,
-}
-_NAMES = {"name": str, "column": str, "columns": list}
-_LABEL = {"column": str, "positive": str, "threshold": float, "name": str, "weight": float}
-_CSV = {
-    "delimiter": str,
-    "header": bool,
-    "columns": list,
-    "null_values": list,
-    "strip": bool,
-    "label_suffix": str,
-    "quote": str,
-    "lines_per_row": int,
-}
-_LIMITS = {"table": str, "min_frequency": int, "max_rows": int, "eviction": str, "ttl_steps": int}
-_TOP = {
-    "name": str,
-    "label": object,
-    "defaults": dict,
-    "dense": list,
-    "sparse": list,
-    "ids": list,
-    "weight": str,
-    "csv": dict,
-    "limits": list,
-}
-
-
-_Made = TypeVar("_Made")
-
-
-def load(path: str | os.PathLike[str], kind: Callable[..., _Made]) -> _Made:
-    """Reads a spec from a TOML file; see `parse`."""
-    path = pathlib.Path(path)
-    try:
-        with path.open("rb") as file:
-            return parse(tomllib.load(file), str(path), kind)
-    except OSError as error:
-        raise UserError(f"feature spec {path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"feature spec {path}: not TOML: {error}") from error
-
-
-def parse(values: Any, source: str, kind: Callable[..., _Made]) -> _Made:
-    """Makes a spec from the values of a TOML file, or from `FeatureSpec.to_dict()`.
-
-    Args:
-      values: a dict of dicts, lists and values.
-      source: name of the values' origin, for error messages.
-      kind: the class FeatureSpec, which is passed because its module imports this one.
-
-    Returns:
-      a `kind`.
-    """
-    top = typed(values, _TOP, source)
-    for key in ("name", "label"):
-        if key not in top:
-            raise UserError(f"{source}: {key!r} is missing")
-    defaults = typed(top.get("defaults", {}), {**_DENSE, **_SPARSE}, f"{source}: [defaults]")
-    label, *other_labels = _labels(top["label"], source)
-    try:
-        return kind(
-            name=top["name"],
-            label=label,
-            dense=_features(top, "dense", _DENSE, defaults, source),
-            sparse=_features(top, "sparse", _SPARSE, defaults, source),
-            ids=strings(top.get("ids", []), f"{source}: 'ids'"),
-            weight=top.get("weight"),
-            csv=_csv(top.get("csv", {}), f"{source}: [csv]"),
-            limits=tuple(_limits(item, f"{source}: [[limits]]") for item in top.get("limits", [])),
-            other_labels=tuple(other_labels),
-        )
-    except UserError as error:
-        raise error if str(error).startswith(source) else UserError(f"{source}: {error}") from error
-
-
-def _labels(values: Any, source: str) -> list[Label]:
-    """Returns the `Label` of [label], or one for each [[label]]."""
-    several = isinstance(values, list)
-    labels: list[Label] = []
-    for number, item in enumerate(values if several else [values], 1):
-        where = f"{source}: [[label]] {number}" if several else f"{source}: [label]"
-        item = typed(item, _LABEL, where)
-        if "column" not in item:
-            raise UserError(f"{where}: 'column' is missing")
-        labels.append(_made(Label, item, where))
-    if not labels:
-        raise UserError(f"{source}: 'label' is an empty list; give one [label] or several [[label]]")
-    return labels
-
-
-def _features(
-    top: Mapping[str, Any], kind: str, keys: Mapping[str, type], defaults: Mapping[str, Any], source: str
-) -> tuple[Any, ...]:
-    make = {"dense": _dense, "sparse": _sparse}[kind]
-    defaults = {k: v for k, v in defaults.items() if k in keys}
-    features = []
-    for number, item in enumerate(top.get(kind, []), 1):
-        called = (item.get("name") or item.get("column") or item.get("columns")) if isinstance(item, dict) else None
-        where = f"{source}: [[{kind}]] {number} ({called})"
-        item = typed(item, {**_NAMES, **keys}, where)
-        options = {**defaults, **{k: v for k, v in item.items() if k not in _NAMES}}
-        features += [make(name, column, dict(options), where) for name, column in feature_names(item, where)]
-    return tuple(features)
-
-
-def _dense(name: str, column: str, options: dict[str, Any], where: str) -> DenseFeature:
-    if "clip" in options:
-        options["clip"] = numbers(options["clip"], f"{where}: 'clip'")
-    return _made(DenseFeature, {"name": name, "column": column, **options}, where)
-
-
-def _sparse(name: str, column: str, options: dict[str, Any], where: str) -> SparseFeature:
-    if "dim" not in options:
-        raise UserError(f"{where}: 'dim' is missing; give it here or under [defaults]")
-    if "buckets" in options:
-        options["buckets"] = numbers(options["buckets"], f"{where}: 'buckets'")
-    return _made(SparseFeature, {"name": name, "column": column, "slot": name, **options}, where)
-
-
-def _limits(item: Any, where: str) -> TableLimits:
-    limits = typed(item, _LIMITS, where)
-    if "table" not in limits:
-        raise UserError(f"{where}: 'table' is missing; expected for example table = \"dim16\"")
-    return _made(TableLimits, limits, where)
-
-
-def _csv(values: Any, where: str) -> CsvFormat:
-    csv = typed(values, _CSV, where)
-    for key in ("columns", "null_values"):
-        if key in csv:
-            csv[key] = strings(csv[key], f"{where}: {key!r}")
-    return _made(CsvFormat, csv, where)
-
-
-def _made(kind: Callable[..., _Made], values: Any, where: str) -> _Made:
-    """Returns a `kind` made from the values; prefixes its error messages with `where`, the place of the values."""
+def _made(kind: type[_Made], values: Any, where: str) -> _Made:
+    """Returns a `kind`, a dataclass, of a table whose keys are its attributes. Errors begin with `where`, its place."""
+    values = typed(values, _keys(kind), where)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in values and _keys(kind)[field.name] is list:
+            element = typing.get_args(_required(field.type))[0]
+            values[field.name] = _tuple(values[field.name], element, f"{where}: {field.name!r}")
+        elif field.name not in values and field.default is dataclasses.MISSING:
+            raise UserError(f"{where}: {field.name!r} is missing{_IF_MISSING.get(kind, '')}")
     try:
         return kind(**values)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def _keys(kind: type) -> dict[str, type]:
+    """Returns the keys of a table, which are the attributes of the dataclass `kind`, and the types of their values."""
+    required = {field.name: _required(field.type) for field in dataclasses.fields(kind)}
+    return {name: list if typing.get_origin(of) is tuple else of for name, of in required.items()}
+
+
+def _required(attribute: Any) -> Any:
+    """Returns the type of an attribute without the `None` of an optional one."""
+    return typing.get_args(attribute)[0] if isinstance(attribute, types.UnionType) else attribute
+
+
+def _tuple(values: Any, element: type, where: str) -> tuple[Any, ...]:
+    """Returns a list of strings or, if `element` is float, of numbers as a tuple; raises UserError for other values."""
+    what, accepted = ("numbers", (int, float)) if element is float else ("strings", (str,))
+    if not isinstance(values, list) or not all(isinstance(v, accepted) and not isinstance(v, bool) for v in values):
+        raise UserError(f"{where}: {values!r} is not a list of {what}")
+    return tuple(element(v) for v in values)

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import math
+import operator
 import os
+import pickle
 import posixpath
 import sys
 import time
@@ -21,7 +23,7 @@ from ctr_trainer.data.source import Input, SourceFile, list_files
 from ctr_trainer.data.typed import check, uses
 from ctr_trainer.data.writer import info_of
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.spark.task import PARTS, SCHEMA, PartResult, Task, TaskResult, merge, results
+from ctr_trainer.spark.task import PARTS, SCHEMA, Layout, PartResult, Task, TaskResult, merge
 from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -32,25 +34,6 @@ if TYPE_CHECKING:  # PySpark is optional.
 FORMATS = ("criteo", "csv", "libffm", "libsvm", "parquet", "tfrecord")
 _MERGED = 32  # Number of results, of up to some megabytes each, that are merged before the driver collects them.
 UNIT_BYTES = 256 << 20  # Approximate bytes of input files per task: a million rows of Criteo's text.
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How a conversion splits the rows and writes them to files.
-
-    Attributes:
-      split: see `data.convert.convert`, but random splits only. The shares of the parts are met on average, because
-        each row is assigned independently, by `split_seed` and the number of its task.
-      split_seed: seed of the split.
-      rows_per_file, rows_per_group: rows per Parquet file and per row group.
-      max_bad_rows: number of unusable rows that all tasks together may leave out.
-    """
-
-    split: str | None = None
-    split_seed: int = 2026
-    rows_per_file: int = 1_000_000
-    rows_per_group: int = 50_000
-    max_bad_rows: int = 0
 
 
 DEFAULT = Layout()
@@ -136,12 +119,7 @@ def _convert(
     output: str | os.PathLike,
     layout: Layout,
 ) -> dict[str, Any]:
-    """Runs the tasks and commits the files that they wrote; see `convert`.
-
-    Args:
-      run: f(Task) -> DataFrame of `task.SCHEMA`, a row per task.
-      bad_rows: BadRows of the conversion.
-    """
+    """Commits the files of the tasks that run(Task), a DataFrame of `task.SCHEMA` with a row per task, writes."""
     start, target = time.perf_counter(), path_of(output).absolute()
     split = Split.parse(layout.split)
     if split and split.kind != "random":
@@ -152,17 +130,8 @@ def _convert(
     observed = Observations(spec)
     with new_data_set(target) as directory:
         directory.add(*(posixpath.join(part, PARTS) for part in fractions))
-        task = Task(
-            spec=spec,
-            output=str(target),
-            max_bad_rows=layout.max_bad_rows,
-            rows_per_file=layout.rows_per_file,
-            rows_per_group=layout.rows_per_group,
-            fractions=fractions,
-            seed=layout.split_seed,
-        )
-        parts = _judged(_collected(run(task)), bad_rows, observed)
-        fitted = observed.with_typical(next(iter(parts.values())).statistics.to_dict()["fitted"])
+        parts = _judged(_collected(run(Task(spec, str(target), layout, fractions))), bad_rows, observed)
+        fitted = observed.with_typical(next(iter(parts.values())).statistics.fitted())
         infos = {}
         for name, part in parts.items():
             path = target / name
@@ -207,15 +176,11 @@ def _collected(frame: DataFrame) -> list[TaskResult]:
         rows = merged.collect()
     except (PySparkException, Py4JError) as error:
         raise UserError(f"Spark: the job failed: {str(error)[:2000]}") from error
-    return sorted(results(bytes(row["result"]) for row in rows), key=lambda result: result.number)
+    return sorted((pickle.loads(row["result"]) for row in rows), key=operator.attrgetter("number"))
 
 
 def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observations) -> dict[str, PartResult]:
-    """Merges the results of all tasks and returns the result of each part.
-
-    Raises:
-      UserError: a task failed, or there are too many bad rows, or no rows.
-    """
+    """Merges the results of all tasks and returns the result of each part; raises UserError if a task failed."""
     if not found:
         raise UserError("the input has no rows")
     whole = found[0]
@@ -246,9 +211,6 @@ def session() -> Iterator[SparkSession]:
 
     Spark's own settings name the cluster: `spark-defaults.conf`, `spark-submit --master` or PYSPARK_SUBMIT_ARGS. If
     there are none, Spark uses all cores of this machine.
-
-    Raises:
-      UserError: PySpark is not installed, or Spark does not start.
     """
     try:
         from pyspark.errors import PySparkException

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import operator
 import pickle
 import posixpath
 import uuid
@@ -18,7 +19,6 @@ from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.statistics import DistinctSketch, Statistics
-from ctr_trainer.data.typed import Use
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
@@ -30,6 +30,25 @@ PARTS = "parts/"  # Directory within the data set that contains a directory per 
 SCHEMA = "number int, result binary"
 _OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # Paths may have columns as directories.
 _ROWS = 50_000  # Approximate number of rows to encode at a time; a batch of Spark has 10,000 by default.
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a conversion splits the rows and writes them to files.
+
+    Attributes:
+      split: see `data.convert.convert`, but random splits only. The shares of the parts are met on average, because
+        each row is assigned independently, by `split_seed` and the number of its task.
+      split_seed: seed of the split.
+      rows_per_file, rows_per_group: rows per Parquet file and per row group.
+      max_bad_rows: number of unusable rows that all tasks together may leave out.
+    """
+
+    split: str | None = None
+    split_seed: int = 2026
+    rows_per_file: int = 1_000_000
+    rows_per_group: int = 50_000
+    max_bad_rows: int = 0
 
 
 @dataclasses.dataclass
@@ -51,8 +70,6 @@ class TaskResult:
 
     Attributes:
       number: number of the first of these tasks.
-      parts: dict of part -> PartResult.
-      observed: Observations of all rows.
       bad_rows: the rows that were left out; a task lists at most `max_bad_rows` + 1.
       error: message of the first task that failed; "" if none did.
     """
@@ -85,27 +102,17 @@ class Task:
     """The parameters of a conversion, which Spark sends to all tasks.
 
     Attributes:
-      spec: FeatureSpec.
       output: path or URL of the data set, which must be the same on every machine of the cluster.
-      max_bad_rows: number of rows that all tasks together may leave out.
-      rows_per_file, rows_per_group: see `convert`.
       fractions: share of each part of a random split, by the part's name; {"": 1.0} for no split.
-      seed: seed of the split.
     """
 
     spec: FeatureSpec
     output: str
-    max_bad_rows: int
-    rows_per_file: int
-    rows_per_group: int
+    layout: Layout
     fractions: dict[str, float]
-    seed: int
 
     def convert_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Converts a partition of a DataFrame; a function for `mapInArrow`.
-
-        Args:
-          batches: iterator of the partition's RecordBatches.
 
         Yields:
           one RecordBatch of `SCHEMA`: the number of the task and its pickled TaskResult.
@@ -130,9 +137,15 @@ class Task:
         """Converts the rows that `read` yields, and returns the RecordBatch of the TaskResult."""
         # Spark may run a task twice, even concurrently. The driver keeps the files of one attempt.
         attempt = f"{PARTS}{number:05d}-{uuid.uuid4().hex[:8]}"
-        chance = np.random.default_rng([self.seed, number])
-        observed, found, error = Observations(self.spec), FoundBadRows(self.max_bad_rows), ""
-        writers = {part: self._writer(attempt, part) for part in self.fractions}
+        chance, layout = np.random.default_rng([self.layout.split_seed, number]), self.layout
+        observed, found, error = Observations(self.spec), FoundBadRows(layout.max_bad_rows), ""
+        directories = {part: posixpath.join(part, attempt) for part in self.fractions}
+        writers = {
+            part: DatasetWriter(
+                _Output(path_of(self.output)), directory, self.spec, layout.rows_per_file, layout.rows_per_group
+            )
+            for part, directory in directories.items()
+        }
         try:
             for table, statistics in encoded(read, self.spec, found, observed, num_threads=1):
                 if len(writers) == 1:
@@ -154,44 +167,27 @@ class Task:
         for part, writer in writers.items():
             files = [{**file, "name": f"{attempt}/{file['name']}"} for file in writer.files]
             parts[part] = PartResult(files, condensed(writer.statistics))
-        result = TaskResult(number, parts, observed, found.rows, error)
-        return _batch(number, result)
-
-    def _writer(self, attempt: str, part: str) -> DatasetWriter:
-        directory = _Output(path_of(self.output))
-        return DatasetWriter(
-            directory, posixpath.join(part, attempt), self.spec, self.rows_per_file, self.rows_per_group
-        )
+        return _batch(TaskResult(number, parts, observed, found.rows, error))
 
 
 def merge(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
-    """Merges the results of consecutive tasks; a function for `mapInArrow`.
+    """Merges the results of `width` consecutive tasks each; a function for `mapInArrow`.
 
-    Args:
-      batches: iterator of RecordBatches of `SCHEMA`; all results with the same `number // width` are in one partition.
-      width: number of results that are merged into one.
+    All results with the same `number // width` must be in one partition. Unpickling them is safe: Spark's own tasks
+    wrote them, from code that it pickled.
     """
+    results = [pickle.loads(row) for batch in batches for row in batch.column(1).to_pylist()]
     groups: dict[int, TaskResult] = {}
-    for result in sorted(results(row for batch in batches for row in batch.column(1).to_pylist()), key=_number_of):
+    for result in sorted(results, key=operator.attrgetter("number")):
         group = groups.setdefault(result.number // width, result)
         if group is not result:
             group.merge(result)
     for group in groups.values():
-        yield _batch(group.number, group)
+        yield _batch(group)
 
 
-def results(pickled: Iterable[bytes]) -> Iterator[TaskResult]:
-    """Yields the unpickled TaskResults. Unpickling is safe: Spark's own tasks wrote them, from code that it pickled."""
-    for each in pickled:
-        yield pickle.loads(each)
-
-
-def _number_of(result: TaskResult) -> int:
-    return result.number
-
-
-def _batch(number: int, result: TaskResult) -> pa.RecordBatch:
-    columns = [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())]
+def _batch(result: TaskResult) -> pa.RecordBatch:
+    columns = [pa.array([result.number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, ["number", "result"])
 
 
@@ -203,22 +199,24 @@ def _number() -> int:
 
 def _chunks(batches: Iterable[pa.RecordBatch], spec: FeatureSpec, name: str, bad_rows: BadRowSink) -> Iterator[Chunk]:
     """Yields Chunks of a DataFrame's rows."""
-    wanted, first, waiting, rows = typed.uses(spec), 0, [], 0
+    wanted, first = typed.uses(spec), 0
+    for table in _tables(batches):
+        columns = {column: _in_utc(table[column]) for column in table.column_names}
+        numbers = np.arange(first + 1, first + 1 + len(table))
+        yield typed.as_chunk(pa.table(columns), wanted, name, numbers, bad_rows)
+        first += len(table)
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Joins consecutive batches to tables of at least `_ROWS` rows; the last one may have fewer."""
+    waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
-        rows += len(batch)
-        if rows >= _ROWS:
-            yield _chunk(waiting, wanted, name, first, bad_rows)
-            first, waiting, rows = first + rows, [], 0
-    if rows:
-        yield _chunk(waiting, wanted, name, first, bad_rows)
-
-
-def _chunk(batches: list[pa.RecordBatch], wanted: dict[str, Use], name: str, first: int, bad_rows: BadRowSink) -> Chunk:
-    table = pa.Table.from_batches(batches)
-    columns = {column: _in_utc(table[column]) for column in table.column_names}
-    numbers = np.arange(first + 1, first + 1 + len(table))
-    return typed.as_chunk(pa.table(columns), wanted, name, numbers, bad_rows)
+        if sum(map(len, waiting)) >= _ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if any(map(len, waiting)):
+        yield pa.Table.from_batches(waiting)
 
 
 def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:

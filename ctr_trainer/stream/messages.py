@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.json
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.batch import Rows, concatenate
+from ctr_trainer.data.batch import Rows, concatenate, rows_of
 from ctr_trainer.data.blocks import FoundBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.row_groups import rows_of
 from ctr_trainer.features import hashing
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.stream.json_messages import JsonReader, text_of
@@ -83,7 +82,7 @@ class MessageDecoder:
         self._spec, self._name = dataclasses.replace(spec, ids=()), name
         self._wanted = typed.uses(self._spec)
         self._buckets = hashing.buckets_of(spec, statistics)
-        self._encoder = Encoder(self._spec, threads=1)
+        self._encoder = Encoder(self._spec)
         self._json = JsonReader(self._wanted)
         self._examples: Any = None  # An `ExampleReader`, created for the first Example.
 

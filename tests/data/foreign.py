@@ -26,7 +26,7 @@ columns = ["tags", "history"]
 combiner = "mean"
 max_length = 3
 """
-SPEC = toml.parse(toml.tomllib.loads(TOML), "foreign.toml", FeatureSpec)
+SPEC = FeatureSpec.from_dict(toml.tomllib.loads(TOML), "foreign.toml")
 
 
 def table(first, rows):

@@ -86,10 +86,10 @@ def test_parquet_made_elsewhere_takes_one_pass_over_its_labels(tmp_path, monkeyp
     spec = _spec(tmp_path, SPEC)
     layout = parquet.scan([str(tmp_path / "rows.parquet")], spec, progress=False)
     source, read = parquet.ForeignParquet(layout, spec, {}), []
-    whole = parquet.ParquetGroups.read
+    whole = parquet.ForeignParquet._read_group
     monkeypatch.setattr(
-        parquet.ParquetGroups,
-        "read",
+        parquet.ForeignParquet,
+        "_read_group",
         lambda groups, group, columns, **options: (
             read.append((group, columns)) or whole(groups, group, columns, **options)
         ),

@@ -68,7 +68,7 @@ from tests.data.make import SPEC
 write_group = writer.DatasetWriter._write_group
 def write_and_die(self, group):
     write_group(self, group)
-    if len(self._files) == 3:
+    if len(self.files) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 writer.DatasetWriter._write_group = write_and_die
 convert("csv", sys.argv[1], sys.argv[2], SPEC, rows_per_file=20, rows_per_group=10, progress=False)

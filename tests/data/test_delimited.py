@@ -25,7 +25,8 @@ def read(tmp_path, text, form=FORM, budget=0, name="a.csv"):
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     bad_rows, found = BadRows(budget), []
-    for chunk in delimited.stream(path, form, bad_rows):
+    for block in delimited.blocks(path, form):
+        chunk = block.parse(bad_rows)
         rows = zip(*(column.to_pylist() for column in chunk.table.columns), strict=True)
         found += [(chunk.line_of(row), fields) for row, fields in enumerate(rows)]
     return found, bad_rows

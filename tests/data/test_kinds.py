@@ -1,6 +1,5 @@
 """Each kind of feature and label from its source to batches; lists as others write them."""
 
-import contextlib
 import logging
 import time
 
@@ -33,8 +32,7 @@ def encode(feature, column, bad_rows=0):
 def _encoded(values, columns, bad_rows):
     spec, (column,) = FeatureSpec.from_dict(values), columns.values()
     table = pa.table({**columns, "y": [1] * len(column)})
-    with contextlib.closing(Encoder(spec)) as encoder:
-        return encoder.encode(Chunk(table, "a.csv", lambda row: row + 1), bad_rows, Observations(spec))
+    return Encoder(spec).encode(Chunk(table, "a.csv", lambda row: row + 1), bad_rows, Observations(spec))
 
 
 def hashed(*values):

@@ -12,22 +12,8 @@ from ctr_trainer.system.messages.errors import UserError
 NAME = "mapping the moon"
 
 
-class Worker:
-    """Calls `function`, and keeps the thread that closed it."""
-
-    def __init__(self, function):
-        self._function = function
-        self.closed_by = None
-
-    def __call__(self, item):
-        return self._function(item)
-
-    def close(self):
-        self.closed_by = threading.current_thread()
-
-
 def workers(function, number):
-    return [Worker(function) for _ in range(number)]
+    return [function] * number
 
 
 def threads():
@@ -139,15 +125,14 @@ def test_an_exception_of_a_worker_comes_after_the_results_before_it_with_its_tra
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_close_ends_all_threads_each_of_which_closes_its_worker(number):
-    each = workers(lambda item: item, number)
-    results = OrderedMap(each, itertools.count(), NAME)
+def test_close_ends_all_threads_and_the_map_that_makes_the_items(number):
+    items = OrderedMap(workers(lambda item: item, 1), itertools.count(), NAME)
+    results = OrderedMap(workers(lambda item: item, number), items, NAME)
     next(results)
-    own = threads()
+    assert len(threads()) == number + 1
     results.close()
-    assert not threads() and len(own) == number
-    assert {worker.closed_by for worker in each} == set(own)
-    assert list(results) == []
+    assert not threads()
+    assert list(results) == list(items) == []
     results.close()
 
 

@@ -1,6 +1,5 @@
 """Evaluates a SavedModel like a server: from raw values, without this package's graph, tables or checkpoints."""
 
-import contextlib
 import dataclasses
 import os
 import sys
@@ -70,16 +69,16 @@ def read_raw(
     bad_rows, observed = BadRows(max_bad_rows), Observations(spec)
     # The rows are numbered, so that the raw values of the good rows can be found.
     numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
-    with contextlib.closing(Encoder(numbered)) as encoder:
-        for block in SOURCES[format](files, spec, bad_rows):
-            chunk = block.parse(bad_rows)
-            chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
-            encoded = encoder.encode(chunk, bad_rows, observed)
-            observed.see_labels(chunk.table)
-            raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
-            for first in range(0, len(raw), batch_size):
-                yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
-        observed.check()
+    encoder = Encoder(numbered)
+    for block in SOURCES[format](files, spec, bad_rows):
+        chunk = block.parse(bad_rows)
+        chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
+        encoded = encoder.encode(chunk, bad_rows, observed)
+        observed.see_labels(chunk.table)
+        raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
+        for first in range(0, len(raw), batch_size):
+            yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
+    observed.check()
 
 
 def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str) -> RawExamples:
