@@ -13,9 +13,7 @@ from ctr_trainer.embedding.index import key_kernels
 from ctr_trainer.embedding.service import guard, row_requests
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
-from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.parallel import launch
 from tests.service.conftest import CONFIG, ones
@@ -85,24 +83,6 @@ def test_a_key_belongs_to_its_hash_modulo_the_shards():
     owner = np.empty(3, np.int32)
     key_kernels.shard_of(keys, 3, owner)
     assert owner.tolist() == [int(key_kernels.mix(key % 2**64)) % 3 for key in keys.tolist()]
-
-
-def test_two_workers_in_strict_sync_equal_one_table_with_both_gradients(client, start):
-    workers, alone = [RowCache(client, CONFIG, name) for name in "ab"], Table(CONFIG)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        keys = [rng.choice(np.arange(1, 200), 100, replace=False) for _ in workers]
-        gradients = [[rng.standard_normal((100, dim)).astype(np.float32) for dim in CONFIG.dims] for _ in workers]
-        for worker, own, gradient in zip(workers, keys, gradients, strict=True):
-            worker.apply_gradients(worker.find_or_create(own), gradient, 0.1)
-            alone.apply_gradients(alone.find_or_create(own), gradient, 0.1)
-        for worker in workers:
-            worker.push()
-        for worker in workers:
-            worker.refresh()
-    for worker, own in zip(workers, keys, strict=True):
-        slots, expected = worker.find(own), alone.rows[alone.find(own)]
-        np.testing.assert_allclose(worker.rows[slots], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("way", ["upward", "downward"])

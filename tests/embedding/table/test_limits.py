@@ -37,16 +37,6 @@ def _keys(table):
     return sorted(key for key in table.keys.tolist() if key)
 
 
-def test_removal_from_a_crowded_index_loses_no_other_key():
-    index, keys = Index(), np.random.default_rng(0).integers(1, 2**62, 600_000)
-    index.find_or_add(keys)
-    index.remove(keys[::2].copy())
-    assert (index.find(keys[::2].copy()) == -1).all()
-    assert (index.keys[index.find(keys[1::2].copy())] == keys[1::2]).all()
-    index.find_or_add(keys)
-    assert index.slots == len(keys)
-
-
 def test_the_next_new_rows_get_the_slots_of_removed_ones_and_start_anew():
     table = _table()
     _train(table, [1, 2, 3])

@@ -11,7 +11,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdam, RowAdamW, RowFtrl, RowMomentum
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdagrad, RowAdam, RowAdamW, RowFtrl, RowMomentum
 from ctr_trainer.system.messages.errors import UserError
 from tests.row_optimizers import row_optimizer
 
@@ -190,14 +190,16 @@ def test_new_rows_start_with_the_state_laid_out_segment_by_segment(optimizer, st
     np.testing.assert_array_equal(Table(config).initial_rows(np.array([3])), np.float32([[0] * 4 + state]))
 
 
-def test_an_optimizer_that_there_is_not_is_refused_with_those_that_there_are():
+def test_an_optimizer_is_one_that_the_flags_offer():
     with pytest.raises(ValueError, match="table t: optimizer 'lamb' is not one of sgd, .*take adamw"):
         TableConfig("t", (2,), (0.1,), "lamb")
+    assert tuple(ROW_OPTIMIZERS) == tuple(OPTIMIZERS)
 
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
+        (RowAdagrad, {"initial_accumulator": 0.0}),
         (RowAdam, {"beta1": 1.0}),
         (RowMomentum, {"momentum": -0.1}),
         (RowAdam, {"epsilon": 0.0}),
@@ -238,7 +240,3 @@ def test_a_snapshot_is_not_restored_under_another_optimizer_but_under_other_sett
     faster.restore(tmp_path, files)
     np.testing.assert_array_equal(faster.pull("t", np.array([4])), store.pull("t", np.array([4])))
     assert faster.tables["t"].config.optimizer.beta1 == 0.5
-
-
-def test_the_flags_offer_the_optimizers_that_there_are():
-    assert tuple(ROW_OPTIMIZERS) == tuple(OPTIMIZERS)

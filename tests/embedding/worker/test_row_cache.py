@@ -34,20 +34,31 @@ def _step(cache, keys, gradient, learning_rate=1.0):
     cache.apply_gradients(slots, [np.full((len(keys), 2), gradient, np.float32)], learning_rate)
 
 
-def test_a_worker_sees_its_own_steps_at_once_and_the_others_after_a_sync(store):
+def test_a_worker_sees_its_own_steps_at_once_and_after_a_sync_the_rows_that_others_changed_and_no_more(store):
     a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
-    key = _keys(1)
-    start = store.pull("t", key)
-    _step(a, key, 1.0)
-    _step(b, key, 10.0)
-    np.testing.assert_allclose(a.rows, start - 1, rtol=1e-5)
+    keys = _keys(1, 2, 3)
+    start = store.pull("t", keys)
+    _step(a, keys, 1.0)
+    _step(b, _keys(3, 4), 10.0)
+    np.testing.assert_allclose(_rows(a, keys), start - 1, rtol=1e-5)
     a.sync()
-    np.testing.assert_allclose(a.rows, start - 1, rtol=1e-5)
+    np.testing.assert_allclose(_rows(a, keys), start - 1, rtol=1e-5)
+    assert a.rows_pulled == 0
     b.sync()
-    np.testing.assert_allclose(b.rows, start - 11, rtol=1e-5)
-    _step(a, key, 0.0)
+    np.testing.assert_allclose(_rows(b, _keys(3)), start[2:] - 11, rtol=1e-5)
+    assert b.rows_pulled == 1
+    _step(a, keys, 0.0)
     a.sync()
-    np.testing.assert_allclose(a.rows, start - 11, rtol=1e-5)
+    assert a.rows_pulled == 1
+    np.testing.assert_allclose(_rows(a, keys), start - [[1], [1], [11]], rtol=1e-5)
+    a.find_or_create(_keys(5))  # Looked up, not stepped.
+    _step(b, _keys(5), 1.0)
+    b.sync()
+    misses = a.misses
+    np.testing.assert_array_equal(_rows(a, _keys(5)), store.tables["t"].initial_rows(_keys(5)))
+    a.sync()
+    np.testing.assert_array_equal(_rows(a, _keys(5)), store.pull("t", _keys(5)))
+    assert (a.misses, a.rows_pulled) == (misses + 1, 2)
 
 
 def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
@@ -65,19 +76,6 @@ def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
         np.testing.assert_allclose(_rows(worker, keys), _rows(alone, keys), rtol=1e-5)
 
 
-def test_a_row_that_was_not_stepped_since_the_last_sync_is_pulled_again(store):
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
-    key = _keys(1)
-    start = store.pull("t", key)
-    a.find_or_create(key)  # Looked up, not stepped.
-    _step(b, key, 1.0)
-    b.sync()
-    np.testing.assert_array_equal(_rows(a, key), start)
-    a.sync()
-    np.testing.assert_allclose(_rows(a, key), start - 1, rtol=1e-5)
-    assert (a.hits, a.misses, a.rows_pulled) == (1, 2, 1)
-
-
 def test_a_row_unused_for_a_window_is_checked_and_comes_back_only_if_another_changed_it(store):
     a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
     _step(a, _keys(1, 2), 1.0)
@@ -92,28 +90,6 @@ def test_a_row_unused_for_a_window_is_checked_and_comes_back_only_if_another_cha
     a.find_or_create(_keys(1, 2))
     assert (a.misses, a.rows_pulled) == (misses + 2, 1)
     np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), store.pull("t", _keys(1, 2, 3)))
-
-
-def test_a_sync_brings_back_the_rows_that_others_changed_and_no_more(store):
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
-    _step(a, _keys(1, 2, 3), 1.0)
-    _step(b, _keys(3, 4), 1.0)
-    a.sync()
-    assert a.rows_pulled == 0
-    b.sync()
-    assert b.rows_pulled == 1
-    _step(a, _keys(1, 2, 3), 1.0)
-    a.sync()
-    assert a.rows_pulled == 1
-    np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), store.pull("t", _keys(1, 2, 3)))
-
-
-def test_a_new_row_is_made_by_the_worker_itself(store):
-    cache = RowCache(store, CONFIG, "a")
-    slots = cache.find_or_create(_keys(5, 6))
-    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(5, 6)))
-    assert cache.rows_pulled == 0
-    assert len(store.tables["t"]) == 0
 
 
 class _BeforeTheAnswer(LocalStore):
@@ -293,9 +269,9 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
     _step(cache, _keys(1), 1.0)
     cache.sync()
     assert cache.find(_keys(1, 2)).tolist() == [0, -1]
-    slots = cache.find_or_create(_keys(2))
-    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(2)))
-    assert store.stats()["tables"]["t"]["rows"] == 1
+    slots = cache.find_or_create(_keys(2, 5, 6))
+    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(2, 5, 6)))
+    assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
 
 
 def test_optimizer_state_is_merged_too(store):
