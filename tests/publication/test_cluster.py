@@ -20,10 +20,9 @@ from ctr_trainer.serving.publication.spool import NeedsBase, read_status
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 from tests import redis_cluster
-from tests.publication.published import Published, tower_of
+from tests.publication.published import KEYS, Published, assert_there, deliver_all, tower_of
 
 pytestmark = pytest.mark.integration
-KEYS = np.arange(0, 3000, dtype=np.int64)
 LEASE = 3.0  # It must be renewed in time on a busy machine, too.
 
 
@@ -50,23 +49,10 @@ def target_of(url, **settings):
         yield target
 
 
-def deliver_all(spool, target):
-    delivery = Delivery(spool, target)
-    while delivery.step() is not None:
-        pass
-
-
 @contextlib.contextmanager
 def reading(url, **settings):
     with contextlib.closing(open_reader(url, **{"cache_rows": 0, **settings})) as reader:
         yield reader
-
-
-def assert_there(url, published):
-    with reading(url) as reader:
-        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
-        assert reader.record.epoch == published.record.epoch
-        assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -106,7 +92,9 @@ def test_a_reader_whose_record_is_two_epochs_old_learns_it_from_rows_and_removed
 def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
     published, key = Published(tmp_path), np.array([1, 99])
     cache = dict(cache_rows=10, cache_secs=60.0)
-    with target_of(url) as target, reading(_delivered(url, tmp_path, target), **cache) as reader:
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    with target_of(url) as target, reading(url, **cache) as reader:
         first = reader.read("dim3", key)
         state = dict(published.state)
         published.epoch([1, 99])
@@ -121,11 +109,6 @@ def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
         reader.advance()
         np.testing.assert_array_equal(reader.read("dim3", key), published.weights(key))
         assert not np.array_equal(first, published.weights(key))
-
-
-def _delivered(url, spool, target):
-    deliver_all(spool, target)
-    return url
 
 
 def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_path, cluster, monkeypatch):
@@ -258,7 +241,9 @@ def test_a_primary_that_is_killed_between_rows_and_record_costs_nothing(url, tmp
             cluster.kill(killed[0])
         return _mark(target, record)
 
-    with target_of(url) as target, reading(_delivered(url, tmp_path, target)) as reader:
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    with target_of(url) as target, reading(url) as reader:
         published.epoch(range(1000, 2500), range(1, 100))
         monkeypatch.setattr(ClusterTarget, "_mark", kill_one)
         deliver_all(tmp_path, target)
@@ -289,7 +274,9 @@ def test_slots_that_move_while_rows_are_written_and_read_lose_nothing(url, tmp_p
     published = Published(tmp_path, rows=range(1, 2000))
     source, goal = cluster.primaries()[:2]
     slots = [slot for slot in cluster_keys.SLOTS if cluster.has_slot(source, slot)][:6]
-    with target_of(url) as target, reading(_delivered(url, tmp_path, target)) as reader:
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    with target_of(url) as target, reading(url) as reader:
         mover = threading.Thread(target=lambda: [cluster.move_slot(slot, source, goal) for slot in slots])
         mover.start()
         while mover.is_alive():

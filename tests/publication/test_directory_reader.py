@@ -1,3 +1,4 @@
+import contextlib
 import shutil
 
 import numpy as np
@@ -7,22 +8,14 @@ from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
-from tests.publication.published import Published, tower_of
-
-KEYS = np.arange(0, 20, dtype=np.int64)
+from tests.publication.published import KEYS, Published, tower_of
 
 
 @pytest.fixture
 def reading():
-    readers = []
-
-    def read(url):
-        readers.append(open_reader(url))
-        return readers[-1]
-
-    yield read
-    for reader in readers:
-        reader.close()
+    """f(url) -> a reader of a publication that is closed with the test."""
+    with contextlib.ExitStack() as readers:
+        yield lambda url: readers.enter_context(contextlib.closing(open_reader(url)))
 
 
 def assert_serves(reader, published, state=None):
