@@ -1,5 +1,7 @@
 """A small run of the part `kills` of `benchmarks/click_to_score.py`, and that it would see a wrong count."""
 
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,8 +19,9 @@ def kills():
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_a_kill_of_each_kind_loses_and_repeats_no_record(kills):
+def test_a_kill_of_each_kind_loses_and_repeats_no_record(kills, warm_python, monkeypatch):
     brokers.require_kafka()
+    monkeypatch.setattr(kills.sides, "COMMAND", (sys.executable, *kills.sides.COMMAND[1:]))
     found = kills.measure(kills=5, kill_secs=1.0, records=5000, held_out=2000)
     assert found["kill_runs"] == 5 and found["records"] == 5000
     assert (found["records_not_trained"], found["records_trained_twice"]) == (0, 0)
