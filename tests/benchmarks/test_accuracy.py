@@ -32,12 +32,9 @@ def test_peers_get_the_rows_of_our_parts_with_ids_of_the_training_part(accuracy_
     assert genres[1].tolist() == [comedy, 0] and genres[6].tolist() == [0, 0] and drama != comedy
 
 
-def test_what_training_did_not_see_is_0(accuracy_data):
+def test_what_training_did_not_see_is_0_and_missing_real_data_are_named(accuracy_data, tmp_path):
     ids = accuracy_data._ids(np.array([7, 8, 0, 99]), np.array([7, 9, 99]))
     assert ids.tolist() == [1, 0, 0, 3]
-
-
-def test_missing_real_data_are_named(accuracy_data, tmp_path):
     with pytest.raises(SystemExit, match="adult.data, adult.test.*--real_data"):
         accuracy_data.prepare("adult", tmp_path, tmp_path / "work")
 
