@@ -5,8 +5,10 @@ import json
 import re
 import types
 
+import leaderboard
 import pyarrow.parquet as pq
 import pytest
+from leaderboard import leaderboard_data as data
 
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.data.dataset import open_dataset
@@ -14,18 +16,6 @@ from ctr_trainer.experiment import flags
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import MODELS, find_model
 from tests.benchmarks import bars_files
-
-
-@pytest.fixture
-def leaderboard():
-    import leaderboard
-
-    return leaderboard
-
-
-@pytest.fixture
-def data(leaderboard):
-    return leaderboard.leaderboard_data
 
 
 def texts(work, part, *columns):
@@ -44,7 +34,7 @@ def write_rows(directory, name, **parts):
 
 
 @pytest.mark.parametrize("name", bars_files.FORMS)
-def test_each_data_set_converts_with_every_row(data, tmp_path, name):
+def test_each_data_set_converts_with_every_row(tmp_path, name):
     files = bars_files.write(name, tmp_path / "files", rows=500)
     entry = data.load(name)
     for model in ("deepfm",) if "valid" in entry.md5 else ("deepfm", "din"):
@@ -56,7 +46,7 @@ def test_each_data_set_converts_with_every_row(data, tmp_path, name):
         assert parts == data.prepare(entry, files, tmp_path / "work", model, choose_on_test=False, any_files=True)
 
 
-def test_rare_unknown_and_missing_values_of_a_field_are_one_text_and_buckets_are_of_numbers(data, tmp_path):
+def test_rare_unknown_and_missing_values_of_a_field_are_one_text_and_buckets_are_of_numbers(tmp_path):
     entry = data.dataclasses.replace(data.load("criteo_x4"), min_count=2)
 
     def row(number, text):
@@ -73,7 +63,7 @@ def test_rare_unknown_and_missing_values_of_a_field_are_one_text_and_buckets_are
     assert texts(tmp_path / "work", "test", "I1", "C1", "C2") == [(None, "<OOV>", "x")]
 
 
-def test_histories_keep_what_the_feature_of_their_slot_keeps_and_their_length(data, tmp_path):
+def test_histories_keep_what_the_feature_of_their_slot_keeps_and_their_length(tmp_path):
     entry = data.dataclasses.replace(data.load("kuaivideo_x1"), min_count=2)
     train = ["0,1,7,1,0,0,5^7^6,", "0,1,7,0,0,0,5,8", "0,2,4,1,0,0,,8^9"]
     files = write_rows(tmp_path, "kuaivideo_x1", train=train, test=["0,2,5,0,0,0,7^9^8,4"])
@@ -90,7 +80,7 @@ def test_histories_keep_what_the_feature_of_their_slot_keeps_and_their_length(da
     assert texts(work, "test", *columns) == [("<OOV>", "2", "5", "7^<OOV>^8", "<OOV>")]
 
 
-def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads_them(data, tmp_path):
+def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads_them(tmp_path):
     row = ",".join(["1", "0.25", *["0.5"] * 12, *["7"] * 26])
     files = write_rows(tmp_path, "criteo_x1", train=[row], valid=[row], test=[row])
     data.prepare(data.load("criteo_x1"), files, tmp_path / "x1_work", "deepfm", choose_on_test=False, any_files=True)
@@ -101,7 +91,7 @@ def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads_them(
     assert {each for (each,) in texts(tmp_path / "kkbox_work", "train", "isrc")} == {None, "TW", "GB"}
 
 
-def test_another_or_missing_file_is_named_with_both_md5s(leaderboard, data, tmp_path):
+def test_another_or_missing_file_is_named_with_both_md5s(tmp_path):
     files = bars_files.write("frappe_x1", tmp_path / "files", rows=50)
     found = hashlib.md5((files / "train.csv").read_bytes()).hexdigest()
     expected = f"train.csv: has the MD5 {found}; the leaderboard's Frappe_x1 has ba7306e6c4fc19dd2cd84f2f0596d158 "
@@ -114,7 +104,7 @@ def test_another_or_missing_file_is_named_with_both_md5s(leaderboard, data, tmp_
 
 
 def test_files_are_read_once_until_they_change_and_rows_that_are_not_the_leaderboards_number_are_refused(
-    data, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
     files = bars_files.write("frappe_x1", tmp_path / "files", rows=50)
     right = {part: hashlib.md5((files / f"{part}.csv").read_bytes()).hexdigest() for part in ("train", "valid", "test")}
@@ -132,7 +122,7 @@ def test_files_are_read_once_until_they_change_and_rows_that_are_not_the_leaderb
         data.prepare(data.load("movielenslatest_x1"), files, tmp_path / "work", "lr", False, any_files=False)
 
 
-def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags_that_the_training_takes(leaderboard, data):
+def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags_that_the_training_takes():
     for name in data.figures():
         entry = data.load(name)
         assert set(entry.models) <= set(MODELS) and set(entry.flags) <= set(entry.models)
@@ -153,7 +143,7 @@ def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags_that_t
             assert abs(entry.models[model][0] - auc) < 0.003 and abs(entry.models[model][1] - logloss) < 0.003
 
 
-def shown(leaderboard, name, models, **more):
+def shown(name, models, **more):
     given = types.SimpleNamespace(
         data=name, any_files=False, choose_on_test=False, more=[], models=list(models), **more
     )
@@ -166,8 +156,8 @@ def shown(leaderboard, name, models, **more):
     return leaderboard.summary(given, found), leaderboard.notes(given)
 
 
-def test_means_stand_next_to_bars_mean_of_five_or_its_table(leaderboard):
-    found, notes = shown(leaderboard, "frappe_x1", {"deepfm": [0.983, 0.985], "lr": [0.93]})
+def test_means_stand_next_to_bars_mean_of_five_or_its_table():
+    found, notes = shown("frappe_x1", {"deepfm": [0.983, 0.985], "lr": [0.93]})
     deepfm, lr = found["models"]["deepfm"], found["models"]["lr"]
     assert (deepfm["auc"], deepfm["auc_spread"], deepfm["seeds"]) == (0.984, 0.002, 2)
     assert (deepfm["bars_auc"], deepfm["bars_mean_auc"]) == (0.9842, 0.983947)
@@ -178,16 +168,16 @@ def test_means_stand_next_to_bars_mean_of_five_or_its_table(leaderboard):
     assert row.startswith("| deepfm | 2 | 0.9840 | 0.0020 | 0.9842 | 0.9839 | +0.0001 |")
 
 
-def test_the_notes_name_models_without_settings_of_their_own_and_the_part_that_chose_the_epoch(leaderboard):
-    _, notes = shown(leaderboard, "frappe_x1", {"deepfm": [0.98], "lr": [0.93], "masknet": [0.98]})
+def test_the_notes_name_models_without_settings_of_their_own_and_the_part_that_chose_the_epoch():
+    _, notes = shown("frappe_x1", {"deepfm": [0.98], "lr": [0.93], "masknet": [0.98]})
     assert notes[0] == "Without settings of their own, with those of BARS' DeepFM: masknet."
-    _, notes = shown(leaderboard, "taobaoad_x1", {"din": [0.65]})
+    _, notes = shown("taobaoad_x1", {"din": [0.65]})
     assert "a tenth of the training file that was held out" in notes[0]
     assert "read each history by itself" in notes[-1]
 
 
 @pytest.mark.parametrize(("name", "model"), [("criteo_x4", "deepfm"), ("amazonelectronics_x1", "din")])
-def test_a_row_from_files_to_its_figures(leaderboard, tmp_path, capfd, name, model):
+def test_a_row_from_files_to_its_figures(tmp_path, capfd, name, model):
     files = bars_files.write(name, tmp_path / "files")
     command = [f"--data={name}", f"--path={files}", f"--models={model}", "--seeds=1", f"--work={tmp_path / 'work'}"]
     small = ["--any_files", "--", "--epochs=1", "--batch_size=256", "--hidden_units=8", "--threads=1"]
