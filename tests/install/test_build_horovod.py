@@ -21,10 +21,16 @@ def cmake_lists(tmp_path):
     return path
 
 
-def test_the_patch_takes_out_the_one_line_and_no_other(cmake_lists):
+def test_the_patch_takes_out_the_one_line_and_no_other_or_refuses_other_sources_and_leaves_them(cmake_lists):
     horovod_patches.drop_unused_source(cmake_lists)
     lines = CMAKE_LISTS.splitlines(keepends=True)
     assert cmake_lists.read_text() == lines[0] + lines[1] + lines[3]
+    for times in (0, 2):
+        text = "".join(lines[:2] + lines[2:3] * times + lines[3:])
+        cmake_lists.write_text(text)
+        with pytest.raises(UserError, match=rf"Lists.txt: expected xla_mpi_ops.cc on exactly one line.* on {times};"):
+            horovod_patches.drop_unused_source(cmake_lists)
+        assert cmake_lists.read_text() == text
 
 
 def test_a_process_set_takes_the_interface_of_the_whole_job(tmp_path):
@@ -81,16 +87,6 @@ def test_what_is_built_is_known_without_importing_tensorflow(tmp_path):
         names["nccl_built"]()
 
 
-@pytest.mark.parametrize("times", [0, 2])
-def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
-    lines = CMAKE_LISTS.splitlines(keepends=True)
-    text = "".join(lines[:2] + lines[2:3] * times + lines[3:])
-    cmake_lists.write_text(text)
-    with pytest.raises(UserError, match=rf"CMakeLists.txt: expected xla_mpi_ops.cc on exactly one line.* on {times};"):
-        horovod_patches.drop_unused_source(cmake_lists)
-    assert cmake_lists.read_text() == text
-
-
 def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     keys = {
@@ -103,9 +99,6 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     for key in keys:
         assert key.parent == tmp_path / "ctr_trainer" / "wheels"
         assert key.name.startswith(f"horovod-0.28.1_patched5_{sys.implementation.cache_tag}")
-
-
-def test_without_xdg_cache_home_the_cache_is_in_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     key = build_horovod.cache_directory("tensorflow-cpu", "2.21.0", "")
@@ -215,20 +208,15 @@ def steps(monkeypatch, tmp_path):
     return Steps(monkeypatch, tmp_path)
 
 
-def test_the_first_installation_builds_and_the_second_does_not(steps):
+def test_a_wheel_is_built_once_and_again_if_it_does_not_work(steps, capsys):
     assert build_horovod.main() == 0
     assert build_horovod.main() == 0
     assert steps.taken == ["build", "install built", "install built"]
-
-
-def test_a_cached_wheel_that_does_not_work_is_built_again(steps):
+    steps.taken.clear()
     steps.add_wheel("stale")
     steps.bad.add("stale")
     assert build_horovod.main() == 0
     assert steps.taken == ["install stale", "build", "install built"]
-
-
-def test_a_build_that_does_not_work_is_an_error(steps, capsys):
     steps.bad.add("built")
     assert build_horovod.main() == 1
     assert "lacks TensorFlow" in capsys.readouterr().err
