@@ -349,16 +349,6 @@ def test_an_installation_has_the_package_and_what_it_needs_and_a_finished_one_is
     assert found["package"].endswith("moved/ctr_trainer") and "nvidia-ml-py" in found and "tensorflow-cpu" not in found
 
 
-def test_a_file_whose_hash_is_another_is_not_installed(checkout):
-    altered = checkout.take_wheel("numba")
-    checkout.add_wheel("numba", "1")
-    with zipfile.ZipFile(checkout.wheels / altered.name, "a") as wheel:
-        wheel.writestr("numba.py", "print('not what was tested')")
-    status, stderr = checkout.install()
-    assert status == 1 and "DO NOT MATCH THE HASHES" in stderr and not checkout.stamp.exists()
-    assert not checkout.built.exists()
-
-
 @pytest.mark.parametrize("minor", range(10, 14))
 @pytest.mark.parametrize("extra", ["cpu", "gpu"])
 def test_the_constraints_pin_one_release_with_hashes_of_each_requirement(minor, extra):
@@ -379,9 +369,22 @@ def test_the_constraints_pin_one_release_with_hashes_of_each_requirement(minor, 
 
 
 def test_a_failed_installation_leaves_no_stamp_and_the_next_one_continues_it(checkout):
+    half = checkout.checkout / ".venv" / "bin" / "python"  # Of one that was killed while it made the venv.
+    half.parent.mkdir(parents=True)
+    half.symlink_to(sys.executable)  # There is no pip yet.
+    (checkout.checkout / ".venv" / "tensorflow").write_text("unfinished\n")
+    right = checkout.take_wheel("numba")
+    checkout.add_wheel("numba", "1")
+    altered = checkout.wheels / right.name
+    with zipfile.ZipFile(altered, "a") as wheel:
+        wheel.writestr("numba.py", "print('not what was tested')")
+    status, stderr = checkout.install()
+    assert status == 1 and "making .venv" in stderr and "DO NOT MATCH THE HASHES" in stderr
+    assert not checkout.stamp.exists() and not checkout.built.exists()
+    right.rename(altered)
     wheel = checkout.take_wheel("ruff")
     status, stderr = checkout.install()
-    assert status == 1 and "making .venv" in stderr and "pip could not install" in stderr and "ruff" in stderr
+    assert status == 1 and "making .venv" not in stderr and "pip could not install" in stderr and "ruff" in stderr
     assert not checkout.stamp.exists() and not checkout.built.exists()
     wheel.rename(checkout.wheels / wheel.name)
     checkout.fail.touch()
@@ -391,12 +394,3 @@ def test_a_failed_installation_leaves_no_stamp_and_the_next_one_continues_it(che
     checkout.fail.unlink()
     status, stderr = checkout.install()
     assert status == 0 and "making .venv" not in stderr and checkout.compiled.exists() and checkout.stamp.exists()
-
-
-def test_an_installation_that_was_killed_while_it_made_the_venv_makes_it_anew(checkout):
-    half = checkout.checkout / ".venv" / "bin" / "python"
-    half.parent.mkdir(parents=True)
-    half.symlink_to(sys.executable)  # There is no pip yet.
-    (checkout.checkout / ".venv" / "tensorflow").write_text("unfinished\n")
-    status, stderr = checkout.install()
-    assert status == 0 and "making .venv" in stderr and checkout.stamp.exists()

@@ -62,7 +62,7 @@ def test_one_worker_trains_a_limited_table_to_the_bit_like_a_table_of_its_own(li
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_key_is_admitted_by_how_often_it_came_to_all_workers():
+def test_a_key_is_admitted_by_how_often_it_came_to_all_workers_and_the_bound_is_that_of_all():
     one, other = _two(min_frequency=3)
     _step(one, [7, 8])
     _step(other, [7])
@@ -70,6 +70,12 @@ def test_a_key_is_admitted_by_how_often_it_came_to_all_workers():
     _step(one, [7])
     assert (_keys(other), other.counters.admitted, other.counters.refused) == ([7], 1, 3)
     np.testing.assert_array_equal(other.read(np.array([7])), other.initial_rows(np.array([7])) - 1)
+    one, other = _two(max_rows=5)
+    for key in range(1, 20):
+        _step(one if key % 2 else other, [key])
+    assert len(one) == len(other) == 5
+    assert one.counters.created - one.counters.evicted == 5
+    assert one.stats() == other.stats()
 
 
 def test_rows_lent_to_two_workers_lie_apart_and_are_trained_apart():
@@ -80,15 +86,6 @@ def test_rows_lent_to_two_workers_lie_apart_and_are_trained_apart():
     one.apply_gradients(mine, [np.ones((3, 2), np.float32)], 1.0)
     np.testing.assert_array_equal(other.take(others), other.initial_rows(keys))
     np.testing.assert_array_equal(other.rows[others], other.initial_rows(keys))
-
-
-def test_the_bound_is_that_of_all_workers():
-    one, other = _two(max_rows=5)
-    for key in range(1, 20):
-        _step(one if key % 2 else other, [key])
-    assert len(one) == len(other) == 5
-    assert one.counters.created - one.counters.evicted == 5
-    assert one.stats() == other.stats()
 
 
 def test_no_other_key_gets_the_gradient_of_a_row_that_another_worker_evicted():

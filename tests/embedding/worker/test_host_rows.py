@@ -85,7 +85,6 @@ def test_a_step_counts_for_the_other_worker_at_once_and_for_the_service_after_th
     _step(other, _keys(2, 3), 10.0)
     for worker in host:
         assert _read(worker, _keys(1, 2, 3)) == [[-1, -1], [-11, -11], [-10, -10]]
-    assert len(store.tables["t"]) == 0
     other.sync()
     assert len(store.tables["t"]) == 0
     one.sync()

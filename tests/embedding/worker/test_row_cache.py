@@ -237,7 +237,7 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
 
 
-def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store):
+def test_fp16_keeps_what_rounding_takes_and_sends_it_later_or_before_the_row_leaves(store, monkeypatch):
     config = TableConfig("u", (2,), (0.0,), "sgd")
     cache = RowCache(store, config, "a", codec=CODECS["fp16"])
     slots = cache.find_or_create(_keys(1))
@@ -251,17 +251,12 @@ def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store):
     np.testing.assert_allclose(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]), rtol=2**-22)
     cache.flush()
     np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]))
-
-
-def test_fp16_sends_the_rest_of_a_row_before_it_leaves(store, monkeypatch):
     monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    config = TableConfig("u", (1,), (0.0,), "sgd")
-    cache = RowCache(store, config, "a", codec=CODECS["fp16"])
-    cache.apply_gradients(cache.find_or_create(_keys(1)), [np.float32([[-1 / 3]])], 1.0)
+    cache.apply_gradients(cache.find_or_create(_keys(2)), [np.float32([[-1.0, -1 / 3]])], 1.0)
     for _ in range(100):
         cache.sync()
     assert len(cache) == 0
-    np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1 / 3]]))
+    np.testing.assert_array_equal(store.pull("u", _keys(2)), np.float32([[1, 1 / 3]]))
 
 
 def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(store):
