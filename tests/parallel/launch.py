@@ -1,6 +1,7 @@
 """Starts real jobs under horovodrun."""
 
 import atexit
+import contextlib
 import functools
 import os
 import pathlib
@@ -97,9 +98,16 @@ def _servers() -> tuple[str, list[object]]:
         # One that finds another server at its socket ends, and is no zombie among the children that tests look at.
         threading.Thread(target=server.wait, daemon=True).start()
         kept.append(server)
-        wait_until(functools.partial(os.path.exists, command[-1]), "a server of warm processes")
-        kept.append(warm.hold(command[-1]))
+        wait_until(functools.partial(_is_held, command[-1], kept), "a server of warm processes")
     return path, kept
+
+
+def _is_held(path: str, kept: list[object]) -> bool:
+    """Returns whether a server listens, which is a moment after its socket is there, and holds it."""
+    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        kept.append(warm.hold(path))
+        return True
+    return False
 
 
 def warmed(line):
