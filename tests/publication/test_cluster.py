@@ -127,24 +127,20 @@ def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_
     assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + cluster_keys.BUCKETS
 
 
-def test_a_second_publisher_is_refused_by_name_and_takes_over_after_a_kill(url, tmp_path):
-    with target_of(url) as target:
-        with pytest.raises(UserError, match=rf"process {os.getpid()} on host .* publishes there now"):
-            ClusterTarget(url, RedisFiles(), lease_secs=LEASE)
-        target._fence._renewal._ended.set()  # As if it was killed: nobody renews the lease.
-        began = time.monotonic()
-        with target_of(url):
-            assert time.monotonic() - began < LEASE + 20
-
-
-def test_a_publisher_that_stood_still_can_write_no_record_after_another_took_over(url, tmp_path):
+def test_a_second_publisher_is_refused_by_name_and_takes_over_from_one_that_stands_still_which_writes_no_more(
+    url, tmp_path
+):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first = Published(tmp_path / "a", holder="a")
     with target_of(url) as target:
         deliver_all(tmp_path / "a", target)
-        target._fence._renewal._ended.set()
+        with pytest.raises(UserError, match=rf"process {os.getpid()} on host .* publishes there now"):
+            ClusterTarget(url, RedisFiles(), lease_secs=LEASE)
+        target._fence._renewal._ended.set()  # As if it was killed: nobody renews the lease.
+        began = time.monotonic()
         with target_of(url) as other:
+            assert time.monotonic() - began < LEASE + 20
             second = Published(tmp_path / "b", holder="b")
             first.epoch([1])
             with pytest.raises(UserError, match="publishes there now"):
@@ -220,15 +216,6 @@ def test_rows_that_are_lost_while_they_are_put_are_put_again(url, tmp_path, clus
         deliver_all(tmp_path, target)
     assert flushed
     assert_there(url, published)
-
-
-def test_a_cluster_that_evicts_is_refused(url, cluster):
-    cluster.ask_all("CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
-    try:
-        with pytest.raises(UserError, match="evicts rows when full"):
-            ClusterTarget(url, RedisFiles())
-    finally:
-        cluster.ask_all("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 def test_a_primary_that_is_killed_between_rows_and_record_costs_nothing(url, tmp_path, cluster, monkeypatch):
@@ -323,9 +310,15 @@ def test_another_model_does_not_take_a_place_over(url, tmp_path, cluster):
         assert target._state.record.model == "dcn"
 
 
-def test_nothing_published_is_said(url):
+def test_nothing_published_is_said_and_a_cluster_that_evicts_is_refused(url, cluster):
     with pytest.raises(UserError, match="there is no publication yet"):
         open_reader(url)
+    cluster.ask_all("CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(UserError, match="evicts rows when full"):
+            ClusterTarget(url, RedisFiles())
+    finally:
+        cluster.ask_all("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import os
 import re
@@ -166,16 +167,20 @@ def test_epochs_become_a_base_when_they_are_as_large_and_readers_continue(tmp_pa
 
 
 @pytest.mark.integration
-def test_a_store_is_a_target(tmp_path):
-    with object_store.running(tmp_path) as store, object_store.environment(store):
-        url = f"s3://{object_store.BUCKET}/ctr"
-        published = Published(tmp_path / "spool")
-        target = DirectoryTarget(url)
-        published.epoch([2, 11], [3])
-        deliver_all(tmp_path / "spool", target)
-        target.close()
-        assert_there(url, published)
-        assert store.keys("ctr/.lock") == []
+def test_a_store_is_a_target_and_is_read(store, tmp_path):
+    spool, url = tmp_path / "spool", f"s3://{object_store.BUCKET}/ctr"
+    published, target = Published(spool), DirectoryTarget(url)
+    published.epoch([2, 11], [3])
+    deliver_all(spool, target)
+    assert_there(url, published)
+    with contextlib.closing(open_reader(url)) as reader:
+        published.epoch([3], [11])
+        deliver_all(spool, target)
+        assert reader.refresh().epoch == 2
+        reader.advance()
+        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+    target.close()
+    assert store.keys("ctr/.lock") == []
 
 
 def test_a_clock_of_this_host_that_jumps_removes_nothing_that_is_read_and_keeps_nothing_for_ever(

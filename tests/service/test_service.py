@@ -372,7 +372,8 @@ def test_make_install_compiles_the_kernels_of_all_modules_that_the_service_impor
     """It imports the modules of `compile_kernels`, which compiles what has a signature, and no other has one."""
     code = (
         "import json, sys; import ctr_trainer.embedding.service.serving; "
-        "from numba.core.registry import CPUDispatcher; print(json.dumps([name for name, module in sys.modules.items() for each in vars(module).values() "
+        "from numba.core.registry import CPUDispatcher; "
+        "print(json.dumps([name for name, module in sys.modules.items() for each in vars(module).values() "
         "if isinstance(each, CPUDispatcher) and each.py_func.__module__ == name and name.startswith('ctr_trainer')]))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=launch.ROOT, stdout=subprocess.PIPE, check=True)
