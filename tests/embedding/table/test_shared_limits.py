@@ -37,6 +37,7 @@ def _keys(table):
 
 
 LIMITS = [
+    dict(),
     dict(min_frequency=2),
     dict(max_rows=40),
     dict(max_rows=40, eviction="lfu", min_frequency=2),
@@ -45,15 +46,17 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_one_worker_trains_a_limited_table_to_the_bit_like_a_table_of_its_own(limits):
-    tables = [Table(_config(**limits)), SharedTable(_config(**limits), True, SharedMemory().under("t"))]
+def test_one_worker_trains_a_shared_table_to_the_bit_like_a_table_of_its_own(limits):
+    config = TableConfig("t", (2, 1), (0.5, 0.1), seed=3, **limits)
+    tables = [Table(config), SharedTable(config, True, SharedMemory().under("t"))]
     rng = np.random.default_rng(0)
     for step in range(60):
         keys = rng.permutation(np.unique(rng.integers(1, 200, 30)))
         for table in tables:
             table.advance(step)
             table.expire()
-            _step(table, keys)
+            gradients = [np.repeat(keys[:, None] % 7 - 3, dim, 1).astype(np.float32) for dim in config.dims]
+            table.apply_gradients(table.find_or_create(keys), gradients, 0.05)
     assert _keys(tables[0]) == _keys(tables[1]) != []
     assert tables[0].stats() | {"bytes": 0} == tables[1].stats() | {"bytes": 0}
     keys = np.array(_keys(tables[0]))

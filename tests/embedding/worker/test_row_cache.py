@@ -269,7 +269,7 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
     assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
 
 
-def test_optimizer_state_is_merged_too(store):
+def test_optimizer_state_is_merged_too_and_a_worker_that_starts_again_under_its_name_is_heard(store):
     config = TableConfig("u", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
     a, b = RowCache(store, config, "a"), RowCache(store, config, "b")
     for worker, gradient in ((a, 2.0), (b, 3.0)):
@@ -278,9 +278,6 @@ def test_optimizer_state_is_merged_too(store):
         worker.sync()
     # Accumulators 1 + 4 and 1 + 9 merge to 1 + 4 + 9; each worker stepped by its own.
     np.testing.assert_allclose(b.rows, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
-
-
-def test_a_worker_that_starts_again_under_its_name_is_heard(store):
     for _ in range(2):
         cache = RowCache(store, CONFIG, "rank0")
         _step(cache, _keys(1), 1.0)
