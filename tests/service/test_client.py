@@ -99,7 +99,7 @@ def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
         proxy.close()
 
 
-def test_a_service_that_is_gone_is_an_error_that_names_it(start, connect):
+def test_a_service_that_is_gone_or_never_answers_is_an_error_that_names_it(start, connect):
     (service,) = start()
     client = connect([service.address], timeout=2.0)
     client.create_table(CONFIG)
@@ -108,9 +108,6 @@ def test_a_service_that_is_gone_is_an_error_that_names_it(start, connect):
     with pytest.raises(UserError, match=rf"{service.address} did not answer `pull` within 2 s"):
         client.pull("t", np.array([1]))
     assert time.monotonic() - begin >= 1.5  # It was asked again, for as long as it was to be.
-
-
-def test_a_service_that_accepts_and_never_answers_is_an_error_too(connect):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(UserError, match=f"{address} did not answer `hello` within 2 s"):

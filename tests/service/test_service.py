@@ -235,7 +235,7 @@ def test_an_address_that_is_none_or_off_this_machine_without_a_token_is_refused(
         serve(bind, tmp_path)
 
 
-def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started(tmp_path):
+def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started_and_that_ends_with_its_block(tmp_path):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         for token in (None, service.token[1:]):
             with pytest.raises(UserError, match="token"):
@@ -245,6 +245,10 @@ def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started(
         for name in ("cmdline", "environ"):
             assert service.token.encode() not in pathlib.Path(f"/proc/{service.pid}/{name}").read_bytes()
         assert not any(service.token in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert service._process.returncode == 0  # Ended by SIGTERM, and with it its address.
+    host, port = service.address.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=5)
 
 
 def test_an_empty_or_missing_token_is_refused_and_one_in_the_clear_warned_of(tmp_path, caplog):
@@ -258,15 +262,6 @@ def test_an_empty_or_missing_token_is_refused_and_one_in_the_clear_warned_of(tmp
     ServerSecurity("token").refuse_open_door("0.0.0.0")
     assert "the token and all rows travel in the clear" in caplog.text
     assert len(caplog.records) == 1
-
-
-def test_sigterm_ends_the_service_and_its_address(start):
-    (service,) = start(is_warm=False)
-    service.stop()
-    assert service._process.returncode == 0
-    host, port = service.address.split(":")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), timeout=5)
 
 
 def test_the_service_ends_when_its_parent_is_killed(tmp_path):
