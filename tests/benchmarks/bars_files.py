@@ -7,7 +7,7 @@ import numpy as np
 
 Draw = np.random.Generator
 _SITES = "site_id site_domain site_category app_id app_domain app_category device_id device_ip device_model".split()
-_USER = "cms_segid cms_group_id final_gender_code age_level pvalue_level shopping_level occupation".split()
+_USER = "cms_segid cms_group_id final_gender_code age_level pvalue_level shopping_level occupation"
 
 
 def write(name: str, directory: pathlib.Path, rows: int = 2000, seed: int = 1) -> pathlib.Path:
@@ -39,9 +39,14 @@ def _criteo_x4(draw: Draw) -> list[object]:
     return [_label_of(draw, int(ids[0])), *numbers, *texts]
 
 
-def _avazu_x1(draw: Draw) -> list[object]:
-    ids = draw.integers(0, 40, 22).tolist()
-    return [_label_of(draw, ids[0]), *ids]
+def _ids(most: int, columns: int) -> Callable[[Draw], list[object]]:
+    """Returns a function that draws a label and so many columns of ids."""
+
+    def row(draw: Draw) -> list[object]:
+        ids = draw.integers(0, most, columns).tolist()
+        return [_label_of(draw, ids[0]), *ids]
+
+    return row
 
 
 def _avazu_x4(draw: Draw) -> list[object]:
@@ -50,16 +55,6 @@ def _avazu_x4(draw: Draw) -> list[object]:
     sites = [f"{i:08x}" for i in ids]
     more = [draw.integers(0, 3), draw.integers(0, 3), *draw.integers(0, 50, 8).tolist()]
     return [draw.integers(0, 2**62), _label_of(draw, ids[0]), hour, 1005, draw.integers(0, 3), *sites, *more]
-
-
-def _frappe_x1(draw: Draw) -> list[object]:
-    ids = draw.integers(0, 30, 10).tolist()
-    return [_label_of(draw, ids[0]), *ids]
-
-
-def _movielenslatest_x1(draw: Draw) -> list[object]:
-    ids = draw.integers(0, 60, 3).tolist()
-    return [_label_of(draw, ids[0]), *ids]
 
 
 def _kkbox_x1(draw: Draw) -> list[object]:
@@ -95,44 +90,28 @@ def _named(prefix: str, first: int, last: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(first, last + 1)]
 
 
+_FRAPPE = "label user item daytime weekday isweekend homework cost weather country city"
+_AMAZON = "label user_id item_id cate_id item_history cate_history"
+_KUAIVIDEO = "timestamp user_id item_id is_click is_like is_follow pos_items neg_items"
 _KKBOX = (
     "label msno song_id source_system_tab source_screen_name source_type city bd gender registered_via "
     "registration_init_time expiration_date song_length genre_ids artist_name composer lyricist language name isrc"
 )
 _AVAZU = ["id", "click", "hour", "C1", "banner_pos", *_SITES, "device_type", "device_conn_type", *_named("C", 14, 21)]
-_TAOBAO = [
-    "clk",
-    "btag_his",
-    "cate_his",
-    "brand_his",
-    "userid",
-    *_USER,
-    "new_user_class_level",
-    "adgroup_id",
-    "cate_id",
-]
+_TAOBAO = (
+    f"clk btag_his cate_his brand_his userid {_USER} new_user_class_level adgroup_id cate_id campaign_id customer "
+    "brand price pid btag"
+)
 # Of each data set the header, a row, and whether BARS has a validation file.
 FORMS: dict[str, tuple[list[str], Callable[[Draw], list[object]], bool]] = {
     "criteo_x1": (["label", *_named("I", 1, 13), *_named("C", 1, 26)], _criteo_x1, True),
     "criteo_x4": (["Label", *_named("I", 1, 13), *_named("C", 1, 26)], _criteo_x4, True),
-    "avazu_x1": (["label", *_named("feat_", 1, 22)], _avazu_x1, True),
+    "avazu_x1": (["label", *_named("feat_", 1, 22)], _ids(40, 22), True),
     "avazu_x4": (_AVAZU, _avazu_x4, True),
-    "frappe_x1": (
-        "label user item daytime weekday isweekend homework cost weather country city".split(),
-        _frappe_x1,
-        True,
-    ),
-    "movielenslatest_x1": (["label", "user_id", "item_id", "tag_id"], _movielenslatest_x1, True),
+    "frappe_x1": (_FRAPPE.split(), _ids(30, 10), True),
+    "movielenslatest_x1": (["label", "user_id", "item_id", "tag_id"], _ids(60, 3), True),
     "kkbox_x1": (_KKBOX.split(), _kkbox_x1, True),
-    "amazonelectronics_x1": (
-        ["label", "user_id", "item_id", "cate_id", "item_history", "cate_history"],
-        _amazonelectronics_x1,
-        False,
-    ),
-    "taobaoad_x1": ([*_TAOBAO, "campaign_id", "customer", "brand", "price", "pid", "btag"], _taobaoad_x1, False),
-    "kuaivideo_x1": (
-        ["timestamp", "user_id", "item_id", "is_click", "is_like", "is_follow", "pos_items", "neg_items"],
-        _kuaivideo_x1,
-        False,
-    ),
+    "amazonelectronics_x1": (_AMAZON.split(), _amazonelectronics_x1, False),
+    "taobaoad_x1": (_TAOBAO.split(), _taobaoad_x1, False),
+    "kuaivideo_x1": (_KUAIVIDEO.split(), _kuaivideo_x1, False),
 }

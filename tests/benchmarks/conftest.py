@@ -1,10 +1,12 @@
 """The benchmarks as modules, and a MovieLens of ten ratings, in its files' own format."""
 
 import pathlib
+import sys
 
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+# Tests import the modules of benchmarks/ by their names, as the programs there do.
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 
 RATINGS = """1::10::5::100
 1::20::3::200
@@ -17,12 +19,6 @@ RATINGS = """1::10::5::100
 3::40::2::900
 2::10::4::950
 """
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch):
-    """Has tests import the modules of benchmarks/ by their names, as the programs there do."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 @pytest.fixture

@@ -2,18 +2,12 @@
 
 import json
 
+import accuracy_data
 import numpy as np
 import pytest
 
 
-@pytest.fixture
-def accuracy_data():
-    import accuracy_data
-
-    return accuracy_data
-
-
-def test_peers_get_the_rows_of_our_parts_with_ids_of_the_training_part(accuracy_data, movielens, tmp_path):
+def test_peers_get_the_rows_of_our_parts_with_ids_of_the_training_part(movielens, tmp_path):
     parts = accuracy_data.prepare("movielens-time", movielens, tmp_path / "work")
     accuracy_data.export_arrays(parts, tmp_path / "arrays.npz")
     arrays = np.load(tmp_path / "arrays.npz")
@@ -32,17 +26,14 @@ def test_peers_get_the_rows_of_our_parts_with_ids_of_the_training_part(accuracy_
     assert genres[1].tolist() == [comedy, 0] and genres[6].tolist() == [0, 0] and drama != comedy
 
 
-def test_what_training_did_not_see_is_0(accuracy_data):
+def test_what_training_did_not_see_is_0_and_missing_real_data_are_named(tmp_path):
     ids = accuracy_data._ids(np.array([7, 8, 0, 99]), np.array([7, 9, 99]))
     assert ids.tolist() == [1, 0, 0, 3]
-
-
-def test_missing_real_data_are_named(accuracy_data, tmp_path):
     with pytest.raises(SystemExit, match="adult.data, adult.test.*--real_data"):
         accuracy_data.prepare("adult", tmp_path, tmp_path / "work")
 
 
-def test_a_run_whose_result_stands_in_the_file_is_not_repeated(accuracy_data, tmp_path):
+def test_a_run_whose_result_stands_in_the_file_is_not_repeated(tmp_path):
     path, ran = tmp_path / "new" / "r.jsonl", []
 
     def run():
@@ -59,7 +50,7 @@ def test_a_run_whose_result_stands_in_the_file_is_not_repeated(accuracy_data, tm
     assert len(ran) == 2 and [json.loads(text)["seed"] for text in lines] == [1, 2]
 
 
-def test_a_run_is_tested_once_at_its_best_epoch(accuracy_data, monkeypatch, tmp_path):
+def test_a_run_is_tested_once_at_its_best_epoch(monkeypatch, tmp_path):
     asked = []
 
     def call(command, **shows_log):

@@ -3,15 +3,10 @@
 import itertools
 import types
 
+import click_to_score
 import numpy as np
 import pytest
-
-
-@pytest.fixture
-def loop():
-    import stream_loop
-
-    return stream_loop
+import stream_loop as loop
 
 
 class Server:
@@ -25,14 +20,14 @@ class Server:
         return 200, {"predictions": [{"probabilities": score + 1e-7 * n} for n, score in enumerate(scores)]}, {}
 
 
-def test_an_answer_shows_the_keys_that_were_trained_and_no_other(loop):
+def test_an_answer_shows_the_keys_that_were_trained_and_no_other():
     rows, server = [{"label": 1, "C1": f"marked {n}"} for n in range(3)], Server()
     assert loop.shown(server, rows) == [False] * 3
     server.trained.add("marked 1")
     assert loop.shown(server, rows) == [False, True, False]
 
 
-def test_each_marked_record_is_appended_once_and_asked_for_until_it_is_shown(loop, tmp_path, monkeypatch):
+def test_each_marked_record_is_appended_once_and_asked_for_until_it_is_shown(tmp_path, monkeypatch):
     server, appended = Server(), []
 
     class Appender:
@@ -54,13 +49,11 @@ def test_each_marked_record_is_appended_once_and_asked_for_until_it_is_shown(loo
 
 
 def test_every_part_of_the_program_has_its_keys():
-    import click_to_score
-
     keys = [key for part in click_to_score.PARTS.values() for key in part.keys]
     assert len(keys) == len(set(keys)) and {"click_to_score_p99_secs", "records_trained_twice", "switches"} < {*keys}
 
 
-def test_the_labels_follow_from_the_values_by_log_odds_that_are_the_same_for_all_seeds(loop):
+def test_the_labels_follow_from_the_values_by_log_odds_that_are_the_same_for_all_seeds():
     rows = [[*itertools.islice(loop.clicks(seed, 8, 2, f"of {seed}"), 5000)] for seed in (1, 2)]
     assert [row["own"] for row in rows[1][:2]] == ["of 2 0", "of 2 1"]
     assert len({row["own"] for row in rows[0]}) == 5000  # More than one block.

@@ -1,5 +1,6 @@
 """The simulated streams of late labels."""
 
+import delayed_labels
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,8 +8,6 @@ import pytest
 
 @pytest.fixture
 def streams():
-    import delayed_labels
-
     rng = np.random.default_rng(0)
     labels = (rng.random(3000) < 0.3).astype(np.float32)
     table = pa.table({"place": np.arange(3000), "C14": rng.integers(0, 26, 3000), "label": labels})

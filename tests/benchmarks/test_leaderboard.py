@@ -5,8 +5,10 @@ import json
 import re
 import types
 
+import leaderboard
 import pyarrow.parquet as pq
 import pytest
+from leaderboard import leaderboard_data as data
 
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.data.dataset import open_dataset
@@ -16,63 +18,42 @@ from ctr_trainer.models.registry import MODELS, find_model
 from tests.benchmarks import bars_files
 
 
-@pytest.fixture
-def leaderboard():
-    import leaderboard
-
-    return leaderboard
-
-
-@pytest.fixture
-def data(leaderboard):
-    return leaderboard.leaderboard_data
-
-
 def texts(work, part, *columns):
     """Returns the columns of a part in the leaderboard's form, row by row."""
     table = pq.read_table(work / "rewritten" / f"{part}.parquet", columns=list(columns))
     return list(zip(*(table[column].to_pylist() for column in columns), strict=True))
 
 
-def write_rows(directory, header, **parts):
-    directory.mkdir()
+def write_rows(directory, name, **parts):
+    """Writes rows of text, by part, in the form of a data set; returns the directory of the files."""
+    header, files = ",".join(bars_files.FORMS[name][0]), directory / name
+    files.mkdir()
     for part, rows in parts.items():
-        (directory / f"{part}.csv").write_text("".join(f"{line}\n" for line in (header, *rows)))
-    return directory
+        (files / f"{part}.csv").write_text("".join(f"{line}\n" for line in (header, *rows)))
+    return files
 
 
 @pytest.mark.parametrize("name", bars_files.FORMS)
-def test_each_data_set_converts_with_every_row(data, tmp_path, name):
+def test_each_data_set_converts_with_every_row(tmp_path, name):
     files = bars_files.write(name, tmp_path / "files", rows=500)
     entry = data.load(name)
     for model in ("deepfm",) if "valid" in entry.md5 else ("deepfm", "din"):
         parts = data.prepare(entry, files, tmp_path / "work", model, choose_on_test=False, any_files=True)
-        assert [open_dataset(part).rows for part in (parts.valid, parts.test)] == (
-            [50, 50] if "valid" in entry.md5 else [40, 100]
-        )
-        assert open_dataset(parts.train).rows == (400 if "valid" in entry.md5 else 360)
-        assert {f.combiner for f in open_dataset(parts.train).spec.sparse} <= {
-            None,
-            "sum",
-            "none" if model == "din" else "mean",
-        }
+        found = [open_dataset(part).rows for part in (parts.train, parts.valid, parts.test)]
+        assert found == ([400, 50, 50] if "valid" in entry.md5 else [360, 40, 100])
+        combiners = {feature.combiner for feature in open_dataset(parts.train).spec.sparse}
+        assert combiners <= {None, "sum", "none" if model == "din" else "mean"}
         assert parts == data.prepare(entry, files, tmp_path / "work", model, choose_on_test=False, any_files=True)
 
 
-def test_rare_unknown_and_missing_values_of_a_field_are_one_text_and_buckets_are_of_numbers(data, tmp_path):
+def test_rare_unknown_and_missing_values_of_a_field_are_one_text_and_buckets_are_of_numbers(tmp_path):
     entry = data.dataclasses.replace(data.load("criteo_x4"), min_count=2)
 
     def row(number, text):
         return ",".join(["1", number, *[""] * 12, text, *["x"] * 25])
 
     train = [row("1", "a"), row("3", "a"), row("0", "b"), row("0", ""), row("9", "a"), row("7", "c"), row("-1", "c")]
-    files = write_rows(
-        tmp_path / "files",
-        ",".join(bars_files.FORMS["criteo_x4"][0]),
-        train=train,
-        valid=[row("4", "b")],
-        test=[row("", "z")],
-    )
+    files = write_rows(tmp_path, "criteo_x4", train=train, valid=[row("4", "b")], test=[row("", "z")])
     data.prepare(entry, files, tmp_path / "work", "deepfm", choose_on_test=False, any_files=True)
     # The buckets are 1, 1, 0, 0, 4, 3, -1: 1 occurs twice, 0 has no row of its own, all others are rare.
     assert texts(tmp_path / "work", "train", "I1", "C1") == [
@@ -82,12 +63,10 @@ def test_rare_unknown_and_missing_values_of_a_field_are_one_text_and_buckets_are
     assert texts(tmp_path / "work", "test", "I1", "C1", "C2") == [(None, "<OOV>", "x")]
 
 
-def test_histories_keep_what_the_feature_of_their_slot_keeps_and_their_length(data, tmp_path):
+def test_histories_keep_what_the_feature_of_their_slot_keeps_and_their_length(tmp_path):
     entry = data.dataclasses.replace(data.load("kuaivideo_x1"), min_count=2)
     train = ["0,1,7,1,0,0,5^7^6,", "0,1,7,0,0,0,5,8", "0,2,4,1,0,0,,8^9"]
-    files = write_rows(
-        tmp_path / "files", ",".join(bars_files.FORMS["kuaivideo_x1"][0]), train=train, test=["0,2,5,0,0,0,7^9^8,4"]
-    )
+    files = write_rows(tmp_path, "kuaivideo_x1", train=train, test=["0,2,5,0,0,0,7^9^8,4"])
     work = tmp_path / "work"
     parts = data.prepare(entry, files, work, "din", choose_on_test=True, any_files=True)
     assert parts.valid == parts.test
@@ -101,12 +80,9 @@ def test_histories_keep_what_the_feature_of_their_slot_keeps_and_their_length(da
     assert texts(work, "test", *columns) == [("<OOV>", "2", "5", "7^<OOV>^8", "<OOV>")]
 
 
-def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads_them(data, tmp_path):
-    files = write_rows(
-        tmp_path / "x1",
-        ",".join(bars_files.FORMS["criteo_x1"][0]),
-        **{part: [",".join(["1", "0.25", *["0.5"] * 12, *["7"] * 26])] for part in ("train", "valid", "test")},
-    )
+def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads_them(tmp_path):
+    row = ",".join(["1", "0.25", *["0.5"] * 12, *["7"] * 26])
+    files = write_rows(tmp_path, "criteo_x1", train=[row], valid=[row], test=[row])
     data.prepare(data.load("criteo_x1"), files, tmp_path / "x1_work", "deepfm", choose_on_test=False, any_files=True)
     assert texts(tmp_path / "x1_work", "train", "I1", "I2", "C1") == [("I1:0.25", "I2:0.5", "7")]
     kkbox = data.dataclasses.replace(data.load("kkbox_x1"), min_count=1, group="msno")
@@ -115,7 +91,7 @@ def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads_them(
     assert {each for (each,) in texts(tmp_path / "kkbox_work", "train", "isrc")} == {None, "TW", "GB"}
 
 
-def test_another_or_missing_file_is_named_with_both_md5s(leaderboard, data, tmp_path):
+def test_another_or_missing_file_is_named_with_both_md5s(tmp_path):
     files = bars_files.write("frappe_x1", tmp_path / "files", rows=50)
     found = hashlib.md5((files / "train.csv").read_bytes()).hexdigest()
     expected = f"train.csv: has the MD5 {found}; the leaderboard's Frappe_x1 has ba7306e6c4fc19dd2cd84f2f0596d158 "
@@ -127,7 +103,9 @@ def test_another_or_missing_file_is_named_with_both_md5s(leaderboard, data, tmp_
         leaderboard.main([f"--path={files}", "--data=frappe_x1", f"--work={tmp_path / 'work'}", "--any_files"])
 
 
-def test_right_files_are_read_once_until_they_change(data, tmp_path, monkeypatch):
+def test_files_are_read_once_until_they_change_and_rows_that_are_not_the_leaderboards_number_are_refused(
+    tmp_path, monkeypatch
+):
     files = bars_files.write("frappe_x1", tmp_path / "files", rows=50)
     right = {part: hashlib.md5((files / f"{part}.csv").read_bytes()).hexdigest() for part in ("train", "valid", "test")}
     entry, read = data.dataclasses.replace(data.load("frappe_x1"), md5=right), []
@@ -139,15 +117,12 @@ def test_right_files_are_read_once_until_they_change(data, tmp_path, monkeypatch
     (files / "test.csv").write_text("label\n")
     with pytest.raises(SystemExit, match="test.csv: has the MD5"):
         data.check(entry, files, tmp_path / "work", any_files=False)
-
-
-def test_rows_that_are_not_the_leaderboards_number_are_refused(data, tmp_path):
-    files = bars_files.write("movielenslatest_x1", tmp_path / "files", rows=50)
+    files = bars_files.write("movielenslatest_x1", tmp_path / "latest", rows=50)
     with pytest.raises(SystemExit, match="train.csv: 40 rows were converted, and the leaderboard's part has 1,404,801"):
         data.prepare(data.load("movielenslatest_x1"), files, tmp_path / "work", "lr", False, any_files=False)
 
 
-def test_every_model_of_every_row_has_flags_that_the_training_takes(leaderboard, data):
+def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags_that_the_training_takes():
     for name in data.figures():
         entry = data.load(name)
         assert set(entry.models) <= set(MODELS) and set(entry.flags) <= set(entry.models)
@@ -160,11 +135,6 @@ def test_every_model_of_every_row_has_flags_that_the_training_takes(leaderboard,
             shared = {"train_op_fn": None, "hidden_units": experiment.params.hidden_units}
             assert param_texts.parse(model, params, experiment.model.model_params, shared)
             assert entry.spec(model).tables[0].dim in (10, 16, 32, 64, 128)
-
-
-def test_every_figure_has_a_source_and_lies_where_such_figures_lie(data):
-    for name in data.figures():
-        entry = data.load(name)
         assert all(re.fullmatch("[0-9a-f]{32}", md5) for md5 in entry.md5.values())
         assert set(entry.md5) == set(entry.rows) and entry.md5_source and entry.figures
         assert all(0.5 < auc < 1 and 0.1 < logloss < 0.7 for auc, logloss, *_ in entry.models.values())
@@ -173,7 +143,7 @@ def test_every_figure_has_a_source_and_lies_where_such_figures_lie(data):
             assert abs(entry.models[model][0] - auc) < 0.003 and abs(entry.models[model][1] - logloss) < 0.003
 
 
-def shown(leaderboard, name, models, **more):
+def shown(name, models, **more):
     given = types.SimpleNamespace(
         data=name, any_files=False, choose_on_test=False, more=[], models=list(models), **more
     )
@@ -186,8 +156,8 @@ def shown(leaderboard, name, models, **more):
     return leaderboard.summary(given, found), leaderboard.notes(given)
 
 
-def test_means_stand_next_to_bars_mean_of_five_or_its_table(leaderboard):
-    found, notes = shown(leaderboard, "frappe_x1", {"deepfm": [0.983, 0.985], "lr": [0.93]})
+def test_means_stand_next_to_bars_mean_of_five_or_its_table():
+    found, notes = shown("frappe_x1", {"deepfm": [0.983, 0.985], "lr": [0.93]})
     deepfm, lr = found["models"]["deepfm"], found["models"]["lr"]
     assert (deepfm["auc"], deepfm["auc_spread"], deepfm["seeds"]) == (0.984, 0.002, 2)
     assert (deepfm["bars_auc"], deepfm["bars_mean_auc"]) == (0.9842, 0.983947)
@@ -198,29 +168,22 @@ def test_means_stand_next_to_bars_mean_of_five_or_its_table(leaderboard):
     assert row.startswith("| deepfm | 2 | 0.9840 | 0.0020 | 0.9842 | 0.9839 | +0.0001 |")
 
 
-def test_the_notes_name_models_without_settings_of_their_own(leaderboard):
-    _, notes = shown(leaderboard, "frappe_x1", {"deepfm": [0.98], "lr": [0.93], "masknet": [0.98]})
+def test_the_notes_name_models_without_settings_of_their_own_and_the_part_that_chose_the_epoch():
+    _, notes = shown("frappe_x1", {"deepfm": [0.98], "lr": [0.93], "masknet": [0.98]})
     assert notes[0] == "Without settings of their own, with those of BARS' DeepFM: masknet."
-
-
-def test_the_notes_say_by_which_part_the_epoch_was_chosen(leaderboard):
-    _, notes = shown(leaderboard, "taobaoad_x1", {"din": [0.65]})
+    _, notes = shown("taobaoad_x1", {"din": [0.65]})
     assert "a tenth of the training file that was held out" in notes[0]
     assert "read each history by itself" in notes[-1]
 
 
 @pytest.mark.parametrize(("name", "model"), [("criteo_x4", "deepfm"), ("amazonelectronics_x1", "din")])
-def test_a_row_from_files_to_its_figures(leaderboard, tmp_path, capfd, name, model):
+def test_a_row_from_files_to_its_figures(tmp_path, capfd, name, model):
     files = bars_files.write(name, tmp_path / "files")
     command = [f"--data={name}", f"--path={files}", f"--models={model}", "--seeds=1", f"--work={tmp_path / 'work'}"]
     small = ["--any_files", "--", "--epochs=1", "--batch_size=256", "--hidden_units=8", "--threads=1"]
     leaderboard.main([*command, *small])
     out, err = capfd.readouterr()
-    *table, first, second, line = out.splitlines()[:3] + [
-        out.splitlines()[3],
-        out.splitlines()[4],
-        out.splitlines()[-1],
-    ]
+    *table, first, second = out.splitlines()[:5]
     assert first == "These are not the leaderboard's files: the figures are not the leaderboard's." and first in err
     assert second.startswith("These are not the leaderboard's settings: trained with --epochs=1")
     assert "BARS" not in table[0] and table[2].startswith(f"| {model} | 1 | 0.")

@@ -4,20 +4,17 @@ import itertools
 import json
 import types
 
+import model_quality
 import pytest
+import quality_defaults
+import quality_speed
+import quality_zoo
 import tensorflow as tf
 
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.experiment import flags
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import MODELS, find_model
-
-
-@pytest.fixture
-def model_quality():
-    import model_quality
-
-    return model_quality
 
 
 def experiment(*given):
@@ -27,7 +24,7 @@ def experiment(*given):
     return flags.read(GROUPS[0], values), values
 
 
-def test_the_last_line_has_the_keys_of_all_parts(model_quality, monkeypatch, tmp_path, capsys):
+def test_the_last_line_has_the_keys_of_all_parts(monkeypatch, tmp_path, capsys):
     part = model_quality.Part("", ("bars_gap_max",), lambda flags: {"bars_gap_max": 0.0001 * len(flags.seeds)})
     monkeypatch.setitem(model_quality.PARTS, "bars", part)
     model_quality.main([f"--work={tmp_path / 'work'}", "--parts=bars", "--seeds=1,2"])
@@ -41,7 +38,7 @@ def test_the_last_line_has_the_keys_of_all_parts(model_quality, monkeypatch, tmp
     assert found["bars_gap_max"] == 0.0002 and found["failed"] == []
 
 
-def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist(model_quality):
+def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist():
     theirs = (model_quality.sides.HERE / "accuracy_fuxictr.py").read_text()
     for model in model_quality.BARS_MODELS:
         assert model in MODELS and f"\ndef {model}(" in theirs
@@ -52,7 +49,7 @@ def test_every_model_of_bars_is_one_of_ours_and_of_theirs_with_flags_that_exist(
 
 
 @pytest.fixture
-def measured(model_quality, monkeypatch):
+def measured(monkeypatch):
     """Has `train_and_test` return figures that a test gives by (data set, model, seed), and counts its calls."""
     monkeypatch.setattr(model_quality, "prepare", lambda data, *given: data)
     figures, calls = {}, []
@@ -66,7 +63,7 @@ def measured(model_quality, monkeypatch):
     return types.SimpleNamespace(figures=figures, calls=calls)
 
 
-def test_the_largest_shortfall_of_a_mean_over_the_seeds_is_the_gap(model_quality, measured, monkeypatch, tmp_path):
+def test_the_largest_shortfall_of_a_mean_over_the_seeds_is_the_gap(measured, monkeypatch, tmp_path):
     for model, aucs in {"deepfm": (0.80, 0.82), "pnn": (0.85, 0.83)}.items():
         for seed, auc in enumerate(aucs, 1):
             monkeypatch.setitem(measured.figures, ("adult-categories", model, seed), {"auc": auc})
@@ -87,7 +84,7 @@ def test_the_largest_shortfall_of_a_mean_over_the_seeds_is_the_gap(model_quality
     assert asked == [["deepfm", "1e-05", "1", "2"], ["pnn", "1e-05", "1", "2"]] and len(measured.calls) == 4
 
 
-def test_one_flagfile_is_chosen_by_validation_of_those_of_both_specs(model_quality, measured, tmp_path):
+def test_one_flagfile_is_chosen_by_validation_of_those_of_both_specs(measured, tmp_path):
     measured.figures["movielens-history", "din", 1] = {"valid": 0.77, "auc": 0.80}
     measured.figures["movielens-means", "din", 1] = {"valid": 0.78, "auc": 0.79}
     asked = types.SimpleNamespace(work=tmp_path, data=["movielens"], models=["din"], seeds=[1], real_data="")
@@ -97,7 +94,7 @@ def test_one_flagfile_is_chosen_by_validation_of_those_of_both_specs(model_quali
     assert len(measured.calls) == 2
 
 
-def test_every_flagfile_that_the_part_best_names_chooses_by_validation_and_none_is_left_out(model_quality):
+def test_every_flagfile_that_the_part_best_names_chooses_by_validation_and_none_is_left_out():
     known = set()
     for data, models in itertools.chain(*(each.items() for each in model_quality.BEST.values())):
         for model in models:
@@ -113,7 +110,7 @@ def test_every_flagfile_that_the_part_best_names_chooses_by_validation_and_none_
     assert there == known
 
 
-def test_the_search_is_compared_with_the_flagfile_by_hand(model_quality, measured, monkeypatch, tmp_path):
+def test_the_search_is_compared_with_the_flagfile_by_hand(measured, monkeypatch, tmp_path):
     found = tmp_path / "found.flags"
     found.write_text("# a comment\n--model=deepfm\n--train_data=T\n--seed=5\n--dropout=0.321\n")
     commands = []
@@ -132,14 +129,7 @@ def test_the_search_is_compared_with_the_flagfile_by_hand(model_quality, measure
     assert "--minutes=3.0" in commands[0] and model_quality.flags_of(found) == ["--model=deepfm", "--dropout=0.321"]
 
 
-@pytest.fixture
-def quality_zoo():
-    import quality_zoo
-
-    return quality_zoo
-
-
-def test_the_zoo_has_every_model_of_one_label_with_flags_that_exist(quality_zoo):
+def test_the_zoo_has_every_model_of_one_label_with_flags_that_exist():
     assert set(MODELS) - set(quality_zoo.models()) == {"shared_bottom", "mmoe", "ple", "esmm"}
     for model in quality_zoo.models():
         found, _ = experiment(*quality_zoo.chosen(model))
@@ -147,7 +137,7 @@ def test_the_zoo_has_every_model_of_one_label_with_flags_that_exist(quality_zoo)
         assert quality_zoo.reads_histories(model) == hasattr(params, "sequences")
 
 
-def test_the_models_of_several_sizes_have_about_equal_operations_at_each(quality_zoo):
+def test_the_models_of_several_sizes_have_about_equal_operations_at_each():
     for size in (0, 4):
         found = {}
         for model, sizes in quality_zoo.SIZES.items():
@@ -162,7 +152,7 @@ def test_the_models_of_several_sizes_have_about_equal_operations_at_each(quality
         assert all(0.8 * expected < flops < 1.1 * expected for flops in found.values()), found
 
 
-def test_operations_are_counted_by_hand(quality_zoo):
+def test_operations_are_counted_by_hand():
     with tf.Graph().as_default() as graph:
         x, w = tf.ones([1, 3]), tf.ones([3, 5])
         y = tf.matmul(x, w)  # 2 * 3 * 5
@@ -172,9 +162,7 @@ def test_operations_are_counted_by_hand(quality_zoo):
     assert sum(quality_zoo._flops(op) for op in graph.get_operations()) == 30 + 20 + 40
 
 
-def test_a_run_replaces_the_figures_of_its_models_and_writes_the_tables_into_the_page(
-    quality_zoo, monkeypatch, tmp_path
-):
+def test_a_run_replaces_the_figures_of_its_models_and_writes_the_tables_into_the_page(monkeypatch, tmp_path):
     page, rows = tmp_path / "page.md", tmp_path / "rows.json"
     page.write_text(f"Above\n{quality_zoo.BEGIN}old\n{quality_zoo.END}Below\n")
     line = dict(logloss=0.6, copc=1.0, parameters=5000, kflops=60.7, seeds=1)
@@ -221,15 +209,13 @@ def test_a_run_replaces_the_figures_of_its_models_and_writes_the_tables_into_the
     assert len(asked) == 8 and (page.read_text(), rows.read_text()) == before
 
 
-def test_the_page_has_the_tables_of_the_figures_and_a_row_for_every_model(quality_zoo):
+def test_the_page_has_the_tables_of_the_figures_and_a_row_for_every_model():
     rows = json.loads(quality_zoo.ROWS.read_text())
     assert quality_zoo.PAGE.read_text().count(quality_zoo.BEGIN + quality_zoo.tables(rows) + quality_zoo.END) == 1
     assert {row["model"] for row in rows if not row["size"]} == set(quality_zoo.models())
 
 
 def test_the_rates_of_sequence_models_are_divided_by_those_of_the_same_number_of_rows(monkeypatch):
-    import quality_speed
-
     made, rates = [], {"deepfm": 100.0, "din": 50.0, "bst": 25.0, "dien": 20.0, "sdim": 80.0}
     monkeypatch.setattr(quality_speed, "data", lambda place, length, rows: made.append((length, rows)))
     monkeypatch.setattr(quality_speed, "ROUNDS", 1)
@@ -250,14 +236,7 @@ def test_the_rates_of_sequence_models_are_divided_by_those_of_the_same_number_of
     assert all(one.rows == other.rows for one, other in quality_speed.RATIOS.values())
 
 
-@pytest.fixture
-def quality_defaults():
-    import quality_defaults
-
-    return quality_defaults
-
-
-def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(quality_defaults, capsys):
+def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(capsys):
     line = dict(data="wine", model="deepfm", logloss=0.5, copc=1.0, lr_auc=0.8, lr_logloss=0.4, lr_copc=1.0)
     runs = [{**line, "seed": seed, "auc": auc} for seed, auc in ((1, 0.9), (2, 0.8))]
     assert quality_defaults._difference("wine", runs) == pytest.approx(0.05)
@@ -266,7 +245,7 @@ def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(qua
     assert set(quality_defaults.ASIDE) < set(quality_defaults.DATA)
 
 
-def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(quality_defaults, tmp_path):
+def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(tmp_path):
     def sample(seed, share):
         lines = [str(number) for number in range(1000)]
         quality_defaults._write_sample(tmp_path / "sample", lines, lambda line: int(line) < 300, 200, seed, share)

@@ -4,16 +4,11 @@ import argparse
 import json
 
 import pytest
+import scaling
+import sides
 
 
-@pytest.fixture
-def sides():
-    import sides
-
-    return sides
-
-
-def parts(sides, **measured):
+def parts(**measured):
     def fail(flags):
         raise SystemExit("no broker")
 
@@ -23,8 +18,8 @@ def parts(sides, **measured):
     }
 
 
-def test_the_last_line_has_all_keys_and_null_for_the_parts_that_did_not_run_or_failed(sides, capsys):
-    of = parts(sides, first={"first_key": 0.5}, second=None, third={"third_key": 3})
+def test_the_last_line_has_all_keys_and_null_for_the_parts_that_did_not_run_or_failed(capsys):
+    of = parts(first={"first_key": 0.5}, second=None, third={"third_key": 3})
     sides.run_parts(of, argparse.Namespace(parts=["first"]))
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["first_key"], found["second_key"], found["third_key"], found["failed"]) == (0.5, None, None, [])
@@ -36,17 +31,20 @@ def test_the_last_line_has_all_keys_and_null_for_the_parts_that_did_not_run_or_f
     assert found["seconds"].keys() == {"second", "third"} and "no broker" in output.err
 
 
-def test_an_unknown_part_is_refused(sides, capsys):
+def test_an_unknown_part_is_refused_and_a_command_that_fails_ends_the_program_with_the_end_of_its_output(capsys):
     parser = sides.parser("help")
-    sides.add_parts(parser, parts(sides, first={}, second={}), default=["first"])
+    sides.add_parts(parser, parts(first={}, second={}), default=["first"])
     assert parser.parse_args([]).parts == ["first"]
     assert parser.parse_args(["--parts=second,first"]).parts == ["second", "first"]
     with pytest.raises(SystemExit):
         parser.parse_args(["--parts=frist"])
     assert "there is no part frist: choose from first, second" in capsys.readouterr().err
+    assert sides.call(["sh", "-c", "echo said"]) == "said\n"
+    with pytest.raises(SystemExit, match=r"sh -c .* ended with 3:\nbefore\n\nwhy"):
+        sides.call(["sh", "-c", "echo before; echo why >&2; exit 3"])
 
 
-def test_sides_are_measured_in_turn_and_a_ratio_is_the_median_of_the_rounds_ratios(sides):
+def test_sides_are_measured_in_turn_and_a_ratio_is_the_median_of_the_rounds_ratios():
     asked, rates = [], {"one": iter([1.0, 9.0, 4.0]), "other": iter([2.0, 3.0, 2.0])}
 
     def measure(name):
@@ -59,25 +57,14 @@ def test_sides_are_measured_in_turn_and_a_ratio_is_the_median_of_the_rounds_rati
     assert sides.ratio(found, "one", "a side that did not run") is None
 
 
-def test_a_command_that_fails_ends_the_program_with_the_end_of_its_output(sides):
-    assert sides.call(["sh", "-c", "echo said"]) == "said\n"
-    with pytest.raises(SystemExit, match=r"sh -c .* ended with 3:\nbefore\n\nwhy"):
-        sides.call(["sh", "-c", "echo before; echo why >&2; exit 3"])
-
-
-def test_a_side_that_the_processor_cannot_run_is_left_out_by_name(tmp_path, capsys):
-    import scaling
-
+def test_every_ratio_of_the_benchmark_of_scaling_is_of_sides_and_one_that_the_processor_cannot_run_is_left_out(
+    tmp_path, capsys
+):
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx avx2\n")
     every = scaling.every_side(steps=2)
     assert every.keys() - scaling.runnable(every, tmp_path / "cpuinfo").keys() == {"one_bf16"}
     assert [name for name, side in every.items() if scaling.BFLOAT16 in side.args] == ["one_bf16"]
     said = "left out: one_bf16, since this processor has no instructions for bfloat16"
     assert capsys.readouterr().out.startswith(said)
-
-
-def test_every_ratio_of_the_benchmark_of_scaling_is_of_sides_that_are_measured():
-    import scaling
-
     named = {side for one, other, _ in scaling.RATIOS.values() for side in (one, other)}
     assert named == scaling.every_side(steps=2).keys() | {"demo", "demo_shared"}

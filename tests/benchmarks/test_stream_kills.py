@@ -1,24 +1,21 @@
 """A small run of the part `kills` of `benchmarks/click_to_score.py`, and that it would see a wrong count."""
 
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
+import stream_kills as kills
 
 from ctr_trainer.features import hashing
 from tests.stream import brokers
 
 
-@pytest.fixture
-def kills():
-    import stream_kills
-
-    return stream_kills
-
-
 @pytest.mark.integration
 @pytest.mark.slow
-def test_a_kill_of_each_kind_loses_and_repeats_no_record(kills):
+def test_a_kill_of_each_kind_loses_and_repeats_no_record(warm_python, monkeypatch):
     brokers.require_kafka()
+    monkeypatch.setattr(kills.sides, "COMMAND", (sys.executable, *kills.sides.COMMAND[1:]))
     found = kills.measure(kills=5, kill_secs=1.0, records=5000, held_out=2000)
     assert found["kill_runs"] == 5 and found["records"] == 5000
     assert (found["records_not_trained"], found["records_trained_twice"]) == (0, 0)
@@ -26,9 +23,7 @@ def test_a_kill_of_each_kind_loses_and_repeats_no_record(kills):
     assert found["restarts"] >= 1 and abs(found["auc_minus_undisturbed"]) < 0.5
 
 
-def test_a_record_without_a_step_of_its_row_is_not_trained_and_one_with_too_many_is_trained_twice(
-    kills,
-):
+def test_a_record_without_a_step_of_its_row_is_not_trained_and_one_with_too_many_is_trained_twice():
     names = ["once", "twice", "never", "no step", "repeated", "repeated"]
     steps = {"once": 1.0, "twice": 2.0, "no step": 0.0, "repeated": 2.001, "another": 7.0}
     keys = hashing.keys(kills.OWN, pa.array(list(steps)))
@@ -38,7 +33,7 @@ def test_a_record_without_a_step_of_its_row_is_not_trained_and_one_with_too_many
         kills.count(["once"], keys[:1], np.array([1.5]))
 
 
-def test_the_steps_of_a_row_are_told_by_the_bias_correction_of_adam(kills, monkeypatch):
+def test_the_steps_of_a_row_are_told_by_the_bias_correction_of_adam(monkeypatch):
     class Config:
         weights, dims = 3, (2, 1)  # Two weights and one; m, m, v, v, c1, c2; m, v, c1, c2.
 

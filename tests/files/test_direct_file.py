@@ -34,16 +34,6 @@ def test_arrays_are_bytes_as_they_lie_in_memory(tmp_path):
     assert (tmp_path / "file").read_bytes() == rows.tobytes()
 
 
-def test_a_file_system_without_such_files_gets_the_bytes_through_its_cache(tmp_path, monkeypatch):
-    def refused(*_):
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    monkeypatch.setattr(fcntl, "fcntl", refused)
-    with DirectFile(tmp_path / "file") as file:
-        file.write(_bytes(BUFFER + 5))
-    assert (tmp_path / "file").read_bytes() == _bytes(BUFFER + 5)
-
-
 def test_a_large_file_passes_the_cache_and_a_small_one_does_not(tmp_path):
     with DirectFile(tmp_path / "small") as file:
         file.write(_bytes(BUFFER - 1))
@@ -73,15 +63,25 @@ def test_a_disk_that_takes_other_blocks_gets_the_bytes_through_the_cache(tmp_pat
     assert refused == [BUFFER]
 
 
-def test_a_write_that_takes_a_part_goes_on_behind_it(tmp_path, monkeypatch):
+def test_a_write_that_takes_a_part_goes_on_and_a_file_system_without_such_files_gets_the_bytes_through_its_cache(
+    tmp_path, monkeypatch
+):
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:8192]))
     with DirectFile(tmp_path / "file") as file:
         file.write(_bytes(BUFFER + 20_000))
     assert (tmp_path / "file").read_bytes() == _bytes(BUFFER + 20_000)
 
+    def refused(*_):
+        raise OSError(errno.EINVAL, "Invalid argument")
 
-def test_a_full_disk_is_an_error_and_a_file_that_is_there_is_not_written_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "fcntl", refused)
+    with DirectFile(tmp_path / "cached") as file:
+        file.write(_bytes(BUFFER + 5))
+    assert (tmp_path / "cached").read_bytes() == _bytes(BUFFER + 5)
+
+
+def test_a_path_is_whole_or_not_there_whatever_fails_and_a_file_that_is_there_is_not_written_to(tmp_path, monkeypatch):
     with DirectFile(tmp_path / "file") as file:
         file.write(b"first")
     with pytest.raises(FileExistsError):
@@ -90,19 +90,15 @@ def test_a_full_disk_is_an_error_and_a_file_that_is_there_is_not_written_to(tmp_
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
     path = path_of(tmp_path / "other")
-    with pytest.raises(OSError, match="No space left"), path.writing(direct=True) as file:
-        file.write(_bytes(100))
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_path_that_is_written_past_the_cache_is_whole_or_not_there(tmp_path):
-    path = path_of(tmp_path / "file")
     with pytest.raises(ZeroDivisionError), path.writing(direct=True) as file:
         file.write(_bytes(100))
         raise ZeroDivisionError
-    assert os.listdir(tmp_path) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"), path.writing(direct=True) as file:
+            file.write(_bytes(100))
+    assert os.listdir(tmp_path) == ["file"]
     with path.writing(direct=True) as file:
         file.write(_bytes(100))
     assert path.read_bytes() == _bytes(100)

@@ -37,7 +37,7 @@ def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_return(tm
     assert os.path.dirname(draft) == directory
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_draft(tmp_path):
+def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_draft_and_a_draft_is_never_a_file_that_is_there(tmp_path):
     path = tmp_path / "values.json"
     durable_file.write_json(path, {"a": 1})
     with pytest.raises(ZeroDivisionError), durable_file.replacing(path) as draft:
@@ -46,6 +46,9 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_draft(tmp_path):
     assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["values.json"]
     with pytest.raises(UserError, match="/dev/null/x: cannot be written: "):
         durable_file.write_text("/dev/null/x", "")
+    (tmp_path / "values.json.tmp").write_text("mine")
+    durable_file.write_json(tmp_path / "values.json", {})
+    assert (tmp_path / "values.json.tmp").read_text() == "mine"
 
 
 def test_who_waits_for_a_file_may_remove_its_directory_at_once(tmp_path, monkeypatch):
@@ -60,12 +63,6 @@ def test_who_waits_for_a_file_may_remove_its_directory_at_once(tmp_path, monkeyp
     monkeypatch.setattr(os, "replace", taken_away)
     durable_file.write_text(tmp_path / "new" / "address", "127.0.0.1:1")
     assert read == ["127.0.0.1:1"]
-
-
-def test_a_draft_is_never_a_file_that_is_there(tmp_path):
-    (tmp_path / "values.json.tmp").write_text("mine")
-    durable_file.write_json(tmp_path / "values.json", {})
-    assert (tmp_path / "values.json.tmp").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -39,23 +39,19 @@ def _other_job(directory):
         process.stdin.close()
 
 
-def test_a_second_holder_is_told_of_the_first_by_process_and_host(tmp_path):
+def test_a_second_holder_is_told_of_the_first_by_process_and_host_until_its_process_ends(tmp_path):
     with _other_job(tmp_path / "model") as other:
         with pytest.raises(
             UserError, match=rf"held by process {other.pid} on host {socket.gethostname()} since 20\d\d"
         ):
             with held(tmp_path / "model", _refusal):
                 pass
-    with held(tmp_path / "model", _refusal):
-        pass
-    assert os.listdir(tmp_path) == []  # What was made for it and is empty goes with it.
-
-
-def test_the_lock_ends_with_a_killed_process_at_once(tmp_path):
-    with _other_job(tmp_path / "model") as other:
         other.send_signal(signal.SIGKILL)
         with held(tmp_path / "model", _refusal):
             assert (tmp_path / "model" / ".lock").read_text().startswith(f"{os.getpid()} on host ")
+    with held(tmp_path / "new", _refusal):
+        pass
+    assert os.listdir(tmp_path) == ["model"]  # What was made for it and is empty goes with it.
 
 
 def test_a_second_training_of_a_model_is_refused_and_its_evaluation_is_not(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 
 import pytest
@@ -63,3 +64,15 @@ def hosts(tmp_path_factory):
             pytest.skip(str(error))
         programs = stack.enter_context(network_job.ssh_daemons(machines, tmp_path_factory.mktemp("ssh")))
         yield Hosts(machines, programs, shared)
+
+
+@pytest.fixture(scope="module")
+def port(hosts):
+    """The port of a shard on the first host, for those who have the `token`."""
+    (hosts.shared / "token").write_text("secret")
+    serve = f"serve --bind=0.0.0.0:0 --data_dir={hosts.shared} --token_file={hosts.shared / 'token'}"
+    process = hosts.start(f"exec python -m ctr_trainer {serve}")
+    line = next(line for line in process.stdout if "answers on" in line)
+    yield re.search(r"answers on 0.0.0.0:(\d+)", line)[1]
+    process.terminate()
+    process.communicate(timeout=60)

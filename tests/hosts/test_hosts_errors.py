@@ -25,18 +25,6 @@ def train(hosts):
     return f"--train_data={data} --model_dir={hosts.shared / 'model'} --batch_size=16 --hidden_units=8 --recipe=none"
 
 
-@pytest.fixture(scope="module")
-def port(hosts):
-    """The port of a shard on the first host, for those who have the `token`."""
-    (hosts.shared / "token").write_text("secret")
-    serve = f"serve --bind=0.0.0.0:0 --data_dir={hosts.shared} --token_file={hosts.shared / 'token'}"
-    process = hosts.start(f"exec python -m ctr_trainer {serve}")
-    line = next(line for line in process.stdout if "answers on" in line)
-    yield re.search(r"answers on 0.0.0.0:(\d+)", line)[1]
-    process.terminate()
-    process.communicate(timeout=60)
-
-
 def _said_last(hosts, command, **variables):
     """Returns the rank and the last message of a job, which must be its only error."""
     status, output = hosts.run(command, **variables)

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 
@@ -23,18 +22,6 @@ SITE = pathlib.Path(__file__).parent / "site"
 ROWS = 6007
 
 
-@pytest.fixture
-def shard(hosts):
-    """`host:port` of a shard on the first host, for those who have the `token`."""
-    (hosts.shared / "token").write_text("secret")
-    serve = f"serve --bind=0.0.0.0:0 --data_dir={hosts.shared} --token_file={hosts.shared / 'token'}"
-    process = hosts.start(f"exec python -m ctr_trainer {serve}")
-    line = next(line for line in process.stdout if "answers on" in line)
-    yield "host-1:" + re.search(r"answers on 0.0.0.0:(\d+)", line)[1]
-    process.terminate()
-    process.communicate(timeout=60)
-
-
 def _link(hosts, state):
     """Sets the network of the second host up or down."""
     command = hosts.machines[1].command(["ip", "link", "set", namespaces.INTERFACE, state])
@@ -48,15 +35,12 @@ def _kill_workers(hosts):
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_job_goes_on_without_a_host_and_takes_it_in_again(hosts, shard):
-    data, model, seen = (
-        small.make(hosts.shared / "survive", rows=ROWS),
-        hosts.shared / "survivor",
-        hosts.shared / "seen",
-    )
+def test_a_job_goes_on_without_a_host_and_takes_it_in_again(hosts, port):
+    data = small.make(hosts.shared / "survive", rows=ROWS)
+    model, seen = hosts.shared / "survivor", hosts.shared / "seen"
     seen.mkdir()
     flags = f"--train_data={data} --model_dir={model} --hidden_units=8 --batch_size=16 --save_checkpoints_steps=10"
-    flags += f" --recipe=none --embedding_service={shard} --token_file={hosts.shared / 'token'}"
+    flags += f" --recipe=none --embedding_service=host-1:{port} --token_file={hosts.shared / 'token'}"
     options = "-np 2 --min-np 1 -H host-1:1,host-2:1 --network-interface eth0"
     variables = {"ROWS_SEEN": str(seen), "PYTHONPATH": f"{SITE}:{launch.ROOT}", "BATCH_SECONDS": "0.1"}
     job = hosts.start(f"exec python -m ctr_trainer launch {options} -- {flags}", **variables)

@@ -46,10 +46,7 @@ elif command == "export":
 class Demo:
     def __init__(self, directory):
         self.directory = directory
-        for name in (
-            "scripts/demo.py",
-            *(f"ctr_trainer/{module}.py" for module in MODULES),
-        ):
+        for name in ("scripts/demo.py", *(f"ctr_trainer/{module}.py" for module in MODULES)):
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, directory / name)
         (directory / "ctr_trainer" / "__main__.py").write_text(FAKE_TRAINER)
@@ -113,12 +110,16 @@ def test_the_last_line_is_what_the_commands_reported(demo):
     assert "a line of the log" in done.stdout
 
 
-def test_a_second_run_keeps_the_data_and_trains_afresh(demo):
+def test_a_second_run_keeps_a_whole_data_set_and_trains_afresh(demo):
     demo.run()
     done, calls = demo.run()
     assert done.returncode == 0, done.stderr
     assert not [call for call in calls if call.startswith("convert")]
     assert "keeping the data set" in done.stdout and "removing demo/model, the model of an earlier run" in done.stdout
+    (demo.directory / "demo" / "data" / "test" / "_dataset.json").unlink()
+    done, calls = demo.run()
+    assert done.returncode == 0, done.stderr
+    assert calls[0].startswith("convert")
 
 
 @pytest.mark.parametrize(
@@ -137,14 +138,6 @@ def test_a_failed_step_is_named_and_the_next_run_goes_on(demo, command, what):
     assert f"demo: {what} failed with status 5" in done.stderr
     (demo.directory / "fail").unlink()
     assert demo.run()[0].returncode == 0
-
-
-def test_a_data_set_that_was_left_half_made_is_made_again(demo):
-    demo.run()
-    (demo.directory / "demo" / "data" / "test" / "_dataset.json").unlink()
-    done, calls = demo.run()
-    assert done.returncode == 0, done.stderr
-    assert calls[0].startswith("convert")
 
 
 def test_a_model_that_was_trained_on_and_files_that_were_added_are_never_removed(demo):
@@ -182,8 +175,13 @@ def test_a_model_outside_of_the_demo_is_never_removed(demo, tmp_path_factory):
     assert model.exists() and not [call for call in calls if call.startswith("horovodrun")]
 
 
-def test_workers_is_how_many_train(demo):
+def test_workers_is_how_many_train_and_a_last_line_that_is_no_json_is_named(demo):
     assert "horovodrun -np 5 ./run.sh --flagfile=configs/demo.flags --eval_data=" in demo.run(WORKERS="5")[1]
+    main = demo.directory / "ctr_trainer" / "__main__.py"
+    main.write_text(main.read_text().replace("print(json.dumps(dict(global_step", "print(repr(dict(global_step"))
+    done, _ = demo.run()
+    assert done.returncode == 1
+    assert "demo: evaluating: expected a JSON object as the last line, got" in done.stderr
 
 
 @pytest.mark.parametrize("workers", ["0", "two", "-1"])
@@ -192,11 +190,3 @@ def test_workers_that_are_no_number_are_refused_before_anything_runs(demo, worke
     assert done.returncode == 1
     assert f"WORKERS={workers}: expected a whole number" in done.stderr
     assert calls == []
-
-
-def test_a_last_line_that_is_no_json_is_named(demo):
-    main = demo.directory / "ctr_trainer" / "__main__.py"
-    main.write_text(main.read_text().replace("print(json.dumps(dict(global_step", "print(repr(dict(global_step"))
-    done, _ = demo.run()
-    assert done.returncode == 1
-    assert "demo: evaluating: expected a JSON object as the last line, got" in done.stderr

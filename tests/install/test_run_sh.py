@@ -55,56 +55,46 @@ def run(checkout, *arguments, cwd=None, **variables):
     return [value for name, value in lines if name == "argument"], dict(lines)
 
 
-def test_one_worker_takes_all_cores(checkout):
-    _, shown = run(checkout, "--max_steps=1")
-    assert [shown[name] for name in SHOWN[:4]] == ["8", "8", "8", "1"]
-
-
-def test_workers_of_one_machine_share_its_cores(checkout):
-    _, shown = run(checkout, "--max_steps=1", HOROVOD_LOCAL_SIZE="3")
-    assert [shown[name] for name in SHOWN[:3]] == ["2", "2", "2"]
-
-
-def test_more_workers_than_cores_have_one_thread_each(checkout):
-    _, shown = run(checkout, "--max_steps=1", HOROVOD_LOCAL_SIZE="9")
-    assert shown["CTR_TRAINER_THREADS"] == "1"
-
-
 @pytest.mark.parametrize(
-    "quota, threads",
-    [("300000 100000", "3"), ("max 100000", "8"), ("50000 100000", "1"), ("1600000 100000", "8")],
+    ("quota", "workers", "threads"),
+    [
+        ("", "", "8"),
+        ("", "3", "2"),
+        ("", "9", "1"),
+        ("300000 100000", "", "3"),
+        ("max 100000", "", "8"),
+        ("50000 100000", "", "1"),
+        ("1600000 100000", "", "8"),
+    ],
 )
-def test_cores_are_no_more_than_the_cpu_quota(checkout, quota, threads):
-    (checkout.parent / "cpu.max").write_text(quota + "\n")
-    _, shown = run(checkout, "--max_steps=1")
-    assert shown["CTR_TRAINER_THREADS"] == threads
+def test_the_workers_of_a_machine_share_its_cores_which_are_no_more_than_its_cpu_quota(
+    checkout, quota, workers, threads
+):
+    if quota:
+        (checkout.parent / "cpu.max").write_text(quota + "\n")
+    _, shown = run(checkout, "--max_steps=1", **({"HOROVOD_LOCAL_SIZE": workers} if workers else {}))
+    assert [shown[name] for name in SHOWN[:4]] == [threads, threads, threads, "1"]
 
 
-def test_what_the_caller_set_stays(checkout):
+def test_what_the_caller_set_stays_and_the_package_beside_it_is_found(checkout):
     own = {name: str(number) for number, name in enumerate(SHOWN[:4], start=11)}
     _, shown = run(checkout, "--max_steps=1", HOROVOD_LOCAL_SIZE="2", **own)
     assert {name: shown[name] for name in own} == own
+    _, shown = run(checkout, "--max_steps=1", PYTHONPATH="/elsewhere")
+    assert shown["PYTHONPATH"] == f"{checkout}:/elsewhere"
 
 
-def test_arguments_are_passed_on_unchanged(checkout):
-    arguments, _ = run(checkout, "--flagfile=x.flags", "--model_dir=with a space", "--glob=*", "")
-    assert arguments == ["-m", "ctr_trainer", "train", "--flagfile=x.flags", "--model_dir=with a space", "--glob=*", ""]
+def test_arguments_are_passed_on_unchanged_and_paths_are_relative_to_the_caller(checkout, tmp_path):
+    given = ["--flagfile=x.flags", "--model_dir=with a space", "--glob=*", ""]
+    arguments, shown = run(checkout, *given, cwd=tmp_path)
+    assert arguments == ["-m", "ctr_trainer", "train", *given]
+    assert shown["directory"] == str(tmp_path)
 
 
 def test_without_arguments_it_trains_the_demo_from_any_directory(checkout, tmp_path):
     arguments, shown = run(checkout, cwd=tmp_path)
     assert arguments == ["-m", "ctr_trainer", "train", "--flagfile=configs/demo.flags"]
     assert shown["directory"] == str(checkout)
-
-
-def test_with_arguments_paths_are_relative_to_the_caller(checkout, tmp_path):
-    _, shown = run(checkout, "--flagfile=x.flags", cwd=tmp_path)
-    assert shown["directory"] == str(tmp_path)
-
-
-def test_the_package_beside_it_is_found_and_the_callers_path_stays(checkout):
-    _, shown = run(checkout, "--max_steps=1", PYTHONPATH="/elsewhere")
-    assert shown["PYTHONPATH"] == f"{checkout}:/elsewhere"
 
 
 def test_without_a_venv_it_takes_python3_of_path(checkout):

@@ -33,24 +33,25 @@ def extras(metadata):
     return sections
 
 
-def test_the_version_is_the_packages(metadata):
+def test_the_metadata_has_the_packages_version_its_commands_and_no_link_that_leads_nowhere(metadata):
     lines = metadata["PKG-INFO"].splitlines()
     assert "Name: ctr_trainer" in [line.replace("-", "_") for line in lines]
     assert f"Version: {ctr_trainer.__version__}" in lines
     assert "Requires-Python: >=3.10" in lines
+    assert "## Your own data" in metadata["PKG-INFO"]
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", metadata["PKG-INFO"]) == []
+    commands = metadata["entry_points.txt"].splitlines()
+    assert {"ctr-trainer = ctr_trainer.cli:main", "ctr_trainer = ctr_trainer.cli:main"} <= set(commands)
 
 
-def test_tensorflow_comes_by_an_extra_only(metadata):
+def test_tensorflow_comes_by_an_extra_only_and_tomli_for_pythons_without_tomllib(metadata):
     requirements = extras(metadata)
     assert "pyarrow>=14.0.1" in requirements[""]
     assert not [line for line in requirements[""] if "tensorflow" in line or "horovod" in line]
     assert requirements["cpu"][0].startswith("tensorflow-cpu")
     assert requirements["gpu"][0].startswith("tensorflow[and-cuda]")
     assert {"pytest", "pytest-timeout", "ruff"} <= set(requirements["test"])
-
-
-def test_tomli_is_for_pythons_without_tomllib(metadata):
-    assert extras(metadata)[':python_version < "3.11"'] == ["tomli"]
+    assert requirements[':python_version < "3.11"'] == ["tomli"]
 
 
 def test_horovodrun_of_run_sh_without_its_place_says_how_to_call_it(metadata, tmp_path):
@@ -72,13 +73,3 @@ def test_horovodrun_of_run_sh_without_its_place_says_how_to_call_it(metadata, tm
     (line,) = [line for line in (done.stdout + done.stderr).splitlines() if "on PATH" in line]
     assert line.startswith("[0]<stderr>:error: a shell looks for run.sh on PATH")
     assert line.endswith("as in: horovodrun -np 2 ./run.sh --flagfile=configs/demo.flags")
-
-
-@pytest.mark.parametrize("command", ["ctr-trainer", "ctr_trainer"])
-def test_the_command_is_the_command_line(metadata, command):
-    assert f"{command} = ctr_trainer.cli:main" in metadata["entry_points.txt"].splitlines()
-
-
-def test_the_description_has_no_link_that_leads_nowhere_outside_the_repository(metadata):
-    assert "## Your own data" in metadata["PKG-INFO"]
-    assert re.findall(r"\]\((?!https?://)[^)]*\)", metadata["PKG-INFO"]) == []

@@ -20,7 +20,8 @@ def of_job(model_dir: pathlib.Path, *module: str) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
             is_ours = ATTEMPT in process.environ() and str(model_dir) in " ".join(line)
-            if is_ours and line[2 : 2 + len(module)] == [*module]:
+            first = 4 if line[1:2] == ["-IS"] else 2  # Python runs the program `warm_python` by this option.
+            if is_ours and line[first : first + len(module)] == [*module]:
                 found.append(process)
     return found
 

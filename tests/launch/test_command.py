@@ -16,7 +16,7 @@ def supervised(monkeypatch):
     return found
 
 
-def test_options_are_spelled_as_horovodrun_has_them(supervised):
+def test_options_are_spelled_as_horovodrun_has_them_also_in_the_help(supervised, capsys):
     options = "-np 3 --min-np 1 --max-np=8 -H a:4,b:4 --network-interface eth0 --start-timeout 9".split()
     assert cli.main(["launch", *options, "--", "--min-np", *TRAIN]) == 0
     ((arguments, flags),) = supervised
@@ -25,6 +25,9 @@ def test_options_are_spelled_as_horovodrun_has_them(supervised):
     assert (flags.network_interface, flags.start_timeout) == ("eth0", 9)
     assert cli.main(["launch", "--num-proc=2", "--min_np=1", "--", *TRAIN]) == 0
     assert (supervised[1][1].np, supervised[1][1].fewest, supervised[1][1].most) == (2, 1, 2)
+    assert cli.main(["launch", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "python -m ctr_trainer launch -np 8 --min-np 4 -H a:4,b:4" in text and "--max_restarts" in text
 
 
 @pytest.mark.parametrize(
@@ -43,10 +46,3 @@ def test_options_are_spelled_as_horovodrun_has_them(supervised):
 def test_what_is_wrong_is_said_before_anything_starts(arguments, said, capsys):
     assert cli.main(["launch", *arguments]) in (1, 2)
     assert said in capsys.readouterr().err
-
-
-def test_the_help_has_examples_and_horovodruns_names(capsys):
-    assert cli.main(["launch", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "python -m ctr_trainer launch -np 8 --min-np 4 -H a:4,b:4" in text
-    assert "--max_restarts" in text

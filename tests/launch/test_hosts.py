@@ -21,7 +21,7 @@ def test_a_discovery_script_prints_hosts_as_horovod_has_it():
             parse_lines([wrong], "S", 1)
 
 
-def test_hosts_are_those_of_a_list_or_a_file_or_this_one(tmp_path):
+def test_hosts_are_those_of_a_list_or_a_file_or_this_one_named_once(tmp_path):
     (tmp_path / "hosts").write_text("a slots=4\n\nb slots=4\n")
     (tmp_path / "wrong").write_text("a slots=4\nb\n")
     assert open_hosts(LaunchFlags(np=8, hosts="a:4,b:4")).now() == (A, B)
@@ -36,9 +36,6 @@ def test_hosts_are_those_of_a_list_or_a_file_or_this_one(tmp_path):
     ):
         with pytest.raises(UserError, match=re.escape(problem)):
             open_hosts(flags)
-
-
-def test_numbers_of_workers_ascend_and_hosts_are_named_once():
     with pytest.raises(UserError, match="--min-np=3, -np 2, --max-np=2: expected these in ascending order"):
         LaunchFlags(np=2, min_np=3)
     with pytest.raises(UserError, match="--hosts and --hostfile exclude each other"):

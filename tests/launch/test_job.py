@@ -106,7 +106,8 @@ class _Launched:
 
 
 def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data, tmp_path):
-    with _Launched(data, tmp_path, "--save_checkpoints_steps=10", "--log_steps=10", batch_seconds=0.15) as job:
+    flags = ["--save_checkpoints_steps=10", "--log_steps=10"]
+    with _Launched(data, tmp_path, *flags, batch_seconds=0.15, python=launch.warm_python()) as job:
         launch.wait_until(lambda: job.worker(1, 1), "the workers that are kept ready", 180)
         first, semaphores = job.saved(20), job.semaphores()
         job.worker(1, 0).kill()
@@ -139,7 +140,8 @@ def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
     listed = tmp_path / "hosts"
     listed.write_text("localhost:1\n")
     options = ["-np", "1", "--max-np", "2", "--host-discovery-script", f"cat {listed}"]
-    with _Launched(data, tmp_path, "--save_checkpoints_steps=10", options=options) as job:
+    python = launch.warm_python()
+    with _Launched(data, tmp_path, "--save_checkpoints_steps=10", options=options, python=python) as job:
         job.saved(20)
         listed.write_text("localhost:2\n")
         status, output = job.finish()

@@ -1,6 +1,7 @@
 """Starts real jobs under horovodrun."""
 
 import atexit
+import contextlib
 import functools
 import os
 import pathlib
@@ -16,7 +17,8 @@ import uuid
 import psutil
 
 from ctr_trainer.ranks import dense_exchange
-from tests.parallel import start, warm
+from tests.parallel import start as starter
+from tests.parallel import warm
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
 START = pathlib.Path(__file__).parent / "start.py"
@@ -44,28 +46,40 @@ def environment(is_warm=False):
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CTR_TRAINER_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        **({start.VARIABLE: _servers()[0]} if is_warm else {}),
+        **({starter.VARIABLE: _servers()[0]} if is_warm else {}),
     }
 
 
-def command(workers, *arguments, is_warm=False):
+def command(workers, *arguments, is_warm=False, hosts=None):
     """Returns the command line of a job whose workers run `python arguments...`; without horovodrun for 0 workers.
 
     Args:
       is_warm: whether `START` starts them, as it starts all programs of `WORKERS`.
+      hosts: those of horovodrun's option -H.
     """
     ours = isinstance(arguments[0], pathlib.Path) and arguments[0].parent == WORKERS
     python = [sys.executable, *([str(START)] if ours or is_warm else []), *map(str, arguments)]
-    return python if not workers else ["horovodrun", "-np", str(workers), "--gloo", *python]
+    on_hosts = ["-H", hosts] if hosts else []
+    return python if not workers else ["horovodrun", "-np", str(workers), *on_hosts, "--gloo", *python]
 
 
-def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS, is_warm=True):
+def start(workers, *arguments, is_warm=True, **more):
+    """Starts a job, and returns its process, whose output is text in one pipe unless `more` says otherwise.
+
+    Args:
+      is_warm: whether programs of `WORKERS` are forks of the servers of `warm.py`.
+    """
+    options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) | more
+    return subprocess.Popen(command(workers, *arguments), env=environment(is_warm), **options)
+
+
+def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS, is_warm=True, hosts=None):
     """Runs a job to its end, for so many seconds at most. Returns a `subprocess.CompletedProcess`, its output as text.
 
     Args:
       is_warm: whether `warm_python` runs them; if not, the workers start as users start them.
     """
-    line = command(workers, *arguments)
+    line = command(workers, *arguments, hosts=hosts)
     line = warmed(line) if is_warm else line
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=seconds)
     if check and done.returncode:
@@ -78,15 +92,22 @@ def _servers() -> tuple[str, list[object]]:
     """Returns where the servers of `warm.py` listen, which all processes of a test run share, and what keeps them."""
     path = f"{tempfile.gettempdir()}/ctr_trainer-{os.environ.get('PYTEST_XDIST_TESTRUNUID', uuid.uuid4().hex)}-"
     kept: list[object] = []
-    for number in range(start.SERVERS):
+    for number in range(starter.SERVERS):
         command = [sys.executable, warm.__file__, f"{path}{number}"]
         server = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, start_new_session=True)
         # One that finds another server at its socket ends, and is no zombie among the children that tests look at.
         threading.Thread(target=server.wait, daemon=True).start()
         kept.append(server)
-        wait_until(functools.partial(os.path.exists, command[-1]), "a server of warm processes")
-        kept.append(warm.hold(command[-1]))
+        wait_until(functools.partial(_is_held, command[-1], kept), "a server of warm processes")
     return path, kept
+
+
+def _is_held(path: str, kept: list[object]) -> bool:
+    """Returns whether a server listens, which is a moment after its socket is there, and holds it."""
+    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        kept.append(warm.hold(path))
+        return True
+    return False
 
 
 def warmed(line):

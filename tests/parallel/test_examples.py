@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import threading
 
 import numpy as np
@@ -86,18 +85,12 @@ def _accumulators(model_dir):
     return found
 
 
-def test_a_loop_of_ones_own_costs_thirty_lines_at_most():
-    lengths = [len((EXAMPLES / name).read_text().splitlines()) for name in ("horovod_six_steps.py", "horovod_loop.py")]
-    assert lengths[1] <= lengths[0] + 30
-
-
 @pytest.fixture(scope="module")
 def loops(clicks, tmp_path_factory):
     """(directory of a loop that was killed and restarted, directory of an undisturbed loop, output of each)."""
     killed, whole = (tmp_path_factory.mktemp("loop") / name for name in ("killed", "whole"))
     arguments = [f"--data={clicks}", "--epochs=20", "--save_checkpoints_steps=20", "--deterministic"]
-    command = launch.command(2, EXAMPLES / "horovod_loop.py", *arguments, f"--model_dir={killed}")
-    with subprocess.Popen(command, env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+    with launch.start(2, EXAMPLES / "horovod_loop.py", *arguments, f"--model_dir={killed}", is_warm=False) as job:
         reading = threading.Thread(target=job.stdout.read)
         reading.start()
         manifests = (killed / "checkpoints").glob
@@ -132,7 +125,7 @@ def _model(directory):
     return checkpoints.values(checkpoint)
 
 
-def test_a_loop_of_ones_own_that_was_killed_ends_as_one_that_was_not(loops):
+def test_a_loop_of_ones_own_that_was_killed_ends_as_one_that_was_not_and_logs_its_progress(loops):
     killed, whole, (printed, expected) = loops
     assert printed == expected
     assert printed["loss"] < 0.69
@@ -141,9 +134,6 @@ def test_a_loop_of_ones_own_that_was_killed_ends_as_one_that_was_not(loops):
     assert len(wanted["keys"]) > 10_000
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, name)
-
-
-def test_a_loop_of_ones_own_logs_its_progress(loops):
     log = loops[1].with_suffix(".log").read_text()
     assert re.search(rf"step {LOOP_STEPS}, auc = 0\.\d+ \(", log)
     assert re.search(rf"step {LOOP_STEPS}, xentropy_mean = 0\.\d+ \(.* examples/sec", log)
@@ -161,8 +151,12 @@ def test_a_loop_of_ones_own_refuses_one_half_without_the_other(loops, clicks, tm
     assert lost.name in done.stderr
 
 
-def test_a_loop_of_ones_own_refuses_dense_variables_of_another_program(clicks, tmp_path):
+def test_a_loop_of_ones_own_refuses_dense_variables_of_another_program_and_has_thirty_lines_more_at_most(
+    clicks, tmp_path
+):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
     done = launch.run(0, EXAMPLES / "horovod_loop.py", f"--data={clicks}", f"--model_dir={tmp_path}", check=False)
     assert done.returncode
     assert "model.ckpt-20, so another program trains in this directory" in done.stderr
+    lengths = [len((EXAMPLES / name).read_text().splitlines()) for name in ("horovod_six_steps.py", "horovod_loop.py")]
+    assert lengths[1] <= lengths[0] + 30

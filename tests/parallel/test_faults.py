@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import threading
 
 import numpy as np
@@ -40,15 +39,8 @@ class _Job:
 
     def __init__(self, data, directory, *more):
         self.directory, self.model_dir = directory, directory / "model"
-        command = launch.command(2, *_arguments(data, directory, more=("--step_seconds=0.05", *more)))
-        self._process = subprocess.Popen(
-            command,
-            env=launch.environment(is_warm=True),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        arguments = _arguments(data, directory, more=("--step_seconds=0.05", *more))
+        self._process = launch.start(2, *arguments, start_new_session=True)
 
     def service_at(self, step, other_than=None):
         """Returns the process of a service, not `other_than`, after a checkpoint of at least `step` is written."""
@@ -162,14 +154,10 @@ def gone_on(data, lost, full, stopped, tmp_path_factory):
     return found
 
 
-def test_a_lost_service_comes_back_and_all_workers_go_back_to_the_last_checkpoint(lost):
-    _, output, *_ = lost
+def test_a_lost_service_is_restarted_and_one_lost_more_often_stops_the_job_which_names_the_last_checkpoint(lost):
+    status, output, _, saved = lost
     for left in (1, 0):
         assert f"Restarting it, {left} restarts left. The last checkpoint is" in output
-
-
-def test_a_service_lost_more_often_than_it_is_restarted_stops_the_job_which_names_the_last_checkpoint(lost):
-    status, output, _, saved = lost
     assert status != 0
     # Said by whichever worker notices first: the one that started the service knows the status as well.
     _, line = launch.last_line(output)
@@ -180,9 +168,22 @@ def test_a_service_lost_more_often_than_it_is_restarted_stops_the_job_which_name
     assert 30 <= saved.step < STEPS
 
 
-def test_training_waits_for_a_service_that_stands_still_and_goes_on(full):
-    stopped_at, still_at, saved = full[-1]
+def test_training_waits_for_a_service_that_stands_still_and_a_full_disk_leaves_the_checkpoints_and_names_the_file(full):
+    status, output, job, (stopped_at, still_at, saved) = full
     assert stopped_at == still_at < saved.step
+    assert status != 0
+    _, line = launch.last_line(output)
+    assert "cannot be written" in line
+    assert "free some space there" in line
+    assert f"step-{saved.step:010d}" in line
+    assert output.count("error: ") == 1
+    assert "Traceback" not in output
+    assert f"step-{saved.step + 10:010d}" in output
+    for checkpoint in list_checkpoints(job.model_dir):
+        checkpoint.verify()
+    unfinished = job.model_dir / "checkpoints" / f"step-{saved.step + 10:010d}"
+    assert not (unfinished / "manifest.json").exists()
+    assert not [name for name in os.listdir(unfinished) if name.endswith(".tmp")]
 
 
 @pytest.mark.parametrize("name", ["lost_again", "full_again"])
@@ -224,20 +225,3 @@ def test_a_job_that_syncs_beside_its_steps_goes_back_when_one_of_its_two_shards_
         )
         assert result["global_step"] == STEPS
         assert metrics["auc"] > 0.6
-
-
-def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_file(full):
-    status, output, job, (*_, saved) = full
-    assert status != 0
-    _, line = launch.last_line(output)
-    assert "cannot be written" in line
-    assert "free some space there" in line
-    assert f"step-{saved.step:010d}" in line
-    assert output.count("error: ") == 1
-    assert "Traceback" not in output
-    assert f"step-{saved.step + 10:010d}" in output
-    for checkpoint in list_checkpoints(job.model_dir):
-        checkpoint.verify()
-    unfinished = job.model_dir / "checkpoints" / f"step-{saved.step + 10:010d}"
-    assert not (unfinished / "manifest.json").exists()
-    assert not [name for name in os.listdir(unfinished) if name.endswith(".tmp")]

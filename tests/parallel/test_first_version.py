@@ -26,14 +26,11 @@ def test_an_input_fn_that_takes_the_context_gives_two_workers_the_loss_of_one_un
     assert 0 < alone["normed"] < 2 and 0 < both[0]["normed"] < 2
 
 
-def test_ranks_that_read_the_same_batches_are_refused_with_the_line_to_write(found):
+def test_ranks_that_read_the_same_batches_are_refused_and_a_loss_that_is_a_sum_is_warned_of_once_by_rank_0(found):
     for rank in found[2]:
         assert "ranks 0 and 1 read the same batches (the first 3 are equal)" in rank["whole"]
         assert "dataset = dataset.shard(tf_estimator.size(), tf_estimator.rank())" in rank["whole"]
         assert rank["allowed"] == pytest.approx(found[1][0]["whole"], abs=1e-5)
-
-
-def test_a_loss_that_is_a_sum_and_an_evaluation_of_equal_examples_are_warned_of_once_by_rank_0(found):
     texts = found[2][0]["warnings"]
     assert len([text for text in texts if "seems to be a sum over the examples of a batch" in text]) == 1
     assert any("all 2 ranks have evaluated the same examples" in text for text in texts)

@@ -32,16 +32,14 @@ def test_three_examples_split_two_and_one_train_as_one_batch_does(trained, name)
     assert np.abs(np.array(alone) - 0.1).max() > 0.1
 
 
-def test_a_train_op_that_exchanges_nothing_is_refused_on_every_rank_with_the_line_to_write(trained):
+def test_a_train_op_that_exchanges_no_or_a_part_of_its_gradients_is_refused_on_every_rank_with_the_line_to_write(
+    trained,
+):
     for rank in trained[2]:
         assert "updates 1 of 1 trainable variables by gradients that the 2 workers do not exchange" in rank["lone"]
         assert "tf_estimator.DistributedOptimizer(optimizer).minimize(loss, global_step)" in rank["lone"]
         assert "EstimatorSpec(mode, loss=loss, optimizer=optimizer)" in rank["lone"]
     assert trained[0][0]["lone"] == trained[0][0]["horovod"]  # A lone worker needs no exchange.
-
-
-def test_a_train_op_that_exchanges_a_part_of_its_gradients_is_refused_by_the_names_of_the_rest(trained):
-    """Two optimizers, as wide-and-deep programs have them, one of which was wrapped: the ranks drifted apart."""
     for rank in trained[2]:
         assert "updates 1 of 2 trainable variables" in rank["partial"]
         assert "each worker would train its own: rows. Wrap the optimizer of these variables" in rank["partial"]
@@ -79,14 +77,13 @@ def test_the_variables_of_a_step_that_its_own_examples_move_are_found_in_each_ki
     assert all(names == lone for names in found.values()), found
 
 
-def test_a_train_op_of_horovods_optimizer_is_taken_unless_it_exchanges_within_a_condition(trained):
+def test_a_train_op_of_horovods_optimizer_is_taken_unless_within_a_condition_and_others_are_refused_by_name(
+    trained,
+):
     """There the second step waited for ever, on both ranks."""
     assert len(trained[2][0]["distributed"]) == 4
     for rank in trained[2]:
         assert "hvd.DistributedOptimizer does with backward_passes_per_step" in rank["aggregated"]
-
-
-def test_an_optimizer_that_the_estimator_cannot_wrap_is_refused_by_name(trained):
     for rank in (*trained[0], *trained[2]):
         assert "is distributed already" in rank["twice"]
         assert "Adagrad: give one of tf.compat.v1.train" in rank["keras"]

@@ -10,7 +10,6 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 
 import numpy as np
 import pytest
@@ -133,7 +132,7 @@ def test_two_workers_with_a_service_begin_with_the_rows_and_variables_of_another
     assert sum(said["rows"].values()) == len(there["keys"]) and said["step"] == source.step
 
 
-def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example(trained):
+def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example_or_ends_on_all_ranks(trained):
     directory = trained / "resized"
     saved = latest_checkpoint(directory / "of_two")
     rows_saved = sum(len(keys) for _, keys, _ in snapshot.iterate(saved.path, saved.tables))
@@ -142,9 +141,6 @@ def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example(tra
     assert sorted(sum(two + three, [])) == sorted(f"r{i}" for i in range(ROWS))
     assert latest_checkpoint(directory / "model").examples == ROWS
     assert np.load(directory / "three" / "rows.npz")["keys"].size >= rows_saved > 0
-
-
-def test_a_checkpoint_at_max_steps_ends_all_ranks(trained):
     results = [json.loads((trained / "ended" / "again" / f"result-{rank}.json").read_text()) for rank in (0, 1)]
     assert results == [None, None]
     assert latest_checkpoint(trained / "ended" / "model").step == 10
@@ -171,13 +167,7 @@ class Killed:
 
 def _kill(flags, directory):
     """Runs a training of two workers, of which rank 1 is killed once step 20 is saved. -> the job's output."""
-    job = subprocess.Popen(
-        launch.command(2, *_arguments(flags)),
-        env=launch.environment(is_warm=True),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    job = launch.start(2, *_arguments(flags))
     latest = functools.partial(latest_checkpoint, directory / "model")
     launch.wait_until(lambda: latest() and latest().step >= 20, "step 20", 180)
     os.kill(int((directory / "out" / "pid-1").read_text()), signal.SIGKILL)
@@ -224,7 +214,7 @@ def after(source, killed, tmp_path_factory):
     return directory, done.stderr
 
 
-def test_the_end_of_a_killed_worker_is_said_once_with_where_the_same_command_goes_on(killed):
+def test_the_end_of_a_killed_worker_is_said_once_and_the_same_command_resumes_at_the_last_checkpoint(killed, after):
     found = killed["alone"]
     rank, line = launch.last_line(found.output)
     assert rank == 0
@@ -233,9 +223,6 @@ def test_the_end_of_a_killed_worker_is_said_once_with_where_the_same_command_goe
     assert found.output.count("error: ") == 1
     assert "Traceback" not in found.output
     assert 20 <= found.step < 80
-
-
-def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(killed, after):
     directory, expected = killed["alone"].directory, killed["alone"].dense
     for rank in (0, 1):
         start = np.load(directory / "again" / f"start-{rank}.npz")

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 
 import pytest
 
@@ -71,14 +70,7 @@ def test_two_workers_that_share_rows_save_nothing_that_diverged(tmp_path):
 
 
 def test_ctrl_c_is_said_by_one_rank_with_where_the_job_goes_on(tmp_path):
-    job = subprocess.Popen(
-        launch.command(2, "-c", _WAITING, tmp_path),
-        env=launch.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    job = launch.start(2, "-c", _WAITING, tmp_path, is_warm=False, start_new_session=True)
     try:
         launch.wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks")
         os.killpg(job.pid, signal.SIGINT)  # As a terminal does: to the launcher and all in its group.

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 
 import pytest
 
@@ -36,9 +35,7 @@ def stopped(tmp_path_factory):
     for service in SERVICES:
         directory = root / service
         flags = [*_flags(directory, data, service, 10_000), "--step_seconds=0.05"]
-        command = launch.command(2, launch.WORKERS / "job.py", *flags)
-        told = launch.environment(is_warm=True)
-        job = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        job = launch.start(2, launch.WORKERS / "job.py", *flags)
         try:
             epochs = directory / "to" / "generation-0000000001"
             launch.wait_until(lambda epochs=epochs: len(list(epochs.glob("epoch-*.json"))) >= 3, "three epochs")
@@ -71,12 +68,9 @@ def _trained(directory):
     return published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))
 
 
-def test_a_job_that_is_killed_leaves_a_publication_of_whole_records(ended):
+def test_a_job_that_is_killed_leaves_whole_records_and_one_that_is_stopped_in_order_publishes_its_last_step(ended):
     rows, record, epochs = ended[1]["auto"]  # Every file of it was there and as it was written.
     assert record.generation == 1 and epochs >= 3 and 40 < sum(map(len, rows.values())) <= 50  # 50 is the limit.
-
-
-def test_a_job_that_is_stopped_in_order_publishes_its_last_step(ended):
     rows, record, epochs = ended[1]["shared"]
     assert rows == ended[2] and epochs >= 3
     assert record.global_step == ended[3]

@@ -1,7 +1,6 @@
 """configs/recipe.flags runs the six steps of Horovod's recipe, and the log names the exchange of each configuration."""
 
 import json
-import pathlib
 import re
 
 import pytest
@@ -16,14 +15,11 @@ PROGRAM = launch.WORKERS / "recipe.py"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Returns the path of a small data set."""
+def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("recipe"), rows=3000)
 
 
-def _job(
-    data: pathlib.Path, model_dir: pathlib.Path, *flags: str, workers: int = 2
-) -> tuple[list[dict[str, int]], list[str]]:
+def _job(data, model_dir, *flags, workers=2):
     """Returns the calls that each rank counted, and what the log says of the exchange."""
     given = [f"--train_data={data}", "--eval_data=", f"--model_dir={model_dir}", f"--max_steps={STEPS}"]
     given += ["--batch_size=16", "--hidden_units=8", "--epochs=100"]
@@ -33,35 +29,28 @@ def _job(
     return counts, re.findall(r"gradient exchange: (.*)", done.stderr)
 
 
-def test_the_recipe_file_makes_the_calls_of_the_six_steps_and_no_others(
-    data: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_the_recipe_file_makes_the_calls_of_the_six_steps_and_no_others(data, tmp_path):
     counts, said = _job(data, tmp_path / "model", f"--flagfile={launch.ROOT}/configs/recipe.flags")
     expected = {"session_runs": STEPS, "distributed_optimizers": 1, "broadcast_hooks": 1, "host_sums": 0}
     assert counts == [expected] * 2
     assert said == ["hvd.DistributedOptimizer, because dense_exchange=horovod was chosen"]  # Rank 0 alone says it.
 
 
-def test_the_defaults_run_the_session_once_per_step_and_rank_0_names_the_sum_in_shared_memory(
-    data: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_the_defaults_run_the_session_once_per_step_and_rank_0_names_the_sum_in_shared_memory(data, tmp_path):
     counts, said = _job(data, tmp_path / "model", f"--flagfile={launch.ROOT}/configs/demo.flags")
     expected = {"session_runs": STEPS, "distributed_optimizers": 0, "broadcast_hooks": 1, "host_sums": 1}
     assert counts == [expected] * 2
     assert said == ["HostSumOptimizer, through shared memory, because all 2 workers compute on the CPUs of one host"]
 
 
-def test_the_log_names_averages_of_the_variables(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_log_names_averages_of_the_variables_and_a_lone_worker_exchanges_nothing_and_says_so(data, tmp_path):
     counts, said = _job(data, tmp_path / "model", "--model=deepfm", "--dense_sync_steps=4")
     assert [each["distributed_optimizers"] for each in counts] == [0, 0]
     assert said == [
         "none; every 4 steps the workers average their dense variables through shared memory, because "
         "dense_sync_steps=4 was chosen"
     ]
-
-
-def test_a_lone_worker_exchanges_nothing_and_says_so(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    counts, said = _job(data, tmp_path / "model", f"--flagfile={launch.ROOT}/configs/recipe.flags", workers=0)
+    counts, said = _job(data, tmp_path / "alone", f"--flagfile={launch.ROOT}/configs/recipe.flags", workers=0)
     assert [each["session_runs"] for each in counts] == [STEPS]
     assert counts[0]["distributed_optimizers"] == counts[0]["host_sums"] == 0
     assert said == ["none, because there is one worker"]

@@ -41,19 +41,14 @@ def test_a_killed_training_goes_on_over_two_hosts_and_each_host_evaluates_rows_o
         return [launch.WORKERS / "job.py", *flags, f"--out={tmp_path / name}", "--loose", *more]
 
     shards = ("--max_steps=60", f"--service={address}", "--evaluate")
-    command = launch.command(2, *arguments("killed", *shards, "--step_seconds=0.1"))
-    told = launch.environment(is_warm=True)
-    job = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    job = launch.start(2, *arguments("killed", *shards, "--step_seconds=0.1"))
     launch.wait_until(lambda: latest_checkpoint(tmp_path / "model"), "a checkpoint", 180)
     os.kill(int((tmp_path / "killed" / "pid-0").read_text()), signal.SIGKILL)
     job.communicate(timeout=240)
     assert latest_checkpoint(tmp_path / "model").step < 60
 
     # One machine under two names: two ranks share rows in memory, the third one has its own.
-    hosts = ["horovodrun", "-np", "3", "-H", "localhost:2,127.0.0.1:1", "--gloo"]
-    again = [*hosts, *launch.command(0, *arguments("again", *shards))]
-    done = subprocess.run(again, env=told, capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr
+    launch.run(3, *arguments("again", *shards), hosts="localhost:2,127.0.0.1:1")
     assert latest_checkpoint(tmp_path / "model").step == 60
     launch.run(0, *arguments("alone", "--max_steps=1", "--evaluate"))
     one = json.loads((tmp_path / "alone" / "metrics-0.json").read_text())

@@ -4,7 +4,6 @@ import json
 import pathlib
 import re
 import signal
-import subprocess
 
 import pytest
 
@@ -87,12 +86,8 @@ def test_the_samples_of_the_log_in_the_docs_are_lines_of_a_real_log(data, tmp_pa
     logged = [_without_numbers(line) for line in launch.run(2, *command).stderr.splitlines()]
     for sample in samples:
         shape = _without_numbers(sample.removesuffix(", ..."))
-        assert any(
-            line.startswith(shape) or line.endswith(f"] - {shape}") or f"] - {shape}," in line for line in logged
-        ), (
-            sample,
-            sorted(set(logged)),
-        )
+        alike = [line.startswith(shape) or line.endswith(f"] - {shape}") or f"] - {shape}," in line for line in logged]
+        assert any(alike), (sample, sorted(set(logged)))
 
 
 def _without_numbers(line):
@@ -182,12 +177,7 @@ def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it
     stalls = ["--stall_warning=2", "--stall_timeout=12"]
     log = tmp_path / "log"
     with open(log, "w") as file:
-        job = subprocess.Popen(
-            launch.command(2, launch.WORKERS / "job.py", *flags, *stalls),
-            env=launch.environment(is_warm=True),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+        job = launch.start(2, launch.WORKERS / "job.py", *flags, *stalls, stdout=file)
         try:
             metrics = model / FILE
 

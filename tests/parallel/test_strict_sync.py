@@ -38,10 +38,7 @@ def test_two_workers_under_strict_sgd_equal_one_process_with_both_batches_side_b
     assert np.abs(one["logits.bias"]).max() > 0.01  # as does the bias
     np.testing.assert_array_equal(two("sgd")["keys"], one["keys"])
     _assert_equal(two("sgd"), one)
-
-
-def test_micro_batches_of_two_workers_train_as_their_batches_do(two):
-    _assert_equal(two("micro_batches"), two("adagrad"))
+    _assert_equal(two("micro_batches"), two("adagrad"))  # Micro-batches train as their batches do.
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "micro_batches", "batch_norm", "local", "overlap", "dice"])
@@ -51,16 +48,12 @@ def test_workers_end_with_equal_dense_variables(two, name):
         np.testing.assert_array_equal(ours[variable], value, variable)
 
 
-@pytest.mark.parametrize("name", ["batch_norm", "local", "overlap"])
-def test_moving_statistics_of_batch_norm_moved(two, name):
-    found = two(name)
-    mean, variance = found["mlp.batch_norm_0.moments"] / found["mlp.batch_norm_0.weight"]
-    assert found["mlp.batch_norm_0.weight"] == pytest.approx(1 - 0.9**10, rel=1e-4)
-    assert (variance > 0).all()
-    assert (mean != 0).all()
-
-
-def test_moving_statistics_of_dice_moved(two):
+def test_moving_statistics_of_batch_norm_and_dice_moved(two):
+    for name in ("batch_norm", "local", "overlap"):
+        found = two(name)
+        mean, variance = found["mlp.batch_norm_0.moments"] / found["mlp.batch_norm_0.weight"]
+        assert found["mlp.batch_norm_0.weight"] == pytest.approx(1 - 0.9**10, rel=1e-4)
+        assert (variance > 0).all() and (mean != 0).all()
     found = two("dice")
     assert found["attention_0.activation_0.weight"] == pytest.approx(1 - 0.9**10, rel=1e-4)
     assert (np.abs(found["attention_0.activation_0.moments"]) > 0).all()

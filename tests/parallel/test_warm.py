@@ -37,21 +37,18 @@ def started(tmp_path, monkeypatch):
 
     def start(argument):
         command = launch.command(0, tmp_path / "program.py", argument, is_warm=True)
-        return subprocess.Popen(
-            command, cwd=tmp_path, env=launch.environment(is_warm=True), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=tmp_path, env=launch.environment(is_warm=True), **pipes)
 
     return start
 
 
-def test_a_program_has_its_arguments_its_surroundings_and_its_status(started, tmp_path):
+def test_a_program_has_its_arguments_its_surroundings_and_its_status_or_ends_its_starter_by_the_same_signal(
+    started, tmp_path
+):
     job = started("3")
     assert job.communicate(timeout=120) == (f"['3'] set {tmp_path}\nat exit\n", "to the log\n")
     assert job.returncode == 3
-
-
-def test_a_program_that_is_killed_ends_its_starter_by_the_same_signal(started):
     job = started("killed")
     job.communicate(timeout=120)
     assert job.returncode == -signal.SIGKILL

@@ -120,6 +120,9 @@ class Server:
         os.environ.update(environment)
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[1:1] = [path for path in paths if path not in sys.path]
+        with contextlib.suppress(ModuleNotFoundError):  # As Python does at its start.
+            sys.modules.pop("sitecustomize", None)
+            importlib.import_module("sitecustomize")
         random.seed()
         sys.modules["numpy"].random.seed()
 

@@ -7,7 +7,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.waiting import Background
 
 
-def test_a_task_runs_beside_and_the_next_waits_for_it():
+def test_a_task_runs_beside_and_the_next_waits_for_it_and_gets_its_error_once():
     background, release, done = Background("the test"), threading.Event(), []
     background.start(lambda: (release.wait(30), done.append(1)))
     assert done == []
@@ -15,9 +15,6 @@ def test_a_task_runs_beside_and_the_next_waits_for_it():
     background.start(lambda: done.append(2))
     background.wait()
     assert done == [1, 2]
-
-
-def test_an_error_comes_out_of_the_next_call_once():
     background = Background("the test")
     background.start(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -5,11 +5,14 @@ import socket
 from ctr_trainer.system.processes import reach
 
 
-def test_a_port_that_nothing_listens_at_is_told_from_one_that_answers():
+def test_a_port_that_nothing_listens_at_and_a_name_that_nobody_knows_are_told_from_one_that_answers():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert reach.why_not(address) == ""
     assert f"nothing listens at port {address[10:]} there" in reach.why_not(address)
+    assert f"{socket.gethostname()} cannot resolve this host name" in reach.why_not("no-such-host.invalid:7700")
+    assert reach.loopback_of("10.0.0.1:7700") == ""
+    assert reach.loopback_of("localhost:7700") in ("127.0.0.1", "::1")
 
 
 def test_a_port_that_does_not_answer_is_told(monkeypatch):
@@ -26,12 +29,3 @@ def test_a_port_that_does_not_answer_is_told(monkeypatch):
         for each in waiting:
             each.close()
     assert f"sends no answer to {socket.gethostname()}, as if a firewall drops" in told
-
-
-def test_a_name_that_nobody_knows_is_told():
-    assert f"{socket.gethostname()} cannot resolve this host name" in reach.why_not("no-such-host.invalid:7700")
-
-
-def test_an_address_of_this_host_itself_is_known():
-    assert reach.loopback_of("10.0.0.1:7700") == ""
-    assert reach.loopback_of("localhost:7700") in ("127.0.0.1", "::1")

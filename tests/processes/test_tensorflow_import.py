@@ -16,12 +16,12 @@ compiler flags.
 """
 
 
-def _import(directory, module):
+def _import(directory, module, after="os.write(2, b'after\\n' + tensorflow.NOISE)"):
     """Returns (status, stderr) of a process that imports a package with the name tensorflow."""
     (directory / "tensorflow.py").write_text(f"import os\nNOISE = {NOISE!r}.encode()\n{module}")
     program = (
-        "import os, sys\nfrom ctr_trainer.system.processes import tensorflow_import\ntensorflow_import.install()\n"
-        f"sys.path.insert(0, {str(directory)!r})\nimport tensorflow\nos.write(2, b'after\\n' + tensorflow.NOISE)\n"
+        "import gc, os, sys\nfrom ctr_trainer.system.processes import tensorflow_import\ntensorflow_import.install()\n"
+        f"sys.path.insert(0, {str(directory)!r})\nbefore = gc.get_freeze_count()\nimport tensorflow\n{after}"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     return done.returncode, done.stderr
@@ -45,14 +45,9 @@ def test_what_an_import_says_that_crashes_is_not_lost(tmp_path):
 
 
 def test_the_collector_rests_while_tensorflow_is_imported_and_leaves_its_objects_alone(tmp_path):
-    (tmp_path / "tensorflow.py").write_text("import gc\nMEANWHILE, KEPT = gc.isenabled(), [[] for _ in range(1000)]")
-    program = (
-        "import gc, sys\nfrom ctr_trainer.system.processes import tensorflow_import\ntensorflow_import.install()\n"
-        f"sys.path.insert(0, {str(tmp_path)!r})\nbefore = gc.get_freeze_count()\nimport tensorflow\n"
-        "print(tensorflow.MEANWHILE, gc.isenabled(), gc.get_freeze_count() - before > 1000)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["False", "True", "True"], done.stderr
+    module = "import gc\nMEANWHILE, KEPT = gc.isenabled(), [[] for _ in range(1000)]"
+    after = "sys.exit(f'{tensorflow.MEANWHILE} {gc.isenabled()} {gc.get_freeze_count() - before > 1000}')"
+    assert _import(tmp_path, module, after) == (1, "False True True\n")
 
 
 def test_a_command_that_imports_tensorflow_says_nothing_of_it_and_takes_no_libraries_along(tmp_path):

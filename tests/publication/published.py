@@ -1,5 +1,6 @@
 """A publication for tests: written as a training writes it, and the state that a reader of it has to have."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -10,11 +11,14 @@ from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.serving.publication import records
+from ctr_trainer.serving.publication.delivery import Delivery
+from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.serving.publication.records import Publication, Record
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 
 CONFIG = TableConfig("dim3", (2, 1), (0.01, 0.0))
 TOWER = "saved_model.pb"
+KEYS = np.arange(0, 3000, dtype=np.int64)
 
 
 class Published:
@@ -96,3 +100,19 @@ def weights_of(keys, epochs):
 def tower_of(reader, record=None):
     """Returns the text of a reader's tower."""
     return (path_of(reader.dense_path(record or reader.record)) / TOWER).read_bytes().decode()
+
+
+def deliver_all(spool, target):
+    """Delivers all records of a spool."""
+    delivery = Delivery(spool, target)
+    while delivery.step() is not None:
+        pass
+
+
+def assert_there(url, published, generation=None):
+    """Asserts that a reader of a place has the state of what was published, as this generation of the place."""
+    with contextlib.closing(open_reader(url, cache_rows=0)) as reader:
+        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        assert reader.record.epoch == published.record.epoch
+        assert generation in (None, reader.record.generation)
+        assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"

@@ -20,10 +20,9 @@ from ctr_trainer.serving.publication.spool import NeedsBase, read_status
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 from tests import redis_cluster
-from tests.publication.published import Published, tower_of
+from tests.publication.published import KEYS, Published, assert_there, deliver_all, tower_of
 
 pytestmark = pytest.mark.integration
-KEYS = np.arange(0, 3000, dtype=np.int64)
 LEASE = 3.0  # It must be renewed in time on a busy machine, too.
 
 
@@ -50,23 +49,10 @@ def target_of(url, **settings):
         yield target
 
 
-def deliver_all(spool, target):
-    delivery = Delivery(spool, target)
-    while delivery.step() is not None:
-        pass
-
-
 @contextlib.contextmanager
 def reading(url, **settings):
     with contextlib.closing(open_reader(url, **{"cache_rows": 0, **settings})) as reader:
         yield reader
-
-
-def assert_there(url, published):
-    with reading(url) as reader:
-        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
-        assert reader.record.epoch == published.record.epoch
-        assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -106,7 +92,9 @@ def test_a_reader_whose_record_is_two_epochs_old_learns_it_from_rows_and_removed
 def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
     published, key = Published(tmp_path), np.array([1, 99])
     cache = dict(cache_rows=10, cache_secs=60.0)
-    with target_of(url) as target, reading(_delivered(url, tmp_path, target), **cache) as reader:
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    with target_of(url) as target, reading(url, **cache) as reader:
         first = reader.read("dim3", key)
         state = dict(published.state)
         published.epoch([1, 99])
@@ -121,11 +109,6 @@ def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
         reader.advance()
         np.testing.assert_array_equal(reader.read("dim3", key), published.weights(key))
         assert not np.array_equal(first, published.weights(key))
-
-
-def _delivered(url, spool, target):
-    deliver_all(spool, target)
-    return url
 
 
 def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_path, cluster, monkeypatch):
@@ -144,24 +127,20 @@ def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_
     assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + cluster_keys.BUCKETS
 
 
-def test_a_second_publisher_is_refused_by_name_and_takes_over_after_a_kill(url, tmp_path):
-    with target_of(url) as target:
-        with pytest.raises(UserError, match=rf"process {os.getpid()} on host .* publishes there now"):
-            ClusterTarget(url, RedisFiles(), lease_secs=LEASE)
-        target._fence._renewal._ended.set()  # As if it was killed: nobody renews the lease.
-        began = time.monotonic()
-        with target_of(url):
-            assert time.monotonic() - began < LEASE + 20
-
-
-def test_a_publisher_that_stood_still_can_write_no_record_after_another_took_over(url, tmp_path):
+def test_a_second_publisher_is_refused_by_name_and_takes_over_from_one_that_stands_still_which_writes_no_more(
+    url, tmp_path
+):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first = Published(tmp_path / "a", holder="a")
     with target_of(url) as target:
         deliver_all(tmp_path / "a", target)
-        target._fence._renewal._ended.set()
+        with pytest.raises(UserError, match=rf"process {os.getpid()} on host .* publishes there now"):
+            ClusterTarget(url, RedisFiles(), lease_secs=LEASE)
+        target._fence._renewal._ended.set()  # As if it was killed: nobody renews the lease.
+        began = time.monotonic()
         with target_of(url) as other:
+            assert time.monotonic() - began < LEASE + 20
             second = Published(tmp_path / "b", holder="b")
             first.epoch([1])
             with pytest.raises(UserError, match="publishes there now"):
@@ -239,15 +218,6 @@ def test_rows_that_are_lost_while_they_are_put_are_put_again(url, tmp_path, clus
     assert_there(url, published)
 
 
-def test_a_cluster_that_evicts_is_refused(url, cluster):
-    cluster.ask_all("CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
-    try:
-        with pytest.raises(UserError, match="evicts rows when full"):
-            ClusterTarget(url, RedisFiles())
-    finally:
-        cluster.ask_all("CONFIG", "SET", "maxmemory-policy", "noeviction")
-
-
 def test_a_primary_that_is_killed_between_rows_and_record_costs_nothing(url, tmp_path, cluster, monkeypatch):
     published = Published(tmp_path, rows=range(1, 2000))
     killed = []
@@ -258,7 +228,9 @@ def test_a_primary_that_is_killed_between_rows_and_record_costs_nothing(url, tmp
             cluster.kill(killed[0])
         return _mark(target, record)
 
-    with target_of(url) as target, reading(_delivered(url, tmp_path, target)) as reader:
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    with target_of(url) as target, reading(url) as reader:
         published.epoch(range(1000, 2500), range(1, 100))
         monkeypatch.setattr(ClusterTarget, "_mark", kill_one)
         deliver_all(tmp_path, target)
@@ -289,7 +261,9 @@ def test_slots_that_move_while_rows_are_written_and_read_lose_nothing(url, tmp_p
     published = Published(tmp_path, rows=range(1, 2000))
     source, goal = cluster.primaries()[:2]
     slots = [slot for slot in cluster_keys.SLOTS if cluster.has_slot(source, slot)][:6]
-    with target_of(url) as target, reading(_delivered(url, tmp_path, target)) as reader:
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    with target_of(url) as target, reading(url) as reader:
         mover = threading.Thread(target=lambda: [cluster.move_slot(slot, source, goal) for slot in slots])
         mover.start()
         while mover.is_alive():
@@ -336,9 +310,15 @@ def test_another_model_does_not_take_a_place_over(url, tmp_path, cluster):
         assert target._state.record.model == "dcn"
 
 
-def test_nothing_published_is_said(url):
+def test_nothing_published_is_said_and_a_cluster_that_evicts_is_refused(url, cluster):
     with pytest.raises(UserError, match="there is no publication yet"):
         open_reader(url)
+    cluster.ask_all("CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(UserError, match="evicts rows when full"):
+            ClusterTarget(url, RedisFiles())
+    finally:
+        cluster.ask_all("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
+import contextlib
 import dataclasses
 import os
+import re
 import threading
 import time
 
@@ -13,9 +15,7 @@ from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.serving.publication.spool import NeedsBase, read_status
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
-from tests.publication.published import Published, tower_of
-
-KEYS = np.arange(0, 20, dtype=np.int64)
+from tests.publication.published import KEYS, Published, assert_there, deliver_all
 
 
 @pytest.fixture
@@ -23,20 +23,6 @@ def target(tmp_path):
     target = DirectoryTarget(tmp_path / "target", grace_secs=0.0)
     yield target
     target.close()
-
-
-def deliver_all(spool, target):
-    delivery = Delivery(spool, target)
-    while delivery.step() is not None:
-        pass
-
-
-def assert_there(url, published, generation=1):
-    reader = open_reader(url)
-    np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
-    assert (reader.record.generation, reader.record.epoch) == (generation, published.record.epoch)
-    assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"
-    reader.close()
 
 
 def names(directory):
@@ -97,9 +83,18 @@ def test_a_new_generation_of_the_spool_is_one_of_the_target(tmp_path, target):
     assert names(spool) == ["delivered.json", "generation-0000000002", "publication.json"]
 
 
-def test_a_second_publisher_is_refused_by_name(tmp_path, target):
-    with pytest.raises(UserError, match=r"process \d+ on host .* publishes there now"):
-        DirectoryTarget(tmp_path / "target")
+def test_a_second_publisher_is_refused_by_name_and_the_training_is_told_so(tmp_path, target):
+    Published(tmp_path / "spool", holder="a")
+    ended = threading.Event()
+
+    def refused():
+        ended.set()
+        return DirectoryTarget(tmp_path / "target")
+
+    deliver(tmp_path / "spool", "there", refused, ended)
+    delivered = read_status(tmp_path / "spool")
+    assert re.search(r"process \d+ on host .* publishes there now", delivered.problem)
+    assert (delivered.holder, delivered.epoch) == ("a", -1)
 
 
 def test_another_model_does_not_take_a_place_over(tmp_path, target):
@@ -111,20 +106,6 @@ def test_another_model_does_not_take_a_place_over(tmp_path, target):
         deliver_all(tmp_path / "b", target)
     assert "this is 'dcn'" in read_status(tmp_path / "b").problem
     assert_there(tmp_path / "target", published)
-
-
-def test_why_there_is_no_target_is_told_to_the_training(tmp_path, target):
-    Published(tmp_path / "spool", holder="a")
-    ended = threading.Event()
-
-    def refused():
-        ended.set()
-        return DirectoryTarget(tmp_path / "target")
-
-    deliver(tmp_path / "spool", "there", refused, ended)
-    delivered = read_status(tmp_path / "spool")
-    assert "publishes there now" in delivered.problem
-    assert (delivered.holder, delivered.epoch) == ("a", -1)
 
 
 def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, target):
@@ -186,16 +167,20 @@ def test_epochs_become_a_base_when_they_are_as_large_and_readers_continue(tmp_pa
 
 
 @pytest.mark.integration
-def test_a_store_is_a_target(tmp_path):
-    with object_store.running(tmp_path) as store, object_store.environment(store):
-        url = f"s3://{object_store.BUCKET}/ctr"
-        published = Published(tmp_path / "spool")
-        target = DirectoryTarget(url)
-        published.epoch([2, 11], [3])
-        deliver_all(tmp_path / "spool", target)
-        target.close()
-        assert_there(url, published)
-        assert store.keys("ctr/.lock") == []
+def test_a_store_is_a_target_and_is_read(store, tmp_path):
+    spool, url = tmp_path / "spool", f"s3://{object_store.BUCKET}/ctr"
+    published, target = Published(spool), DirectoryTarget(url)
+    published.epoch([2, 11], [3])
+    deliver_all(spool, target)
+    assert_there(url, published)
+    with contextlib.closing(open_reader(url)) as reader:
+        published.epoch([3], [11])
+        deliver_all(spool, target)
+        assert reader.refresh().epoch == 2
+        reader.advance()
+        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+    target.close()
+    assert store.keys("ctr/.lock") == []
 
 
 def test_a_clock_of_this_host_that_jumps_removes_nothing_that_is_read_and_keeps_nothing_for_ever(

@@ -1,5 +1,6 @@
 """What a training writes for its delivery: one record after the other, even if an attempt fails."""
 
+import functools
 import logging
 import time
 
@@ -16,9 +17,13 @@ from ctr_trainer.serving.publication.spool import DeliveryStatus, Spool, write_s
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import published
+from tests.parallel import launch
 
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)
 SECONDS = 20.0
+
+
+_until = functools.partial(launch.wait_until, what="the publisher", seconds=SECONDS, every=0.005)
 
 
 class Tower:
@@ -72,14 +77,6 @@ def _push(store, first, stop, number):
     store.push("t", keys, np.ones((len(keys), 3), np.float32), "w", number)
 
 
-def _until(true):
-    """Waits until true() is; a thread is at work."""
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def _values(number):
     return {"w": np.float32(number)}
 
@@ -105,12 +102,8 @@ def test_each_record_names_its_tower_and_is_the_table(store, publish):
     assert (first.rows, second.rows) == (3, 3)
     table = store.tables["t"]
     assert rows == _of(dict(zip(table.keys.tolist(), table.rows.tolist(), strict=True)))
-    assert [
-        (records.generation_path(spool.path, 1) / each.dense / "tower").read_text() for each in (first, second)
-    ] == [
-        "5",
-        "7",
-    ]
+    towers = [records.generation_path(spool.path, 1) / each.dense / "tower" for each in (first, second)]
+    assert [tower.read_text() for tower in towers] == ["5", "7"]
     assert publisher.results() == dict(
         to="there", epochs=2, rows=6, removed=0, global_step=7, waiting=0, failures=0, age_secs=pytest.approx(0, abs=9)
     )

@@ -1,3 +1,5 @@
+"""The records of a publication, and what is removed of its directory."""
+
 import dataclasses
 import json
 
@@ -33,12 +35,14 @@ def _record(url, generation=3, epoch=2, kind="epoch"):
     return Record("deepfm", generation, epoch, kind, 100, 1.5, "float32", tables, files, dense, tower)
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
+def test_a_record_is_read_as_it_was_written_and_its_checksum_depends_on_each_file_and_on_their_order(tmp_path):
     record = _record(tmp_path)
     records.write_record(tmp_path, record)
     read = records.read_record(tmp_path, 3, "epoch", 2)
     assert (read, read.rows, read.removed, read.configs()) == (record, 5, 2, {"dim2": CONFIG})
     records.check_files(tmp_path, read)
+    other = dataclasses.replace(record, files=record.files[::-1])
+    assert other.checksum != record.checksum
 
 
 def test_records_are_listed_in_the_order_in_which_a_state_is_made(tmp_path):
@@ -91,7 +95,11 @@ def test_an_altered_record_is_refused(tmp_path):
         records.read_record(tmp_path, 3, "epoch", 2)
 
 
-def test_the_checksum_depends_on_each_file_and_on_their_order(tmp_path):
-    record = _record(tmp_path)
-    other = dataclasses.replace(record, files=record.files[::-1])
-    assert other.checksum != record.checksum
+def test_only_directories_of_generations_are_counted_and_removed(tmp_path):
+    names = ["generation-0000000001", "generation-0000000003", "generation-2", "generation-old", "mine"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    assert records.newest_generation(tmp_path) == 3
+    records.remove_generations_before(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])

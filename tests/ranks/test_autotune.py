@@ -20,12 +20,6 @@ hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,cycl
 """
 
 
-def test_a_file_that_is_no_log_is_never_written_over(tmp_path):
-    (tmp_path / "mine.csv").write_text("label,price\n1,2\n")
-    with pytest.raises(UserError, match="mine.csv exists and is not a log of Horovod"):
-        autotune.prepare(True, str(tmp_path / "mine.csv"), str(tmp_path))
-
-
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
@@ -35,7 +29,7 @@ def log(tmp_path, monkeypatch):
     return path
 
 
-def test_the_row_of_the_highest_score_is_the_best(log):
+def test_a_later_run_starts_horovod_with_the_row_of_the_highest_score_and_searches_no_more(log, monkeypatch):
     found = autotune.best_row(log)
     assert found == {
         "hierarchical_allreduce": 0,
@@ -47,9 +41,6 @@ def test_the_row_of_the_highest_score_is_the_best(log):
         "score": 0.316827,
     }
     assert autotune.format_row(found) == "cycle time 13.4635 ms, fusion 2.66306 MB, cache off"
-
-
-def test_a_later_run_starts_horovod_with_that_row_and_searches_no_more(log, monkeypatch):
     environment = {"HOROVOD_CYCLE_TIME": "1"}
     monkeypatch.setattr(os, "environ", environment)
     assert autotune.prepare(False, str(log), "model") is None
@@ -70,18 +61,22 @@ def test_a_cache_that_is_on_keeps_its_capacity(log):
     assert autotune.format_row(row) == "cycle time 5 ms, fusion 4 MB, cache on, hierarchical allreduce"
 
 
-def test_a_search_writes_where_it_was_told_or_beside_the_model(tmp_path, monkeypatch):
+def test_a_search_writes_where_it_was_told_or_beside_the_model_but_over_no_other_file(tmp_path, monkeypatch):
     environment = {}
     monkeypatch.setattr(os, "environ", environment)
     assert autotune.prepare(True, "", str(tmp_path / "model")) == str(tmp_path / "model" / "autotune.csv")
     assert autotune.prepare(True, str(tmp_path / "a" / "b.csv"), "model") == str(tmp_path / "a" / "b.csv")
     assert environment == {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(tmp_path / "a" / "b.csv")}
     assert (tmp_path / "a").is_dir()
+    (tmp_path / "mine.csv").write_text("label,price\n1,2\n")
+    with pytest.raises(UserError, match="mine.csv exists and is not a log of Horovod"):
+        autotune.prepare(True, str(tmp_path / "mine.csv"), str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, "autotune.csv: No such file"),
         (LOG.splitlines()[0], "has no row: the run with autotune had one worker, or was too short"),
         ("", "not a log of Horovod's autotuning"),
         ("a,b\n1,2\n", "its columns are"),
@@ -90,11 +85,6 @@ def test_a_search_writes_where_it_was_told_or_beside_the_model(tmp_path, monkeyp
     ],
 )
 def test_what_is_no_log_of_a_search_is_refused(log, text, message):
-    log.write_text(text)
+    log.unlink() if text is None else log.write_text(text)
     with pytest.raises(UserError, match=message):
         autotune.prepare(False, str(log), "model")
-
-
-def test_a_missing_log_is_named(tmp_path):
-    with pytest.raises(UserError, match="none.csv: No such file"):
-        autotune.prepare(False, str(tmp_path / "none.csv"), "model")

@@ -43,21 +43,18 @@ def test_all_ranks_get_the_same_bits_of_sums_that_depend_on_their_order():
     np.testing.assert_array_equal(found[0], ((values[0] + values[1]) + values[2]) + values[3])
 
 
-def test_a_vector_shorter_than_the_number_of_ranks_is_summed():
-    found = on_each(3, lambda rank, host_sum: host_sum(np.full(1, rank + 1, np.float64)), length=1, dtype=np.float64)
-    assert found == [[6.0]] * 3
-
-
-def test_what_a_sum_gave_stays_when_the_next_one_is_made():
+def test_what_a_sum_gave_stays_and_a_vector_shorter_than_the_number_of_ranks_is_summed():
     def two(rank, host_sum):
         first = host_sum(np.ones(7, np.float32))
         host_sum(np.zeros(7, np.float32))
         return first
 
     np.testing.assert_array_equal(on_each(2, two), np.full((2, 7), 2))
+    found = on_each(3, lambda rank, host_sum: host_sum(np.full(1, rank + 1, np.float64)), length=1, dtype=np.float64)
+    assert found == [[6.0]] * 3
 
 
-def test_the_first_rank_alone_gets_the_sum_and_all_get_what_it_makes_of_it():
+def test_the_first_rank_alone_gets_the_sum_and_all_get_what_it_makes_of_it_also_a_rank_that_is_alone():
     def of_host(rank, host_sum):
         found = []
         for step in range(50):
@@ -67,9 +64,6 @@ def test_the_first_rank_alone_gets_the_sum_and_all_get_what_it_makes_of_it():
         return found
 
     np.testing.assert_array_equal(on_each(3, of_host), [[[60 + 30 * step] * 7 for step in range(50)]] * 3)
-
-
-def test_a_rank_that_is_alone_on_its_host_sums_its_own_vector():
     (found,) = on_each(1, lambda rank, host_sum: host_sum.from_first(2 * host_sum.to_first(np.ones(7, np.float32))))
     np.testing.assert_array_equal(found, np.full(7, 2))
 

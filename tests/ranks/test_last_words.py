@@ -126,16 +126,11 @@ def port():
 GOING_ON = "The last checkpoint is of step 7: the same command resumes from it"
 
 
-def test_a_lone_worker_that_is_interrupted_or_stopped_says_where_it_goes_on(tmp_path):
-    assert _Rank("sleep", tmp_path).end(signal.SIGINT) == (130, [f"error: interrupted. {GOING_ON}"])
-    assert _Rank("sleep", tmp_path).end(signal.SIGTERM) == (143, [f"error: stopped by SIGTERM. {GOING_ON}"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_a_stopped_worker_was_writing_is_removed(tmp_path, number):
-    status, (line,) = _Rank("write", tmp_path).end(number)
-    assert status == 128 + number
-    assert line.startswith(f"error: {'interrupted' if number == signal.SIGINT else 'stopped by SIGTERM'}. ")
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")], ids=["INT", "TERM"]
+)
+def test_a_lone_worker_that_is_stopped_says_where_it_goes_on_and_removes_what_it_was_writing(tmp_path, number, said):
+    assert _Rank("write", tmp_path).end(number) == (128 + number, [f"error: {said}. {GOING_ON}"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,18 +144,15 @@ def test_the_first_signal_asks_a_training_to_stop_and_a_second_one_ends_it_at_on
     assert rank.end(signal.SIGTERM) == (143, [f"error: stopped by SIGTERM. {GOING_ON}"])
 
 
-def test_a_training_that_does_not_stop_in_time_names_the_rank_that_it_waits_for(tmp_path):
+def test_a_training_that_does_not_stop_in_time_ends_and_names_the_rank_that_it_waits_for(tmp_path):
     status, (line,) = _Rank("train", tmp_path, grace_secs=0.5).end(signal.SIGINT)
     assert status == 130
     late = "the training did not end within grace_secs=0.5 (rank 1 on host-b is missing)"
     assert line == f"error: stopped by Ctrl-C; {late}. {GOING_ON}"
-
-
-def test_a_training_without_time_to_stop_ends_at_once(tmp_path):
     assert _Rank("train", tmp_path, grace_secs=0).end(signal.SIGTERM)[0] == 143
 
 
-def test_the_traceback_of_an_unexpected_error_is_kept_in_a_file_and_never_lost(tmp_path):
+def test_the_traceback_of_an_unexpected_error_is_kept_in_a_file_and_of_tensorflows_only_the_reason_is_said(tmp_path):
     status, (line,) = _Rank("bug", tmp_path).end()
     kept = tmp_path / "error-rank0.txt"
     assert status == 70
@@ -172,9 +164,6 @@ def test_the_traceback_of_an_unexpected_error_is_kept_in_a_file_and_never_lost(t
     _, lines = _Rank("full_disk", tmp_path, **{TRACEBACKS: "1"}).end()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-1] == "error: the disk is full"
-
-
-def test_of_tensorflows_errors_only_the_reason_is_said(tmp_path):
     _, (line,) = _Rank("graph_error", tmp_path).end()
     assert line.startswith("error: Exception: /full/disk; No space left on device; its traceback is in")
 
@@ -197,13 +186,9 @@ def test_of_a_killed_rank_one_of_the_others_speaks(tmp_path, port):
 def test_a_rank_that_another_one_leaves_alone_keeps_silent_where_that_one_speaks(tmp_path, port):
     other, failing = (_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("other_rank", "full_disk")))
     assert failing.end() == (1, ["error: the disk is full"])
-    other.process.stdin.write("go\n")
-    other.process.stdin.flush()
+    _go(other)
     status, said = other.end(signal.SIGTERM)
-    assert (status in (75, 143), said) == (
-        True,
-        [],
-    )  # It has ended by itself, as a rank that lost another, or was stopped.
+    assert status in (75, 143) and said == []  # It ended by itself, as a rank that lost another, or was stopped.
     assert list(tmp_path.iterdir()) == []
 
 
@@ -268,15 +253,9 @@ time.sleep(60)
 """
 
 
-def test_another_thread_speaks_and_ends_the_process(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", ABORTS, "ends"], capture_output=True, text=True, timeout=30, cwd=tmp_path
-    )
-    assert (done.stdout, done.returncode) == ("the last words\n", 75), done.stderr
-
-
-def test_the_abort_comes_all_the_same(tmp_path):
+@pytest.mark.parametrize(("arguments", "status"), [(["ends"], 75), ([], -signal.SIGABRT)])
+def test_while_one_thread_aborts_another_speaks_and_ends_the_process_unless_the_abort_does(arguments, status):
     before = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, timeout=30, cwd=tmp_path)
-    assert (done.stdout, done.returncode) == ("the last words\n", -signal.SIGABRT), done.stderr
-    assert time.monotonic() - before > stop_signals.ABORT_SECONDS - 0.5
+    done = subprocess.run([sys.executable, "-c", ABORTS, *arguments], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.returncode) == ("the last words\n", status), done.stderr
+    assert arguments or time.monotonic() - before > stop_signals.ABORT_SECONDS - 0.5

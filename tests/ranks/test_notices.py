@@ -25,8 +25,8 @@ def address():
     server.stop()
 
 
-def _of_ranks(address, count=2):
-    found = [Notices(address) for _ in range(count)]
+def _of_ranks(address):
+    found = [Notices(address) for _ in range(2)]
     for each in found:
         each.sign("secret of the job")
     return found
@@ -38,12 +38,14 @@ def _raw(address, key):
     return connection.getresponse().read().decode()
 
 
-def test_ranks_find_each_others_texts_whatever_is_in_them(address):
+def test_ranks_find_each_others_texts_whatever_is_in_them_and_a_rank_without_the_secret_reads_them_too(address):
     one, other = _of_ranks(address)
     for key, text in (("stopping/1", "3"), ("last_words", "rank 0: a b\nc é"), ("empty", "")):
         one.put(key, text)
         assert other.get(key) == text
     assert other.get("none") is None
+    one.put("process.0", "7 host")
+    assert Notices(address).get("process.0") == "7 host"
 
 
 def test_texts_of_who_lacks_the_secret_count_as_none(address):
@@ -58,12 +60,6 @@ def test_texts_of_who_lacks_the_secret_count_as_none(address):
     assert other.get("ends.0") == "x" and other.get("ends.1") is None
     stranger.put("ends.2", _raw(address, "ends.0") + "x")
     assert other.get("ends.2") is None
-
-
-def test_a_rank_without_the_secret_reads_a_signed_text_until_it_has_the_secret(address):
-    (one,), late = _of_ranks(address, 1), Notices(address)
-    one.put("process.0", "7 host")
-    assert late.get("process.0") == "7 host"
 
 
 def _raw_server(answers):
@@ -83,12 +79,9 @@ def _raw_server(answers):
     return "{}:{}".format(*server.getsockname())
 
 
-def test_a_request_whose_connection_is_closed_is_made_again():
+def test_a_request_whose_connection_is_closed_is_made_again_and_a_server_that_does_not_answer_lacks_nothing():
     found = Notices(_raw_server([b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n7"]))
     assert found.get("ends.1") == "7"
-
-
-def test_a_server_that_does_not_answer_has_no_text_and_lacks_none():
     found = Notices(_raw_server(4 * [b""]))
     assert found.get("process.1") is None
     assert not found.is_missing("process.1")

@@ -46,9 +46,9 @@ class _Training(threading.Thread):
         self.signal = self.stopping.leave()
 
 
-def _train(seconds, exchange=None, last=LAST):
+def _train(seconds, exchange=None, last=LAST, notices=None):
     """Starts a training per rank, with these seconds per step, and returns the trainings."""
-    ranks, notices = Ranks(len(seconds)), Board()
+    ranks, notices = Ranks(len(seconds)), notices or Board()
     trainings = [_Training(ranks, notices, rank, each, exchange, last) for rank, each in enumerate(seconds)]
     for training in trainings:
         training.start()
@@ -83,13 +83,10 @@ def test_ranks_that_do_not_wait_for_each_other_stop_after_the_step_of_the_furthe
     assert asked_at <= trainings[0].step < LAST
 
 
-def test_ranks_that_nobody_asks_train_to_the_end_and_leave_together():
+def test_ranks_leave_together_that_nobody_asks_or_that_are_asked_in_their_last_step():
     trainings = _train([0.0, 0.001], last=20)
     _join(trainings)
     assert [(each.step, each.signal, each.stopping.asked) for each in trainings] == 2 * [(20, 0, [])]
-
-
-def test_ranks_that_are_asked_in_their_last_step_know_it_in_the_end():
     trainings = _train([0.0, 0.1], last=1)
     trainings[1].stopping.ask(signal.SIGTERM)
     _join(trainings)
@@ -105,23 +102,18 @@ def test_a_lone_worker_stops_after_the_step_that_it_is_in():
     assert stopping.leave() == signal.SIGTERM
 
 
-def test_a_rank_whose_others_have_ended_goes_on_to_meet_the_error_that_says_so():
-    def all_sum(told):
-        raise RuntimeError("Horovod has been shut down")
+def _shut_down(told):
+    raise RuntimeError("Horovod has been shut down")
 
-    stopping = Stopping(0, 2, "0", Board(), all_sum, Watchdog("rank 0", timeout=60.0), lambda: False, period=0.01)
+
+@pytest.mark.parametrize(("all_sum", "is_lost"), [(_shut_down, False), (None, True)], ids=["ended", "lost"])
+def test_a_rank_whose_others_have_ended_or_are_lost_goes_on_to_meet_the_error_that_says_so(all_sum, is_lost):
+    watchdog = Watchdog("rank 0", timeout=60.0)
+    stopping = Stopping(0, 2, "0", Board(), all_sum, watchdog, lambda: is_lost, period=0.01)
     stopping.begin(1)
     stopping.ask(signal.SIGTERM)
     assert [stopping.done(step) for step in (1, 2)] == [False, False]
-    stopping.close()
-
-
-def test_a_rank_that_horovodrun_ends_for_a_lost_one_tells_nothing_and_meets_the_error_that_says_so():
-    stopping = Stopping(0, 2, "0", Board(), None, Watchdog("rank 0", timeout=60.0), lambda: True, period=0.01)
-    stopping.begin(1)
-    stopping.ask(signal.SIGTERM)
-    assert not stopping.done(1)
-    assert stopping.signal == 0
+    assert not is_lost or stopping.signal == 0
     stopping.close()
 
 
@@ -141,10 +133,8 @@ class _Forgetful(Board):
 
 
 def test_a_notice_that_is_removed_is_given_again():
-    ranks, notices = Ranks(2), _Forgetful(3)
-    trainings = [_Training(ranks, notices, rank, 0.01, None, last=100_000) for rank in range(2)]
-    for training in trainings:
-        training.start()
+    notices = _Forgetful(3)
+    trainings = _train([0.01, 0.01], last=100_000, notices=notices)
     trainings[1].stopping.ask(signal.SIGTERM)
     _join(trainings)
     assert len(notices.lost) > 3 and trainings[0].step == trainings[1].step

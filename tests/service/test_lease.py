@@ -49,7 +49,9 @@ def trainer(open_client):
     return client
 
 
-def test_a_client_without_the_lease_reads_and_is_refused_all_else_by_name(trainer, open_client, service, tmp_path):
+def test_a_client_without_the_lease_reads_and_copies_but_no_file_away_and_is_refused_all_else_by_name(
+    trainer, open_client, service, tmp_path
+):
     reader, before = open_client(None), trainer.pull("t", KEYS)
     files = trainer.save(tmp_path / "saved", 1)
     writes = {
@@ -70,10 +72,6 @@ def test_a_client_without_the_lease_reads_and_is_refused_all_else_by_name(traine
     assert len(reader.pull_newer("t", unknown, np.zeros(10, np.uint32)).positions) == 0
     assert len(service._store.tables["t"]) == 3
     np.testing.assert_array_equal(trainer.pull("t", KEYS), before)
-
-
-def test_a_copy_needs_no_lease_and_replaces_no_file(trainer, open_client, tmp_path):
-    reader = open_client(None)
     assert [entry["rows"] for entry in reader.copy(tmp_path / "copy")] == [3]
     trainer.save(tmp_path / "checkpoint", 1)
     saved = {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()}
@@ -90,12 +88,18 @@ def test_a_reader_that_comes_first_does_not_say_which_shard_a_service_is(open_cl
     assert service._hello(body)["incarnation"] == str(service.incarnation)
 
 
-def test_a_second_training_is_refused_while_the_first_lives_and_names_it(trainer, open_client):
+def test_a_second_training_is_refused_while_the_first_lives_and_follows_at_once_one_that_gave_its_lease_back(
+    trainer, open_client
+):
     with pytest.raises(UserError, match=rf"is used by the training of tests \(process {LEASE.pid} on .*, started 2"):
         begin = time.monotonic()
         while time.monotonic() < begin + TIMEOUT:  # The first is at work, and the second looks after a second.
             _beside(lambda: open_client(Lease.new("second")), lambda: trainer.push("t", KEYS, ones(3), "w", 1))
     assert trainer.stats()["tables"]["t"]["rows"] == 3
+    trainer.release()
+    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds the lease now"):
+        trainer.push("t", KEYS, ones(3), "w", 2)
+    open_client(Lease.new("second")).create_table(CONFIG)
 
 
 def _beside(call, other):
@@ -113,13 +117,6 @@ def _beside(call, other):
     finally:
         end.set()
         thread.join()
-
-
-def test_a_training_that_gave_its_lease_back_is_followed_at_once(trainer, open_client):
-    trainer.release()
-    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds the lease now"):
-        trainer.push("t", KEYS, ones(3), "w", 2)
-    open_client(Lease.new("second")).create_table(CONFIG)
 
 
 def test_the_lease_of_a_killed_training_ends_by_itself_and_the_next_one_says_what_it_waits_for(service, caplog):
@@ -163,6 +160,10 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
     files = trainer.save(tmp_path / "saved", 1)
     other, reader = open_client(LEASE), open_client(None)
     other.create_table(CONFIG)
+    (damaged,) = trainer.save(tmp_path / "damaged", 1)
+    (tmp_path / "damaged" / damaged["file"]).write_bytes(b"")
+    with pytest.raises(UserError, match="truncated"):  # Which leaves the rows to those who know them.
+        trainer.restore(tmp_path / "damaged", [damaged])
     saved = other.pull("t", KEYS, missing="zeros")
     other.push("t", KEYS, ones(3), "x", 1)
     trainer.restore(tmp_path / "saved", files) if how == "restore" else trainer.clear()
@@ -179,16 +180,6 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
     np.testing.assert_array_equal(trainer.pull("t", KEYS, missing="zeros"), expected)
     other.reopen()
     other.push("t", KEYS, ones(3), "x", 4)
-
-
-def test_a_restore_of_a_damaged_file_leaves_the_rows_to_those_who_knew_them(trainer, open_client, tmp_path):
-    other = open_client(LEASE)
-    other.create_table(CONFIG)
-    (entry,) = trainer.save(tmp_path / "saved", 1)
-    (tmp_path / "saved" / entry["file"]).write_bytes(b"")
-    with pytest.raises(UserError, match="truncated"):
-        trainer.restore(tmp_path / "saved", [entry])
-    other.push("t", KEYS, ones(3), "x", 1)
 
 
 def test_a_start_of_the_workers_takes_the_lease_of_the_start_before_it_over_at_once():

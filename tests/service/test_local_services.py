@@ -31,22 +31,22 @@ def test_services_that_were_started_ahead_are_those_that_run(tmp_path):
         client.create_table(CONFIG)
         client.close()
     assert not _children()
+    services.start()
+    services.close()  # No block took these.
+    assert not _children()
     assert sorted(path.name for path in tmp_path.glob("*.log")) == ["service-1.log", "service.log"]
 
 
-def test_each_block_has_services_of_its_own(tmp_path):
-    services, pids = LocalServices(1, tmp_path, TIMEOUT), set()
+@pytest.mark.skipif(hardware.own_cores() is None, reason="this system has no affinity of processes to cores")
+def test_each_block_has_services_of_its_own_all_whose_threads_move_to_its_cores(tmp_path):
+    services, pids, core = LocalServices(1, tmp_path, TIMEOUT), set(), {min(os.sched_getaffinity(0))}
     for _ in range(2):
-        with services.running() as (service,):
+        with services.running(core) as (service,):
+            threads = os.listdir(f"/proc/{service.pid}/task")
+            assert len(threads) > 1
+            assert all(os.sched_getaffinity(int(thread)) == core for thread in threads)
             pids.add(service.pid)
     assert len(pids) == 2
-
-
-def test_services_that_no_block_took_are_stopped_by_close(tmp_path):
-    services = LocalServices(1, tmp_path, TIMEOUT)
-    services.start()
-    services.close()
-    assert not _children()
 
 
 def test_services_that_cannot_start_are_refused_by_the_block_and_not_before(tmp_path):
@@ -56,17 +56,6 @@ def test_services_that_cannot_start_are_refused_by_the_block_and_not_before(tmp_
     with pytest.raises((UserError, OSError), match="file"), services.running():
         pass
     assert not _children()
-
-
-@pytest.mark.skipif(hardware.own_cores() is None, reason="this system has no affinity of processes to cores")
-def test_all_threads_of_a_running_service_move_to_its_cores(tmp_path):
-    core = {min(os.sched_getaffinity(0))}
-    services = LocalServices(1, tmp_path, TIMEOUT)
-    services.start()
-    with services.running(core) as (service,):
-        threads = os.listdir(f"/proc/{service.pid}/task")
-        assert len(threads) > 1
-        assert all(os.sched_getaffinity(int(thread)) == core for thread in threads)
 
 
 @pytest.mark.parametrize(

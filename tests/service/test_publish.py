@@ -56,7 +56,9 @@ def _saved(store, directory):
     return published.weights_of(snapshot.iterate(directory / "saved", files))
 
 
-def test_what_is_published_is_what_is_saved(store, data_dir, tmp_path_factory):
+def test_what_is_published_is_what_is_saved_and_a_store_whose_rows_were_replaced_asks_for_all_rows(
+    store, data_dir, tmp_path_factory
+):
     directory = data_dir / tmp_path_factory.mktemp("p").name
     rng, publisher = np.random.default_rng(1), Publisher(store, directory)
     for number in range(3):
@@ -73,6 +75,9 @@ def test_what_is_published_is_what_is_saved(store, data_dir, tmp_path_factory):
     assert publisher.publish() == dict(rows=0, removed=0)
     saved = _saved(store, directory)
     assert publisher.rows == saved and len(saved["u"]) > 450 and len(saved["t"]) > 1500
+    store.clear()
+    with pytest.raises(UserError, match=f"what changed since epoch {publisher.epoch} is not known.*publish all rows"):
+        publisher.publish()
 
 
 def test_an_epoch_that_some_shards_could_not_write_is_written_again(start, connect, data_dir, tmp_path_factory):
@@ -95,17 +100,9 @@ def test_an_epoch_that_some_shards_could_not_write_is_written_again(start, conne
     assert store.lost is None and len(publisher.rows["t"]) == 499
 
 
-def test_a_store_whose_rows_were_replaced_asks_for_all_rows(store, data_dir, tmp_path_factory):
-    directory = data_dir / tmp_path_factory.mktemp("p").name
-    publisher = Publisher(store, directory)
-    _push(store, "t", np.arange(1, 10), 0)
-    publisher.publish()
-    store.clear()
-    with pytest.raises(UserError, match="what changed since epoch 0 is not known.*publish all rows"):
-        publisher.publish()
-
-
-def test_a_service_publishes_below_its_directory_alone_and_for_its_training_alone(client, connect, data_dir, tmp_path):
+def test_a_service_publishes_below_its_directory_alone_for_its_training_alone_and_finite_rows_alone(
+    client, connect, data_dir, tmp_path
+):
     with pytest.raises(UserError, match="is outside the service's data_dir"):
         client.publish(tmp_path, 0, "float32")
     _push(client, "t", np.arange(1, 10), 0)
@@ -114,9 +111,6 @@ def test_a_service_publishes_below_its_directory_alone_and_for_its_training_alon
     reader = connect([client._shards[0].address], lease=None)
     with pytest.raises(UserError, match="publish"):
         reader.publish(data_dir / "p", 0, "float32")
-
-
-def test_a_row_that_is_not_finite_is_not_published(tmp_path):
     store = LocalStore()
     store.create_table(CONFIG)
     for number in range(2):

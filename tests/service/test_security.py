@@ -65,10 +65,19 @@ def test_mutual_tls_asks_for_the_clients_certificate(pem, tmp_path):
         assert _round_trip(service, known).shape == (1, 3)
 
 
-def test_a_client_is_told_that_a_service_has_no_tls(pem, tmp_path):
+def test_a_client_is_told_that_a_service_has_no_tls_or_an_old_certificate(pem, tmp_path, monkeypatch):
     with (
         Service("127.0.0.1", 0, tmp_path) as service,
         pytest.raises(UserError, match="it does not speak TLS: leave out"),
+    ):
+        _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem"))
+    signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "san", "-days", "-1"]
+    command = ["openssl", "x509", "-req", "-in", "server.csr", "-out", "old.pem", *signing]
+    subprocess.run(command, cwd=pem, check=True, capture_output=True, timeout=60)
+    security = ServerSecurity.read(cert_file=pem / "old.pem", key_file=pem / "server.key")
+    with (
+        Service("127.0.0.1", 0, tmp_path, security) as service,
+        pytest.raises(UserError, match=r"certificate has expired; it is 20\d\d-\d\d-\d\d .* on "),
     ):
         _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem"))
 
@@ -111,15 +120,3 @@ def test_the_serve_command_takes_certificates_and_the_service_command_reads_over
         process.stdin.close()
         process.wait(30)
         process.stderr.close()
-
-
-def test_a_certificate_that_is_no_longer_valid_is_told_with_this_hosts_time(pem, tmp_path, monkeypatch):
-    signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "san", "-days", "-1"]
-    command = ["openssl", "x509", "-req", "-in", "server.csr", "-out", "old.pem", *signing]
-    subprocess.run(command, cwd=pem, check=True, capture_output=True, timeout=60)
-    security = ServerSecurity.read(cert_file=pem / "old.pem", key_file=pem / "server.key")
-    with (
-        Service("127.0.0.1", 0, tmp_path, security) as service,
-        pytest.raises(UserError, match=r"certificate has expired; it is 20\d\d-\d\d-\d\d .* on "),
-    ):
-        _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem"))

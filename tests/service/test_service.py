@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import psutil
@@ -18,7 +17,6 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import local_service, shard, wire
-from ctr_trainer.embedding.service import service as service_module
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalService, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
@@ -31,6 +29,7 @@ from ctr_trainer.installation import compile_kernels
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError, is_loss
 from ctr_trainer.system.processes import child, hardware
+from tests.parallel import launch
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration
@@ -224,13 +223,19 @@ def test_a_token_is_needed_for_every_call(tmp_path, connect):
         np.testing.assert_array_equal(client.pull("t", np.array([1]), missing="zeros"), [[0, 0, 0]])
 
 
-@pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:7700", "example.org:1"])
-def test_an_address_off_this_machine_needs_a_token(tmp_path, bind):
-    with pytest.raises(UserError, match="token_file"):
+@pytest.mark.parametrize(
+    ("bind", "message"),
+    [
+        *((bind, "token_file") for bind in ("0.0.0.0:0", "192.0.2.1:7700", "example.org:1")),
+        *((bind, "expected host:port") for bind in ("127.0.0.1", ":7700", "127.0.0.1:http")),
+    ],
+)
+def test_an_address_that_is_none_or_off_this_machine_without_a_token_is_refused(tmp_path, bind, message):
+    with pytest.raises(UserError, match=message):
         serve(bind, tmp_path)
 
 
-def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started(tmp_path):
+def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started_and_that_ends_with_its_block(tmp_path):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         for token in (None, service.token[1:]):
             with pytest.raises(UserError, match="token"):
@@ -240,9 +245,18 @@ def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started(
         for name in ("cmdline", "environ"):
             assert service.token.encode() not in pathlib.Path(f"/proc/{service.pid}/{name}").read_bytes()
         assert not any(service.token in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert service._process.returncode == 0  # Ended by SIGTERM, and with it its address.
+    host, port = service.address.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=5)
 
 
-def test_a_token_that_travels_in_the_clear_is_warned_of(caplog):
+def test_an_empty_or_missing_token_is_refused_and_one_in_the_clear_warned_of(tmp_path, caplog):
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(UserError, match="token is empty"):
+        ServerSecurity.read(tmp_path / "token")
+    with pytest.raises(UserError, match="No such file"):
+        ServerSecurity.read(tmp_path / "none")
     ServerSecurity("token").refuse_open_door("127.0.0.1")
     assert not caplog.text
     ServerSecurity("token").refuse_open_door("0.0.0.0")
@@ -250,60 +264,19 @@ def test_a_token_that_travels_in_the_clear_is_warned_of(caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("bind", ["127.0.0.1", ":7700", "127.0.0.1:http"])
-def test_an_address_that_is_none_is_refused(tmp_path, bind):
-    with pytest.raises(UserError, match="expected host:port"):
-        serve(bind, tmp_path)
-
-
-def test_an_empty_or_missing_token_file_is_refused(tmp_path):
-    (tmp_path / "token").write_text("\n")
-    with pytest.raises(UserError, match="token is empty"):
-        ServerSecurity.read(tmp_path / "token")
-    with pytest.raises(UserError, match="No such file"):
-        ServerSecurity.read(tmp_path / "none")
-
-
-def test_sigterm_ends_the_service_and_its_address(start):
-    (service,) = start(is_warm=False)
-    service.stop()
-    assert service._process.returncode == 0
-    host, port = service.address.split(":")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), timeout=5)
-
-
-def test_the_service_does_not_import_tensorflow(start):
-    code = "import sys; import ctr_trainer.embedding.service.service; sys.exit('tensorflow' in sys.modules)"
-    root = pathlib.Path(service_module.__file__).parents[2]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=TIMEOUT).returncode == 0
-
-
 def test_the_service_ends_when_its_parent_is_killed(tmp_path):
     code = (
         "import sys, time; from ctr_trainer.embedding.service.local_service import LocalService;"
         f"print(LocalService({str(tmp_path)!r}, {str(tmp_path / 'log')!r}, {TIMEOUT}).pid, flush=True); time.sleep(600)"
     )
-    root = pathlib.Path(service_module.__file__).parents[2]
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE)
-    try:
-        pid = int(parent.stdout.readline())
-        assert _runs(pid)
-    finally:
-        parent.send_signal(signal.SIGKILL)
-        parent.wait(TIMEOUT)
-        parent.stdout.close()
-    deadline = time.monotonic() + TIMEOUT
-    while _runs(pid):
-        assert time.monotonic() < deadline, f"service {pid} outlived its parent"
-        time.sleep(0.05)
-
-
-def _runs(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    with subprocess.Popen([sys.executable, "-c", code], cwd=launch.ROOT, stdout=subprocess.PIPE) as parent:
+        try:
+            service = psutil.Process(int(parent.stdout.readline()))
+            assert service.is_running()
+        finally:
+            parent.kill()
+    psutil.wait_procs([service], TIMEOUT)
+    assert not service.is_running() or service.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_service_that_cannot_start_shows_its_log(tmp_path):
@@ -377,17 +350,31 @@ def test_a_service_that_stands_still_or_works_without_end_is_stopped(tmp_path, m
     assert pids[0].returncode == -signal.SIGTERM
 
 
-def test_a_first_start_that_compiles_its_kernels_for_longer_than_the_limit_is_waited_for(tmp_path, monkeypatch):
-    kernels, timeout = tmp_path / "kernels", 2.5
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(kernels))
-    monkeypatch.setenv("NUMBA_OPT", "0")  # Compiles in three quarters of the time.
+def test_a_start_that_works_for_longer_than_the_limit_is_waited_for(tmp_path, monkeypatch):
+    """As the first start does, which compiles the kernels."""
+    timeout, serve = 2.5, LocalService._command
+    works = (
+        f"import sys, time\nwhile time.process_time() < {timeout} + 0.5: pass\n"
+        "from ctr_trainer import cli\nsys.exit(cli.main(sys.argv[1:]))"
+    )
+    monkeypatch.setattr(LocalService, "_command", lambda *given: [sys.executable, "-c", works, *serve(*given)[3:]])
     with LocalService(tmp_path, tmp_path / "log", timeout) as service:
         assert sum(psutil.Process(service.pid).cpu_times()[:2]) > timeout
         assert "answers on" in (tmp_path / "log").read_text()
-    made = {path.name.partition(".")[0] for path in kernels.rglob("*.nbi")}
-    assert {"index_kernels", "row_kernels", "optimizer_kernels"} <= made
-    # `make install` imports all of these modules, so it leaves no kernel for the service to compile.
-    assert made <= {name.rpartition(".")[2] for name in compile_kernels.modules()}
+
+
+def test_make_install_compiles_the_kernels_of_all_modules_that_the_service_imports():
+    """It imports the modules of `compile_kernels`, which compiles what has a signature, and no other has one."""
+    code = (
+        "import json, sys; import ctr_trainer.embedding.service.serving; "
+        "from numba.core.registry import CPUDispatcher; "
+        "print(json.dumps([name for name, module in sys.modules.items() for each in vars(module).values() "
+        "if isinstance(each, CPUDispatcher) and each.py_func.__module__ == name and name.startswith('ctr_trainer')]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=launch.ROOT, stdout=subprocess.PIPE, check=True)
+    found = {name.rpartition(".")[2] for name in json.loads(done.stdout)}
+    assert {"index_kernels", "row_kernels", "optimizer_kernels"} <= found
+    assert found <= {name.rpartition(".")[2] for name in compile_kernels.modules()}
 
 
 def test_the_log_has_the_latencies(tmp_path):
@@ -395,14 +382,10 @@ def test_the_log_has_the_latencies(tmp_path):
         "import ctr_trainer.embedding.service.serving as s; s._STATUS_SECONDS = 0.2;"
         f"s.serve('127.0.0.1:0', {str(tmp_path)!r}, exit_with_stdin=True)"
     )
-    root = pathlib.Path(service_module.__file__).parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
-    )
-    lines = [process.stderr.readline().decode() for _ in range(4)]
-    process.stdin.close()
-    process.wait(TIMEOUT)
-    process.stderr.close()
+    pipes = dict(stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=launch.ROOT, **pipes) as process:
+        lines = [process.stderr.readline() for _ in range(4)]
+        process.stdin.close()
     assert "answers on 127.0.0.1:" in lines[0]
     assert "[RunStatus]: all in microseconds" in lines[1]
     assert "[RunStatus]: PsEmbeddingLookup statistics => count: 0  P50: 0" in lines[2]

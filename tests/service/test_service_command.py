@@ -29,7 +29,9 @@ def _json(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_stats_are_of_all_shards_and_of_each(shards, capsys):
+def test_stats_are_of_all_shards_and_of_each_tables_show_their_layout_and_save_writes_only_below_the_data_dir(
+    shards, capsys, data_dir
+):
     stats = _json(capsys, "stats", *shards)
     assert stats["tables"]["t"]["rows"] == 100
     assert sorted(stats["services"]) == sorted(shards[0].removeprefix("--embedding_service=").split(","))
@@ -42,9 +44,20 @@ def test_stats_are_of_all_shards_and_of_each(shards, capsys):
     resident = re.findall(r"^127\.0\.0\.1:\d+ +([\d,]+\.\d) +[\d.]+$", text, re.MULTILINE)
     assert len(resident) == 2
     assert all(float(megabytes.replace(",", "")) > 20 for megabytes in resident)  # Python, Arrow and Numba are in it.
+    (table,) = _json(capsys, "tables", *shards)
+    assert (table["name"], table["dims"], table["width"], table["rows"]) == ("t", [2, 1], CONFIG.width, 100)
+    assert cli.main(["service", "tables", *shards]) == 0
+    assert "2,1" in capsys.readouterr().out
+    saved = _json(capsys, "save", *shards, f"--output={data_dir / 'by-hand'}")
+    assert sum(entry["rows"] for entry in saved["files"]) == 100
+    assert all((data_dir / "by-hand" / entry["file"]).exists() for entry in saved["files"])
+    assert cli.main(["service", "save", *shards, f"--output={data_dir.parent / 'elsewhere'}"]) == 1
+    assert "outside the service's data_dir" in capsys.readouterr().err
 
 
-def test_rank_0_shows_what_all_shards_did_since_its_last_lines(start, connect):
+def test_rank_0_shows_what_all_shards_did_since_its_last_lines_and_restored_rows_count_as_restored(
+    start, connect, data_dir
+):
     client = connect([service.address for service in start(2)])
     client.create_table(CONFIG)
     client.push("t", np.arange(1, 101), ones(100), "w", 1)
@@ -58,31 +71,10 @@ def test_rank_0_shows_what_all_shards_did_since_its_last_lines(start, connect):
     assert re.fullmatch(rf"\[RunStatus\]: PsPushGrad statistics => count: 6{figures}", pushes)
     assert all("count: 0  P50: 0 " in line for line in status.lines())
     assert ServiceStatus(LocalStore()).lines() == []
-
-
-def test_stats_count_restored_rows_as_restored(start, connect, data_dir):
-    client = connect([service.address for service in start(1)])
-    client.create_table(CONFIG)
-    client.push("t", np.arange(1, 101), ones(100), "w", 1)
     client.restore(data_dir / "counted", client.save(data_dir / "counted", 1))
-    client.push("t", np.arange(100, 111), ones(11), "w", 2)
+    client.push("t", np.arange(100, 111), ones(11), "w", 5)
     figures = client.stats()["tables"]["t"]
     assert (figures["rows"], figures["created"], figures["restored"]) == (110, 110, 100)
-
-
-def test_tables_show_their_layout(shards, capsys):
-    (table,) = _json(capsys, "tables", *shards)
-    assert (table["name"], table["dims"], table["width"], table["rows"]) == ("t", [2, 1], CONFIG.width, 100)
-    assert cli.main(["service", "tables", *shards]) == 0
-    assert "2,1" in capsys.readouterr().out
-
-
-def test_save_writes_all_rows_and_only_below_the_data_dir(shards, data_dir, capsys):
-    saved = _json(capsys, "save", *shards, f"--output={data_dir / 'by-hand'}")
-    assert sum(entry["rows"] for entry in saved["files"]) == 100
-    assert all((data_dir / "by-hand" / entry["file"]).exists() for entry in saved["files"])
-    assert cli.main(["service", "save", *shards, f"--output={data_dir.parent / 'elsewhere'}"]) == 1
-    assert "outside the service's data_dir" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_named(capsys):

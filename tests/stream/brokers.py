@@ -6,11 +6,11 @@ import json
 import os
 import socket
 import subprocess
-import time
 
 import pytest
 
 from ctr_trainer.system.processes.child import ended_with_parent
+from tests.parallel import launch
 
 _SECONDS = 30.0
 
@@ -63,12 +63,11 @@ class Broker:
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=ended_with_parent()
         )
-        deadline = time.monotonic() + _SECONDS
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
-                return
-            time.sleep(0.05)
-        raise AssertionError("the broker does not listen")
+        launch.wait_until(self._listens, "the broker", _SECONDS)
+
+    def _listens(self):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+            return True
 
     def stop(self):
         """Stops the process, as if the broker did not answer."""

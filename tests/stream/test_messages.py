@@ -90,7 +90,7 @@ def equal(one, other):
         np.testing.assert_array_equal(np.diff(bag.splits), np.diff(other.bags[name].splits))
 
 
-def test_formats_make_the_same_rows(decoder):
+def test_formats_make_the_same_rows_also_mixed_and_rows_that_were_trained_are_left_out(decoder):
     values = [row(number) for number in range(5)]
     in_json = decoder.decode(messages(*values))
     assert len(in_json.rows) == 5 and not in_json.bad
@@ -98,18 +98,10 @@ def test_formats_make_the_same_rows(decoder):
     in_arrow = decoder.decode(messages(arrow(*values[:3]), arrow(*values[3:])))
     equal(in_json.rows, in_arrow.rows)
     assert in_arrow.messages.tolist() == [0, 0, 0, 1, 1] and in_arrow.places.tolist() == [0, 1, 2, 0, 1]
-
-
-def test_formats_may_be_mixed_and_keep_the_order(decoder):
-    values = [row(number) for number in range(4)]
     mixed = decoder.decode(messages(arrow(values[0], values[1]), values[2], example(values[3])))
-    equal(decoder.decode(messages(*values)).rows, mixed.rows)
-
-
-def test_rows_of_a_message_that_were_trained_are_left_out(decoder):
-    values = [row(number) for number in range(4)]
+    equal(decoder.decode(messages(*values[:4])).rows, mixed.rows)
     rest = decoder.decode(messages(arrow(*values[:3]), values[3]), {0: 2})
-    equal(decoder.decode(messages(*values[2:])).rows, rest.rows)
+    equal(decoder.decode(messages(*values[2:4])).rows, rest.rows)
     assert rest.places.tolist() == [2, 0]
 
 
@@ -124,15 +116,12 @@ def test_bad_rows_are_named_and_the_others_stay(decoder):
     assert "not a JSON object" in reasons[1] and "'cheap' is not a finite number" in reasons[6]
 
 
-def test_a_column_may_change_its_type_and_a_feature_may_be_missing(decoder):
+def test_a_column_may_change_its_type_a_feature_may_be_missing_and_a_date_stays_a_text(decoder):
     decoded = decoder.decode(messages(row(7), row(7, item="7"), row(7, item=7.0)))
     assert not decoded.bad and len({tuple(keys) for keys in keys_of(decoded.rows)}) == 1
     missing = decoder.decode(messages({"clicked": 0}))
     assert not missing.bad and np.isnan(missing.rows.dense).all()
     assert missing.rows.bags["tags"].splits.tolist() == [0, 0]
-
-
-def test_dates_in_texts_stay_texts(decoder):
     decoded = decoder.decode(messages(row(0, user="2024-01-31 08:00:00"), row(0, user="2024-01-31")))
     texts = decoder.decode(messages(row(0, user="x"), row(0, user="2024-01-31 08:00:00")))
     np.testing.assert_array_equal(keys_of(decoded.rows)[0], keys_of(texts.rows)[1])

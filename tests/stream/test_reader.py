@@ -19,6 +19,7 @@ from ctr_trainer.stream.plan import Report, StreamPosition, Window
 from ctr_trainer.stream.reader import StreamReader, opener
 from ctr_trainer.stream.source import DeadLetters, FileDeadLetters, Range, StreamAddress
 from ctr_trainer.system.messages.errors import UserError
+from tests.parallel import launch
 from tests.stream import brokers
 from tests.stream.test_messages import arrow
 
@@ -70,9 +71,9 @@ class Workers:
         batches=None,
         letters=None,
         kafka_config="",
-        redis=RedisFiles(),  # noqa: B008, frozen
+        redis=None,
     ):
-        self._open = opener(StreamAddress.parse(url), kafka_config, redis, "group")
+        self._open = opener(StreamAddress.parse(url), kafka_config, redis or RedisFiles(), "group")
         self._coordinator = Coordinator(self._open, config, position, False, size, batch_size, letters or DeadLetters())
         server = CoordinatorServer(self._coordinator, "127.0.0.1", b"key", size - 1) if size > 1 else None
         self.numbers, self.errors = [[] for _ in range(size)], []
@@ -109,9 +110,8 @@ class Workers:
 
     @property
     def position(self):
-        return StreamPosition.from_dict(
-            json.loads(json.dumps(self._coordinator.position_after(len(self.numbers[0])).to_dict()))
-        )
+        found = self._coordinator.position_after(len(self.numbers[0]))
+        return StreamPosition.from_dict(json.loads(json.dumps(found.to_dict())))
 
     @property
     def trained(self):
@@ -187,9 +187,8 @@ def test_more_bad_records_than_allowed_end_every_worker_by_name(cluster, spec):
     brokers.produce(cluster, "worse", [*records(0, 9), b"?"], 1)
     workers = Workers(f"kafka://{cluster}/worse", spec, 2).finish()
     assert len(workers.errors) == 2
-    assert all(
-        "kafka topic worse, partition 0, offset 9" in each and "max_bad_rows=0" in each for each in workers.errors
-    )
+    for each in workers.errors:
+        assert "kafka topic worse, partition 0, offset 9" in each and "max_bad_rows=0" in each
 
 
 def test_a_quiet_stream_gives_batches_without_examples_and_a_partial_batch_after_the_wait(cluster, spec):
@@ -205,12 +204,12 @@ def test_new_records_and_partitions_are_read_and_a_lost_broker_is_waited_for(spe
         brokers.produce(broker.address, "clicks", records(0, 20), 1)
         url = f"kafka://{broker.address}/clicks"
         workers = Workers(url, spec, 2, StreamConfig(wait_secs=0.2))
-        wait_until(lambda: len(workers.trained) == 20)
+        launch.wait_until(lambda: len(workers.trained) == 20, "20 records")
         broker.stop()
-        wait_until(lambda: workers.figures.waiting_seconds > 0)
+        launch.wait_until(lambda: workers.figures.waiting_seconds > 0, "the wait for the broker")
         broker.resume()
         brokers.produce(broker.address, "clicks", records(20, 50), 1)
-        wait_until(lambda: len(workers.trained) == 50)
+        launch.wait_until(lambda: len(workers.trained) == 50, "50 records")
         workers.stop_soon().finish()
         assert workers.trained == list(range(50)) and not workers.errors
 
@@ -249,13 +248,6 @@ def test_records_that_were_removed_or_a_stream_made_anew_end_the_training(spec):
         assert "a position in kafka topic views" in error
     with pytest.raises(UserError, match="expected kafka://"):
         StreamAddress.parse("kafka://host:9092")
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_prometheus_reads_the_figures_of_a_stream():

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import json
 import subprocess
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from ctr_trainer.stream.reader import dead_letters, opener
 from ctr_trainer.stream.source import StreamAddress
 from ctr_trainer.system.processes.child import ended_with_parent
 from tests import redis_cluster
+from tests.parallel import launch
 from tests.stream.brokers import free_port
 from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture
 
@@ -33,13 +33,12 @@ def server(tmp_path_factory):
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=ended_with_parent())
     try:
         with contextlib.closing(redis.Redis(port=port)) as client:
-            deadline = time.monotonic() + 30
-            while True:
+
+            def answers():
                 with contextlib.suppress(redis.ConnectionError):
-                    client.ping()
-                    break
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+                    return client.ping()
+
+            launch.wait_until(answers, "the server")
             yield client, f"127.0.0.1:{port}"
     finally:
         process.kill()

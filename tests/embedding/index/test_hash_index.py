@@ -97,9 +97,9 @@ def test_numbers_are_those_of_a_dict(most_distinct):
         numbers = [expected.setdefault(key, len(expected)) if key else -1 for key in part.tolist()]
         assert found.numbers(part).tolist() == numbers
     assert found.keys.tolist() == list(expected)
-
-
-def test_a_table_of_distinct_keys_only_takes_them_all():
+    found = DistinctKeys(2)
+    assert found.numbers(np.zeros(2, np.int64)).tolist() == [-1, -1]
+    assert DistinctKeys(0).keys.tolist() == []
     keys = np.arange(1, 4097) << 40
     assert DistinctKeys(len(keys)).numbers(keys).tolist() == list(range(4096))
 
@@ -119,15 +119,6 @@ def test_distinct_keys_keep_their_numbers_while_their_table_grows():
     np.testing.assert_array_equal(numbers[some][np.sort(first)], np.arange(len(first)))
 
 
-def test_no_key_has_no_number():
-    found = DistinctKeys(2)
-    assert found.numbers(np.zeros(2, np.int64)).tolist() == [-1, -1]
-    assert DistinctKeys(0).keys.tolist() == []
-
-
-def test_distinct_keys_of_several_parts_are_in_the_order_of_their_appearance():
+def test_distinct_keys_are_in_the_order_of_their_appearance_and_positions_those_among_unique_keys():
     assert distinct([np.array([5, 0, 7]), np.array([7, 3, 5])]).tolist() == [5, 7, 3]
-
-
-def test_positions_are_those_among_the_unique_keys():
     assert positions_of(np.array([9, 4, 2]), np.array([2, 9, 9])).tolist() == [2, 0, 0]

@@ -41,14 +41,11 @@ def test_the_limit_of_a_cgroup_counts_and_pages_of_files_do_not(tmp_path, line, 
 
 
 @pytest.mark.parametrize("limit", ["max", str(2**63 - 4096), "nonsense"])
-def test_a_cgroup_without_a_limit_is_none(tmp_path, limit):
+def test_a_cgroup_without_a_limit_is_none_and_this_process_has_one(tmp_path, limit):
     (tmp_path / "own").write_text("0::/job\n")
     _cgroup(tmp_path / "job", {**V2, "max": limit})
     assert len(memory_limits(tmp_path / "own", tmp_path)) == 1
     assert len(memory_limits(tmp_path / "nothing", tmp_path)) == 1
-
-
-def test_this_process_has_a_limit():
     assert 0 < memory_total() <= psutil.virtual_memory().total
 
 

@@ -30,13 +30,14 @@ def lock(request):
     os.close(file)
 
 
-def test_what_is_held_is_added_up_over_both_kinds_of_holding(clock, lock):
+def test_what_is_held_is_added_up_over_both_kinds_of_holding_and_over_locks(clock, lock):
     with lock.shared():
         clock.now += 2
     clock.now += 10
     with lock.alone():
         clock.now += 3
     assert lock.times == LockTimes(waited=0, held=5, taken=2)
+    assert LockTimes(1, 2, 3) + LockTimes(10, 20, 30) == LockTimes(11, 22, 33)
 
 
 def test_a_thread_that_waits_for_another_counts_its_wait(clock, lock):
@@ -75,7 +76,3 @@ def test_an_error_within_gives_the_lock_back(lock):
     with lock.shared():
         pass
     assert lock.times.taken == 2
-
-
-def test_times_of_several_locks_add_up():
-    assert LockTimes(1, 2, 3) + LockTimes(10, 20, 30) == LockTimes(11, 22, 33)

@@ -49,13 +49,10 @@ def test_what_arrives_is_what_was_sent_either_way(shared, count):
             assert_equal(arrived(body, ReceivedColumns()), columns(count))
 
 
-def test_many_columns_leave_only_their_place_in_the_request(shared):
+def test_many_columns_leave_only_their_place_in_the_request_and_few_go_along(shared):
     with shared.sending({"op": "sync"}, columns(MANY)) as body:
         assert len(body) < 500
         assert wire.unpack_header(body)[0]["bytes"] == MANY * (8 + 12)
-
-
-def test_few_columns_go_along(shared):
     with shared.sending({"op": "sync"}, columns(10)) as body:
         assert "memory" not in wire.unpack_header(body)[0]
 
@@ -67,26 +64,18 @@ def test_a_request_beside_another_goes_inline_and_changes_nothing_of_it(shared):
         with shared.sending({"op": "sync"}, other) as second:
             assert_equal(arrived(second, received), other)
         assert_equal(arrived(first, received), columns(MANY))
-    with shared.sending({"op": "sync"}, columns(MANY)) as third:  # The memory is free again.
+    with pytest.raises(RuntimeError), shared.sending({"op": "sync"}, columns(MANY)):
+        raise RuntimeError
+    with shared.sending({"op": "sync"}, columns(MANY)) as third:  # The memory is free again, also after an error.
         assert "memory" in wire.unpack_header(third)[0]
 
 
-def test_the_memory_is_free_again_after_an_error(shared):
-    with pytest.raises(RuntimeError), shared.sending({"op": "sync"}, columns(MANY)):
-        raise RuntimeError
-    with shared.sending({"op": "sync"}, columns(MANY)) as body:
-        assert "memory" in wire.unpack_header(body)[0]
-
-
-@pytest.mark.parametrize("size", [-1, wire.MOST_BYTES * 2])
-def test_more_than_the_memory_has_is_refused(shared, size):
+def test_more_than_the_memory_has_is_refused_and_the_memory_of_a_process_that_is_not_there(shared):
     with shared.sending({"op": "sync"}, columns(MANY)) as body:
         address = wire.unpack_header(body)[0]["memory"]
-    with pytest.raises(UserError, match=f"a request of {size} bytes in memory that has"):
-        ReceivedColumns().read(address, size)
-
-
-def test_memory_of_a_process_that_is_not_there_is_refused():
+    for size in (-1, wire.MOST_BYTES * 2):
+        with pytest.raises(UserError, match=f"a request of {size} bytes in memory that has"):
+            ReceivedColumns().read(address, size)
     with pytest.raises(UserError, match="process id 999999999"):
         ReceivedColumns().read("999999999/0123456789ab", 64)
 

@@ -183,9 +183,8 @@ def test_a_save_that_is_given_up_is_in_no_chain_and_the_next_one_has_all_rows(tm
 
 def test_a_delta_of_another_snapshot_than_the_last_is_a_full_one(tmp_path):
     store = _pushed([1, 2])
-    first, second = store.save(tmp_path / "1", 1), store.save(tmp_path / "2", 2)
-    for since, expected in ((first, None), (second, None)):
-        assert {entry["since"] for entry in store.save(tmp_path / "3", 3, since[-1]["snapshot"])} == {expected}
+    for each in [store.save(tmp_path / number, 1) for number in "12"]:
+        assert {entry["since"] for entry in store.save(tmp_path / "3", 3, each[-1]["snapshot"])} == {None}
 
 
 def test_a_chain_with_a_link_missing_or_out_of_order_is_refused(tmp_path):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.store import row_codec
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS, PLAIN, find_codec
@@ -17,13 +16,10 @@ _ROWS = np.float32([[1, 1 / 3], [-2, 0], [0, 0]])
 _EACH = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 
 
-def test_codecs_are_found_by_the_names_that_the_flag_takes():
+def test_codecs_are_found_by_the_names_that_the_flag_takes_and_no_others():
     assert declared(EmbeddingConfig.__dataclass_fields__["sync_compression"]).choices == tuple(CODECS)
     assert [find_codec(name).name for name in CODECS] == ["none", "fp16"]
     assert find_codec(EmbeddingConfig().sync_compression) is PLAIN
-
-
-def test_a_codec_that_is_none_of_those_there_are_is_refused():
     with pytest.raises(UserError, match="sync_compression 'fp8' is not one of none, fp16: give one of these"):
         find_codec("fp8")
 
@@ -50,12 +46,9 @@ def test_rows_of_a_message_that_lie_at_an_odd_byte_are_decoded(codec):
     np.testing.assert_array_equal(codec.decode(raw), codec.decode(encoded))
 
 
-def test_the_plain_codec_copies_nothing():
+def test_the_plain_codec_copies_nothing_and_fp16_halves_the_bytes():
     assert PLAIN.encode(_ROWS) is _ROWS
     assert PLAIN.decode(_ROWS) is _ROWS
-
-
-def test_bytes_of_a_row_of_17_floats():
     sizes = {name: codec.encode(np.zeros((1, 17), np.float32)).nbytes for name, codec in CODECS.items()}
     assert sizes == {"none": 17 * 4, "fp16": (1 + 17) * 2}
 
@@ -67,13 +60,10 @@ def test_a_row_is_scaled_by_its_own_power_of_two():
     assert packed.tolist() == [[-32, 12288, -4096]]
 
 
-def test_values_of_few_bits_come_back_as_they_were_at_any_scale():
+def test_values_of_few_bits_come_back_as_they_were_at_any_scale_and_others_within_the_bound():
     rows = np.float32([[1, -2, 0], [3e4 * 2**20, 1.5, 0], [2.0**-100, 0, 0], [2.0**126, 2.0**100, 1], [0, 0, 0]])
     rows[1, 0], rows[3, 2] = 2.0**30, 0
     np.testing.assert_array_equal(row_codec.unpack(row_codec.pack(rows)), rows)
-
-
-def test_the_error_is_within_the_bound():
     rng = np.random.default_rng(0)
     rows = (rng.standard_normal((1000, 8)) * 10.0 ** rng.integers(-30, 30, (1000, 8))).astype(np.float32)
     error = np.abs(row_codec.unpack(row_codec.pack(rows)) - rows)
@@ -81,14 +71,13 @@ def test_the_error_is_within_the_bound():
 
 
 @pytest.mark.parametrize("power", [np.nan, np.inf, -np.inf, 0.5, 115, -127])
-def test_a_damaged_power_makes_the_row_not_finite(power):
+def test_a_damaged_power_makes_the_row_not_finite_and_a_damaged_value_itself(power):
     packed = row_codec.pack(np.ones((2, 2), np.float32))
     packed[1, 0] = power
     np.testing.assert_array_equal(np.isfinite(row_codec.unpack(packed)).all(axis=1), [True, False])
-
-
-def test_no_rows():
-    assert row_codec.unpack(row_codec.pack(np.empty((0, 3), np.float32))).shape == (0, 3)
+    if not np.isfinite(power):
+        packed[0, 2] = power
+        np.testing.assert_array_equal(np.isfinite(row_codec.unpack(packed))[0], [True, False])
 
 
 def test_values_are_rounded_to_the_nearest_float16_and_ties_to_even():
@@ -103,13 +92,6 @@ def test_values_are_rounded_to_the_nearest_float16_and_ties_to_even():
     np.testing.assert_array_equal(packed[:, 0], 0)
     np.testing.assert_array_equal(packed[:, 2].view(np.uint16), rows[:, 1].astype(np.float16).view(np.uint16))
     np.testing.assert_array_equal(row_codec.unpack(packed)[:, 1], packed[:, 2].astype(np.float32))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_damaged_value_comes_out_not_finite(value):
-    packed = row_codec.pack(np.ones((1, 3), np.float32))
-    packed[0, 2] = value
-    np.testing.assert_array_equal(np.isfinite(row_codec.unpack(packed)), [[True, False, True]])
 
 
 CONFIG = TableConfig("t", (2, 1), (0.0, 0.0), "sgd")
@@ -130,9 +112,6 @@ def test_the_first_row_that_is_not_finite_is_found_wherever_it_lies(bad, row):
     assert row_kernels.first_not_finite(rows) == -1
     rows[row:, 2] = bad
     assert row_kernels.first_not_finite(_at_an_odd_byte(rows)) == row
-
-
-def test_of_no_rows_none_is_not_finite():
     assert row_kernels.first_not_finite(np.empty((0, 3), np.float32)) == -1
 
 
@@ -149,10 +128,5 @@ def test_deltas_at_an_odd_byte_are_added_as_others_are():
     assert store.pull("t", keys).tolist() == deltas.tolist()
 
 
-def test_an_index_too_large_for_the_cores_cache_gives_slots_in_the_order_of_the_keys():
-    rng, index = np.random.default_rng(0), Index()
-    keys = rng.permutation(np.arange(1, 400_001)) * np.int64(-7046029254386353131)
-    for first in range(0, len(keys), 50_000):
-        part = keys[max(first - 25_000, 0) : first + 50_000]  # Some are there, some are new.
-        np.testing.assert_array_equal(index.find_or_add(part), np.arange(max(first - 25_000, 0), first + 50_000))
-    np.testing.assert_array_equal(index.find_or_add(np.append(keys[:9], 0)), [*range(9), -1])
+def test_no_rows():
+    assert row_codec.unpack(row_codec.pack(np.empty((0, 3), np.float32))).shape == (0, 3)

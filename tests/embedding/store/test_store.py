@@ -4,6 +4,7 @@ import threading
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -23,13 +24,10 @@ def _ones(count):
     return np.ones((count, 2), np.float32)
 
 
-def test_the_same_table_twice_keeps_its_rows(store):
+def test_the_same_table_twice_keeps_its_rows_and_another_configuration_is_refused_by_the_field_that_differs(store):
     store.push("t", np.array([1]), _ones(1), "w", 1)
     store.create_table(TableConfig("t", [2], [1.0], "sgd"))
     assert store.stats()["tables"]["t"]["rows"] == 1
-
-
-def test_another_configuration_is_refused_by_the_field_that_differs(store):
     with pytest.raises(UserError, match=r"table t exists with optimizer = sgd, not adagrad"):
         store.create_table(dataclasses.replace(CONFIG, optimizer="adagrad"))
 
@@ -59,12 +57,6 @@ def test_a_sequence_is_applied_once_for_each_worker_and_table(store):
     assert store.stats()["tables"]["u"]["rows"] == 1
 
 
-def test_a_repeated_sync_answers_the_rows_again(store):
-    key = np.array([4])
-    first = store.sync("t", key, _ones(1), "a", 1)
-    np.testing.assert_array_equal(store.sync("t", key, _ones(1), "a", 1).rows, first.rows)
-
-
 def _known(*versions):
     return np.array(versions, np.uint32)
 
@@ -84,8 +76,9 @@ def test_a_repeated_sync_answers_all_rows_as_they_are_by_then(store):
     key = np.array([4])
     store.sync("t", key, _ones(1), "a", 1, _known(0))
     store.push("t", key, _ones(1), "b", 1)
-    again = store.sync("t", key, _ones(1), "a", 1, _known(0))
-    np.testing.assert_array_equal(again.rows, store.pull("t", key))
+    for known in (_known(0), None):
+        again = store.sync("t", key, _ones(1), "a", 1, known)
+        np.testing.assert_array_equal(again.rows, store.pull("t", key))
     assert store.pull_newer("t", key, again.versions).positions.tolist() == []
 
 
@@ -99,7 +92,7 @@ def test_pull_newer_leaves_out_what_is_known_and_what_is_not_there(store):
     assert store.pull_newer("t", keys, newer.versions).positions.tolist() == []
 
 
-def test_a_row_that_is_gone_is_newer_and_reads_as_it_starts(store):
+def test_a_restored_row_and_a_row_that_is_gone_are_newer(store, tmp_path):
     store.push("t", np.array([1]), _ones(1), "a", 1)
     known = store.pull_newer("t", np.array([1]), _known(0)).versions
     store.clear()
@@ -108,9 +101,6 @@ def test_a_row_that_is_gone_is_newer_and_reads_as_it_starts(store):
     np.testing.assert_array_equal(gone.rows, store.tables["t"].initial_rows(np.array([1])))
     # A version from before the clear is never taken for a later one.
     assert store.sync("t", np.array([1]), _ones(1), "a", 2, known).positions.tolist() == [0]
-
-
-def test_restored_rows_are_newer(store, tmp_path):
     store.push("t", np.array([1]), _ones(1), "a", 1)
     known = store.pull_newer("t", np.array([1]), _known(0)).versions
     store.restore(tmp_path, store.save(tmp_path, 1))
@@ -124,12 +114,6 @@ def test_versions_cost_4_bytes_a_row_and_running_out_is_refused(store):
     store._tables.versions("t")._last = 2**32 - 2
     with pytest.raises(UserError, match="restart the service"):
         store.push("t", np.arange(1, 11), _ones(10), "a", 2)
-
-
-def test_versions_of_another_kind_are_refused(store):
-    for versions in (np.zeros(2, np.uint32), np.zeros(1, np.int64)):
-        with pytest.raises(UserError, match=r"table t: versions .*, expected uint32\[1\]"):
-            store.pull_newer("t", np.array([1]), versions)
 
 
 def test_a_put_sets_rows_and_a_late_copy_of_an_earlier_one_does_nothing(store):
@@ -190,9 +174,12 @@ def test_deltas_that_are_not_as_the_codec_encodes_them_are_refused(store):
     assert len(store.tables["t"]) == 0
 
 
-def test_an_unknown_table_is_named_with_those_there_are(store):
+def test_an_unknown_table_and_versions_of_another_kind_are_refused(store):
     with pytest.raises(UserError, match="no table 'x'; there are: t"):
         store.pull("x", np.array([1]))
+    for versions in (np.zeros(2, np.uint32), np.zeros(1, np.int64)):
+        with pytest.raises(UserError, match=r"table t: versions .*, expected uint32\[1\]"):
+            store.pull_newer("t", np.array([1]), versions)
 
 
 def test_pushes_from_several_threads_all_arrive(store):
@@ -212,7 +199,7 @@ def test_pushes_from_several_threads_all_arrive(store):
 
 
 def test_blocks_cover_each_row_once(store):
-    keys = np.arange(1, 3_000_001)
+    keys = np.arange(1, snapshot._BATCH_BYTES // 16 + 1001)
     store.push("t", keys, np.zeros((len(keys), 2), np.float32), "a", 1)
     blocks = list(store.read_blocks("t"))
     assert len(blocks) > 1

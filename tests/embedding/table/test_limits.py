@@ -37,17 +37,7 @@ def _keys(table):
     return sorted(key for key in table.keys.tolist() if key)
 
 
-def test_removal_from_a_crowded_index_loses_no_other_key():
-    index, keys = Index(), np.random.default_rng(0).integers(1, 2**62, 600_000)
-    index.find_or_add(keys)
-    index.remove(keys[::2].copy())
-    assert (index.find(keys[::2].copy()) == -1).all()
-    assert (index.keys[index.find(keys[1::2].copy())] == keys[1::2]).all()
-    index.find_or_add(keys)
-    assert index.slots == len(keys)
-
-
-def test_the_next_new_rows_get_the_slots_of_removed_ones_and_start_anew():
+def test_the_next_new_rows_get_the_slots_of_removed_ones_and_start_anew_with_versions_of_their_own(tmp_path):
     table = _table()
     _train(table, [1, 2, 3])
     assert table.remove(np.array([1, 3, 99])) == 2
@@ -55,6 +45,15 @@ def test_the_next_new_rows_get_the_slots_of_removed_ones_and_start_anew():
     slots = table.find_or_create(np.array([4, 5, 6]))
     assert sorted(slots.tolist()) == [0, 2, 3]
     np.testing.assert_array_equal(table.rows[slots], table.initial_rows(np.array([4, 5, 6])))
+    store = LocalStore()
+    store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3))
+    both, ones = np.array([5, 6]), np.ones((2, 2), np.float32)
+    known = store.sync("t", both, ones, "w", 1).versions  # One push, so both rows have one version.
+    store.tables["t"].remove(both)
+    store.push("t", both[:1], ones[:1], "w", 2)
+    answer = store.sync("t", both[1:], ones[:1], "w", 3, known[1:])
+    assert answer.positions.tolist() == [0]
+    np.testing.assert_array_equal(answer.rows, store.tables["t"].initial_rows(both[1:]) + 1)
 
 
 def test_a_key_gets_a_row_when_it_comes_for_the_nth_time():
@@ -86,18 +85,6 @@ def test_a_push_of_a_key_that_is_not_admitted_is_dropped_and_answered_by_its_ini
     np.testing.assert_array_equal(store.pull("t", keys), initial + 1)
     stats = store.stats()["tables"]["t"]
     assert (stats["rows"], stats["created"], stats["admitted"], stats["evicted"], stats["refused"]) == (1, 1, 1, 0, 1)
-
-
-def test_a_row_in_a_used_slot_has_no_version_of_the_row_before(tmp_path):
-    store = LocalStore()
-    store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3))
-    both, ones = np.array([5, 6]), np.ones((2, 2), np.float32)
-    known = store.sync("t", both, ones, "w", 1).versions  # One push, so both rows have one version.
-    store.tables["t"].remove(both)
-    store.push("t", both[:1], ones[:1], "w", 2)
-    answer = store.sync("t", both[1:], ones[:1], "w", 3, known[1:])
-    assert answer.positions.tolist() == [0]
-    np.testing.assert_array_equal(answer.rows, store.tables["t"].initial_rows(both[1:]) + 1)
 
 
 def test_the_counting_filter_never_counts_too_little():
@@ -137,7 +124,7 @@ def test_what_the_counting_filter_counted_outlives_a_restart_onto_another_number
     np.testing.assert_array_equal(store.pull("t", keys), store.tables["t"].initial_rows(keys) + ones)
 
 
-def test_a_delta_brings_the_counts_as_they_were_last(tmp_path):
+def test_a_delta_brings_the_counts_as_they_were_last_and_altered_counts_are_refused_by_name(tmp_path):
     (store,), files = _counted(tmp_path, 1)
     keys, ones = np.arange(1, 10), np.ones((9, 2), np.float32)
     store.push("t", keys, ones, "w", 7)
@@ -147,16 +134,14 @@ def test_a_delta_brings_the_counts_as_they_were_last(tmp_path):
     assert _keys(other.tables["t"]) == []
     other.push("t", keys, ones, "w", 0)
     assert _keys(other.tables["t"]) == keys.tolist()
-
-
-def test_altered_counts_are_refused_by_name(tmp_path):
-    _, files = _counted(tmp_path, 2)
+    _, files = _counted(tmp_path / "altered", 2)
     (name,) = [file["file"] for file in files if file["kind"] == "counts"]
-    content = bytearray((tmp_path / name).read_bytes())
+    path = tmp_path / "altered" / name
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    (tmp_path / name).write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(UserError, match=rf"{name}: checksum"):
-        LocalStore().restore(tmp_path, files)
+        LocalStore().restore(path.parent, files)
 
 
 def test_the_shards_of_a_table_share_its_max_rows():
@@ -172,7 +157,7 @@ def test_the_shards_of_a_table_share_its_max_rows():
         assert len(store.tables["t"]) == most
 
 
-def test_lru_evicts_the_rows_trained_the_longest_ago():
+def test_lru_evicts_the_rows_trained_the_longest_ago_and_lfu_those_trained_the_least_often():
     table = _table(max_rows=4, eviction="lru")
     for step, keys in enumerate([[1, 2], [3], [4], [1]], start=1):
         _train(table, keys, step)
@@ -180,9 +165,6 @@ def test_lru_evicts_the_rows_trained_the_longest_ago():
     assert _keys(table) == [1, 3, 4, 5]
     _train(table, [6], 6)
     assert (_keys(table), table.counters.evicted, table.counters.created) == ([1, 4, 5, 6], 2, 6)
-
-
-def test_lfu_evicts_the_rows_trained_the_least_often():
     table = _table(max_rows=3, eviction="lfu")
     for keys in [[1, 2, 3], [1, 2, 3], [1, 3]]:
         _train(table, keys)

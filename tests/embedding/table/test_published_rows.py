@@ -45,7 +45,7 @@ class Reader:
         self.rows, self.epoch = {}, None
 
     def read(self, table, between=lambda: None, fail=False):
-        """Takes an epoch; `between` is called after each block. -> (keys of rows, removed keys) of the epoch"""
+        """Returns (keys of rows, removed keys) of an epoch that it takes; `between` is called after each block."""
         epoch = 0 if self.epoch is None else self.epoch + 1
         with table.locked():
             taking = table.watchers.published.begin(table, epoch, self.epoch)
@@ -67,13 +67,19 @@ class Reader:
         return sorted(rows), removed
 
 
+def _once(change):
+    """Returns a function whose first call makes the change."""
+    changes = iter([change])
+    return lambda: next(changes, lambda: None)()
+
+
 def _all(table):
     return {
         key: row for key, row in zip(table.keys.tolist(), table.rows[:, : CONFIG.weights].tolist(), strict=False) if key
     }
 
 
-def test_an_epoch_has_the_rows_that_changed_and_the_keys_that_went():
+def test_an_epoch_has_the_rows_that_changed_and_the_keys_that_went_and_nothing_of_a_key_that_came_and_went():
     table, reader = _table(), Reader()
     _step(table, 1, 2, 3, 4, 5, 6, 7)
     assert reader.read(table) == ([1, 2, 3, 4, 5, 6, 7], [])
@@ -82,13 +88,8 @@ def test_an_epoch_has_the_rows_that_changed_and_the_keys_that_went():
     _remove(table, 3, 5)
     assert reader.read(table) == ([2, 8], [3, 5])
     assert reader.rows == _all(table) and len(reader.rows) == 6
-
-
-def test_a_key_that_came_and_went_between_two_epochs_is_in_neither():
-    table, reader = _table(), Reader()
-    reader.read(table)
-    _step(table, 1)
-    _remove(table, 1)
+    _step(table, 9)
+    _remove(table, 9)
     assert reader.read(table) == ([], [])
 
 
@@ -106,8 +107,7 @@ def test_a_key_that_went_and_came_back_has_its_new_row_and_its_slot_may_be_anoth
 def test_a_row_that_changes_while_an_epoch_is_taken_is_in_the_next_one_too():
     table, reader = _table(), Reader()
     _step(table, *range(1, 10))
-    changes = iter([lambda: _step(table, 1, 9)])
-    reader.read(table, lambda: next(changes, lambda: None)())
+    reader.read(table, _once(lambda: _step(table, 1, 9)))
     assert reader.read(table) == ([1, 9], [])  # Also 9, whose block had not been read.
     assert reader.rows == _all(table)
 
@@ -115,8 +115,7 @@ def test_a_row_that_changes_while_an_epoch_is_taken_is_in_the_next_one_too():
 def test_a_key_that_goes_while_an_epoch_is_taken_goes_in_the_next_one():
     table, reader = _table(), Reader()
     _step(table, *range(1, 10))
-    changes = iter([lambda: _remove(table, 1, 9)])
-    assert reader.read(table, lambda: next(changes, lambda: None)()) == (list(range(1, 9)), [])
+    assert reader.read(table, _once(lambda: _remove(table, 1, 9))) == (list(range(1, 9)), [])
     assert reader.read(table) == ([], [1, 9])  # Also 9, which no reader has.
     assert reader.rows == _all(table)
 
@@ -127,8 +126,8 @@ def test_a_removed_key_that_comes_back_while_the_epoch_is_taken_goes_out_in_it_a
     reader.read(table)
     _remove(table, 2, 9)
     _step(table, 1, 3, 4, 5)
-    changes = iter([lambda: _step(table, 9, 2)])  # In slots of which one has been passed and one has not.
-    assert reader.read(table, lambda: next(changes, lambda: None)()) == ([1, 3, 4, 5], [2, 9])
+    # In slots of which one has been passed and one has not.
+    assert reader.read(table, _once(lambda: _step(table, 9, 2))) == ([1, 3, 4, 5], [2, 9])
     assert reader.read(table) == ([2, 9], [])
     assert reader.rows == _all(table)
 
@@ -141,14 +140,13 @@ def test_a_key_that_goes_and_comes_back_while_its_epoch_is_taken_is_in_it_once()
         _remove(table, 1, 9)
         _step(table, 1)  # In the slot of 9, which is still to be read.
 
-    changes = iter([back])
-    assert reader.read(table, lambda: next(changes, lambda: None)()) == (list(range(1, 9)), [])
+    assert reader.read(table, _once(back)) == (list(range(1, 9)), [])
     assert reader.read(table) == ([1], [9])
     assert reader.read(table) == ([], [])
     assert reader.rows == _all(table)
 
 
-def test_an_epoch_that_was_not_published_is_taken_again():
+def test_an_epoch_or_a_base_that_was_not_published_is_taken_again():
     table, reader = _table(), Reader()
     _step(table, 1, 2, 3, 4)
     reader.read(table)
@@ -161,9 +159,6 @@ def test_an_epoch_that_was_not_published_is_taken_again():
     _remove(table, 3)
     assert reader.read(table) == ([1, 5], [2, 3, 4])
     assert reader.rows == _all(table)
-
-
-def test_a_base_that_was_not_published_is_taken_whole_again():
     table, reader = _table(), Reader()
     _step(table, 1, 2, 3, 4)
     reader.read(table, fail=True)
@@ -171,7 +166,7 @@ def test_a_base_that_was_not_published_is_taken_whole_again():
     assert reader.read(table) == ([1, 3, 4], [])
 
 
-def test_after_a_clear_only_a_base_can_follow():
+def test_an_epoch_follows_the_last_one_that_was_taken_and_after_a_clear_only_a_base_does():
     table, reader = _table(), Reader()
     _step(table, 1)
     reader.read(table)
@@ -180,9 +175,6 @@ def test_after_a_clear_only_a_base_can_follow():
         reader.read(table)
     _step(table, 2)
     assert Reader().read(table) == ([2], [])
-
-
-def test_an_epoch_after_another_than_the_last_ones_is_refused():
     table, reader = _table(), Reader()
     for _ in range(3):
         reader.read(table)

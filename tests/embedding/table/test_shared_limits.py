@@ -37,6 +37,7 @@ def _keys(table):
 
 
 LIMITS = [
+    dict(),
     dict(min_frequency=2),
     dict(max_rows=40),
     dict(max_rows=40, eviction="lfu", min_frequency=2),
@@ -45,15 +46,17 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_one_worker_trains_a_limited_table_to_the_bit_like_a_table_of_its_own(limits):
-    tables = [Table(_config(**limits)), SharedTable(_config(**limits), True, SharedMemory().under("t"))]
+def test_one_worker_trains_a_shared_table_to_the_bit_like_a_table_of_its_own(limits):
+    config = TableConfig("t", (2, 1), (0.5, 0.1), seed=3, **limits)
+    tables = [Table(config), SharedTable(config, True, SharedMemory().under("t"))]
     rng = np.random.default_rng(0)
     for step in range(60):
         keys = rng.permutation(np.unique(rng.integers(1, 200, 30)))
         for table in tables:
             table.advance(step)
             table.expire()
-            _step(table, keys)
+            gradients = [np.repeat(keys[:, None] % 7 - 3, dim, 1).astype(np.float32) for dim in config.dims]
+            table.apply_gradients(table.find_or_create(keys), gradients, 0.05)
     assert _keys(tables[0]) == _keys(tables[1]) != []
     assert tables[0].stats() | {"bytes": 0} == tables[1].stats() | {"bytes": 0}
     keys = np.array(_keys(tables[0]))
@@ -62,7 +65,7 @@ def test_one_worker_trains_a_limited_table_to_the_bit_like_a_table_of_its_own(li
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_key_is_admitted_by_how_often_it_came_to_all_workers():
+def test_a_key_is_admitted_by_how_often_it_came_to_all_workers_and_the_bound_is_that_of_all():
     one, other = _two(min_frequency=3)
     _step(one, [7, 8])
     _step(other, [7])
@@ -70,6 +73,12 @@ def test_a_key_is_admitted_by_how_often_it_came_to_all_workers():
     _step(one, [7])
     assert (_keys(other), other.counters.admitted, other.counters.refused) == ([7], 1, 3)
     np.testing.assert_array_equal(other.read(np.array([7])), other.initial_rows(np.array([7])) - 1)
+    one, other = _two(max_rows=5)
+    for key in range(1, 20):
+        _step(one if key % 2 else other, [key])
+    assert len(one) == len(other) == 5
+    assert one.counters.created - one.counters.evicted == 5
+    assert one.stats() == other.stats()
 
 
 def test_rows_lent_to_two_workers_lie_apart_and_are_trained_apart():
@@ -80,15 +89,6 @@ def test_rows_lent_to_two_workers_lie_apart_and_are_trained_apart():
     one.apply_gradients(mine, [np.ones((3, 2), np.float32)], 1.0)
     np.testing.assert_array_equal(other.take(others), other.initial_rows(keys))
     np.testing.assert_array_equal(other.rows[others], other.initial_rows(keys))
-
-
-def test_the_bound_is_that_of_all_workers():
-    one, other = _two(max_rows=5)
-    for key in range(1, 20):
-        _step(one if key % 2 else other, [key])
-    assert len(one) == len(other) == 5
-    assert one.counters.created - one.counters.evicted == 5
-    assert one.stats() == other.stats()
 
 
 def test_no_other_key_gets_the_gradient_of_a_row_that_another_worker_evicted():

@@ -11,9 +11,7 @@ import pytest
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import SharedTable, SharedTables
-from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.system.messages.errors import UserError
 from tests.embedding.table import shared_worker as worker
 
@@ -108,19 +106,6 @@ def test_an_incremental_snapshot_has_what_another_worker_changed(tmp_path):
     restored.restore(tmp_path, full + delta)
     keys = np.concatenate([worker.HOT, fresh])
     np.testing.assert_array_equal(restored.pull("dim2", keys), table.read(keys))
-
-
-def test_a_shared_table_trains_to_the_bit_like_a_table():
-    config = TableConfig("dim4", (4, 1), (0.1, 0.0), seed=3)
-    tables = [Table(config), SharedTable(config, True, SharedMemory().under("dim4"))]
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        keys = np.unique(rng.integers(0, 5000, 1500))
-        gradients = [rng.normal(size=(len(keys), dim)).astype(np.float32) for dim in config.dims]
-        for table in tables:
-            table.apply_gradients(table.find_or_create(keys), gradients, 0.05)
-    np.testing.assert_array_equal(tables[0].rows, tables[1].rows)
-    np.testing.assert_array_equal(tables[0].keys, tables[1].keys)
 
 
 def _open_memory():

@@ -6,7 +6,7 @@ from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.memory import growable_array
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.optimizers import RowAdagrad, RowwiseAdagrad
+from ctr_trainer.settings.optimizers import RowAdagrad
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -23,34 +23,17 @@ def _step(table, keys, gradients, learning_rate):
     table.apply_gradients(slots, [np.array(gradient, np.float32) for gradient in gradients], learning_rate)
 
 
-def test_mixer_is_splitmix64():
+def test_hashes_and_new_rows_are_the_same_bits_in_every_version():
     # The first two outputs of the published generator for seed 0: its state advances by the golden gamma.
     assert mix(0) == 0xE220A8397B1DCDAF
     assert mix(0x9E3779B97F4A7C15) == 0x6E789E6AA1B965F4
-
-
-def test_sgd_subtracts_the_scaled_gradient():
-    table = _table(optimizer="sgd")
-    _step(table, _keys(7), [[[1.0, -2.0]]], 0.5)
-    np.testing.assert_array_equal(table.rows, [[-0.5, 1.0]])
-
-
-def test_adagrad_accumulates_squares_elementwise_without_epsilon():
-    table = _table(optimizer=RowAdagrad(initial_accumulator=1.0))
-    # acc = 1 + 3 = 4 and 1 + 0; w = -0.5 * sqrt(3) / 2 and 0.
-    _step(table, _keys(7), [[[np.sqrt(3), 0.0]]], 0.5)
-    np.testing.assert_allclose(table.rows, [[-0.25 * np.sqrt(3), 0, 4, 1]], rtol=1e-6)
-    # acc = 4 + 5 = 9: w -= 0.5 * sqrt(5) / 3.
-    _step(table, _keys(7), [[[np.sqrt(5), 0.0]]], 0.5)
-    np.testing.assert_allclose(table.rows[0, 0], -0.25 * np.sqrt(3) - np.sqrt(5) / 6, rtol=1e-6)
-    np.testing.assert_allclose(table.rows[0, 2:], [9, 1], rtol=1e-6)
-
-
-def test_rowwise_adagrad_keeps_one_accumulator_a_segment():
-    table = _table(dims=(2, 1), optimizer=RowwiseAdagrad(initial_accumulator=0.0))
-    # Segment 0: mean(16 + 16) = 16, step 0.5 * 4 / 4; segment 1: mean(9) = 9, step 0.5 * 3 / 3.
-    _step(table, _keys(7), [[[4.0, -4.0]], [[3.0]]], 0.5)
-    np.testing.assert_allclose(table.rows, [[-0.5, 0.5, -0.5, 16, 9]], rtol=1e-6)
+    # Written down once: a change here breaks the agreement of new workers with old checkpoints.
+    table = _table(dims=(2,), scales=(1.0,), seed=0, optimizer=RowAdagrad(initial_accumulator=0.1))
+    row = table.initial_rows(_keys(1))[0]
+    hashed = mix(mix(0) ^ 1)
+    draws = [int(mix((int(hashed) + position) % 2**64)) >> 40 for position in range(2)]
+    np.testing.assert_array_equal(row[:2], [(2 * draw + 1 - 2**24) / 2**24 for draw in draws])
+    np.testing.assert_array_equal(row[2:], np.float32([0.1, 0.1]))
 
 
 def test_segments_are_stepped_by_their_own_gradients_across_blocks():
@@ -61,11 +44,6 @@ def test_segments_are_stepped_by_their_own_gradients_across_blocks():
     np.testing.assert_allclose(table.rows, np.tile(np.float32(expected), (5000, 1)), rtol=1e-6)
 
 
-def test_adagrad_that_would_divide_by_zero_is_refused():
-    with pytest.raises(UserError, match="initial_accumulator=0 must be above 0"):
-        _table(optimizer=RowAdagrad(initial_accumulator=0.0))
-
-
 def test_gradients_of_another_shape_are_refused_before_any_row_changes():
     table = _table(dims=(2, 1), optimizer="sgd")
     with pytest.raises(ValueError, match=r"\(1, 2\), expected \(1, 1\)"):
@@ -73,24 +51,21 @@ def test_gradients_of_another_shape_are_refused_before_any_row_changes():
     assert not table.rows.any()
 
 
-def test_key_0_has_no_row_and_its_gradient_is_skipped():
+def test_key_0_has_no_row_and_find_creates_none():
     table = _table(optimizer="sgd")
     assert table.find_or_create(_keys(0, 5, 0)).tolist() == [-1, 0, -1]
     _step(table, _keys(0, 5), [[[9.0, 9.0], [1.0, 1.0]]], 1.0)
     np.testing.assert_array_equal(table.rows, [[-1, -1]])
     np.testing.assert_array_equal(table.initial_rows(_keys(0)), [[0, 0]])
-
-
-def test_find_creates_nothing():
     table = _table()
     assert table.find(_keys(1, 2)).tolist() == [-1, -1]
     assert len(table) == 0
 
 
-def test_slots_are_those_of_a_dict_for_a_million_random_keys():
+def test_slots_are_those_of_a_dict_for_many_random_keys():
     rng = np.random.default_rng(0)
-    keys = rng.integers(-(2**63), 2**63 - 1, 1_000_000)
-    keys[::3] = keys[rng.integers(0, 1_000_000, len(keys[::3]))]
+    keys = rng.integers(-(2**63), 2**63 - 1, 300_000)
+    keys[::3] = keys[rng.integers(0, 300_000, len(keys[::3]))]
     keys[:2] = [-(2**63), 2**63 - 1]
     index, expected = Index(), {}
     for block in np.array_split(keys, 7):
@@ -111,15 +86,7 @@ def test_an_index_is_half_full_at_least_however_many_keys_it_has():
     assert index.find(keys).tolist() == list(range(len(keys)))
 
 
-def test_keys_that_differ_only_in_high_or_low_bits_are_kept_apart():
-    keys = np.concatenate([np.arange(1, 20_000), np.arange(1, 20_000) << 40])
-    table = _table(optimizer="sgd")
-    slots = table.find_or_create(keys)
-    assert slots.tolist() == list(range(len(keys)))
-    np.testing.assert_array_equal(table.keys, keys)
-
-
-def test_growth_keeps_the_rows_in_place():
+def test_growth_keeps_the_rows_in_place_or_copies_them_where_the_reservation_is_refused(monkeypatch):
     table = _table(dims=(4,), scales=(1.0,))
     first = np.arange(1, 1001)
     table.find_or_create(first)
@@ -130,8 +97,6 @@ def test_growth_keeps_the_rows_in_place():
     assert table.rows.ctypes.data == address
     np.testing.assert_array_equal(table.rows[:1000], before)
 
-
-def test_growth_copies_where_the_reservation_is_refused(monkeypatch):
     def refuse(*_):
         raise OSError("no address space")
 
@@ -155,7 +120,7 @@ def test_more_rows_than_memory_are_refused_and_change_nothing():
     assert table.find(_keys(1)).tolist() == [-1]
 
 
-def test_new_rows_depend_on_seed_and_key_only():
+def test_new_rows_are_uniform_by_segment_and_depend_on_seed_and_key_only():
     keys = np.array([5, -9, 2**62, 17])
     a, b = (_table(dims=(3, 2), scales=(0.5, 0.25), seed=3) for _ in range(2))
     a.find_or_create(keys)
@@ -165,19 +130,6 @@ def test_new_rows_depend_on_seed_and_key_only():
     np.testing.assert_array_equal(a.initial_rows(keys), a.rows)
     other = _table(dims=(3, 2), scales=(0.5, 0.25), seed=4).initial_rows(keys)
     assert (other[:, :5] != a.rows[:, :5]).all()
-
-
-def test_new_rows_are_the_same_bits_in_every_version():
-    # Written down once: a change here breaks the agreement of new workers with old checkpoints.
-    table = _table(dims=(2,), scales=(1.0,), seed=0, optimizer=RowAdagrad(initial_accumulator=0.1))
-    row = table.initial_rows(_keys(1))[0]
-    hashed = mix(mix(0) ^ 1)
-    draws = [int(mix((int(hashed) + position) % 2**64)) >> 40 for position in range(2)]
-    np.testing.assert_array_equal(row[:2], [(2 * draw + 1 - 2**24) / 2**24 for draw in draws])
-    np.testing.assert_array_equal(row[2:], np.float32([0.1, 0.1]))
-
-
-def test_new_weights_are_uniform_by_segment():
     rows = _table(dims=(4, 1), scales=(0.5, 0.0), optimizer="sgd").initial_rows(np.arange(1, 50_001))
     weights = rows[:, :4]
     assert np.abs(weights).max() < 0.5
@@ -186,14 +138,6 @@ def test_new_weights_are_uniform_by_segment():
     assert abs(weights.mean()) < 0.004
     assert abs(weights.var() - 0.25 / 3) < 0.001
     assert abs(np.corrcoef(weights.T)[np.triu_indices(4, 1)]).max() < 0.03
-
-
-def test_add_starts_from_the_initial_row():
-    table = _table(dims=(2,), scales=(1.0,), optimizer="sgd")
-    table.add(_keys(3), np.float32([[1, 2]]))
-    np.testing.assert_array_equal(table.rows, table.initial_rows(_keys(3)) + np.float32([[1, 2]]))
-    table.add(_keys(3, 4), np.float32([[1, 1], [0, 0]]))
-    np.testing.assert_array_equal(table.rows[1:], table.initial_rows(_keys(4)))
 
 
 def test_insert_overwrites_and_clear_forgets():

@@ -85,7 +85,6 @@ def test_a_step_counts_for_the_other_worker_at_once_and_for_the_service_after_th
     _step(other, _keys(2, 3), 10.0)
     for worker in host:
         assert _read(worker, _keys(1, 2, 3)) == [[-1, -1], [-11, -11], [-10, -10]]
-    assert len(store.tables["t"]) == 0
     other.sync()
     assert len(store.tables["t"]) == 0
     one.sync()
@@ -223,33 +222,21 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, cod
     np.testing.assert_array_equal(store.pull("t", _keys(1)), other.rows[other.find(_keys(1))])
 
 
-def test_a_flush_drops_rows_that_are_not_used_any_more_and_the_other_worker_finds_its_own(store, monkeypatch):
+@pytest.mark.parametrize(("much", "left"), [(0.0, 2), (host_rows._MUCH, 100)], ids=["much", "little"])
+def test_a_flush_drops_unused_rows_if_they_take_much_of_the_memory_and_the_other_worker_finds_its_own(
+    store, monkeypatch, much, left
+):
+    """Else each checkpoint would cost the steps after it what it takes to pull the rows again."""
     monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    monkeypatch.setattr(host_rows, "_MUCH", 0.0)
+    monkeypatch.setattr(host_rows, "_MUCH", much)
     one, other = host = _host(store)
     _step(other, np.arange(1, 101), 1.0)
     for _ in range(10):
         _step(other, _keys(50, 60), 1.0)
         _sync(host)
     one.flush()
-    assert len(one) == len(other) == 2
+    assert len(one) == len(other) == left
     assert _read(other, _keys(50, 60, 70)) == [[-11, -11], [-11, -11], [-1, -1]]
-
-
-def test_a_flush_drops_nothing_while_the_rows_take_little_of_the_memory(store, monkeypatch):
-    """Else each checkpoint would cost the steps after it what it takes to pull the rows again."""
-    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    one, other = host = _host(store)
-    for worker in host:
-        worker.begin()
-    _step(other, np.arange(1, 101), 1.0)
-    for _ in range(10):
-        _step(other, _keys(50), 1.0)
-        _sync(host)
-    one.flush()
-    assert len(one) == 100
-    assert _read(other, _keys(7)) == [[-1, -1]]
-    assert store.keys == []
 
 
 def test_a_row_that_the_service_evicted_begins_anew(store):

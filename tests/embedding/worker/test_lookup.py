@@ -17,18 +17,10 @@ def _gather(lookup, rows, slots, start, dim):
     return lookup.gather(lookup.take(rows, slots, rows.shape[1]), start, dim)
 
 
-def test_each_key_of_the_batch_is_looked_up_once():
-    lookup = Lookup(np.array([[5, 7], [7, 0]]), [_bag([9, 5, 0], [0, 1, 3], "sum")])
-    assert lookup.unique.tolist() == [5, 7, 9]
-
-
-def test_gather_reads_a_segment_and_zeros_for_no_value():
+def test_gather_reads_a_segment_and_zeros_for_no_value_and_for_an_unknown_key():
     lookup = Lookup(np.array([[5, 7], [7, 0]]))
     out = _gather(lookup, ROWS, np.array([2, 1]), 1, 2)
     np.testing.assert_array_equal(out, [[[7, 8], [4, 5]], [[4, 5], [0, 0]]])
-
-
-def test_an_unknown_key_reads_zeros():
     out = _gather(Lookup(np.array([[5, 7]])), ROWS, np.array([-1, 1]), 0, 3)
     np.testing.assert_array_equal(out, [[[0, 0, 0], [3, 4, 5]]])
 
@@ -44,15 +36,10 @@ def test_bags_are_pooled_over_their_values(combiner, second):
     np.testing.assert_allclose(out, [[[0, 1], [4, 5]], [[0, 1], second], [[0, 0], [0, 0]]], rtol=1e-6)
 
 
-def test_gradients_of_equal_keys_are_summed():
-    lookup = Lookup(np.array([[5, 7], [7, 0]]))
-    gradient = np.float32([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
-    np.testing.assert_array_equal(lookup.sum_gradients(2, gradient), [[1, 2], [8, 10]])
-
-
 @pytest.mark.parametrize(("combiner", "share"), [("sum", 10), ("mean", 5), ("sqrtn", 10 / np.sqrt(2))])
 def test_a_bags_gradient_goes_to_each_of_its_values(combiner, share):
     lookup = Lookup(np.array([[5], [7]]), [_bag([7, 5, 0], [0, 0, 3], combiner)])
+    assert lookup.unique.tolist() == [5, 7]
     gradient = np.float32([[[1], [100]], [[2], [10]]])
     np.testing.assert_allclose(lookup.sum_gradients(1, gradient), [[1 + share], [2 + share]], rtol=1e-6)
 
@@ -85,9 +72,13 @@ def test_weights_that_cancel_or_are_0_give_zeros(combiner):
     assert not lookup.sum_gradients(1, np.float32([[[2]]])).any()
 
 
-def test_an_unknown_combiner_is_refused():
+def test_an_unknown_combiner_splits_that_do_not_fit_and_a_sequence_longer_than_its_length_are_refused():
     with pytest.raises(ValueError, match="combiner 'max' is not one of sum, mean, sqrtn"):
         Lookup(np.zeros((1, 0), np.int64), [_bag([5], [0, 1], "max")])
+    with pytest.raises(ValueError, match="column 1: the splits do not cut 2 values into 1 examples"):
+        Lookup(np.array([[5]]), [_bag([7, 8], [0, 1], "sum")])
+    with pytest.raises(ValueError, match="sequence 0: an example has 3 values, above its length of 2"):
+        Lookup(np.array([[7]]), [], [_sequences([9, 7, 9], length=2)])
 
 
 def _sequences(*lists, length):
@@ -128,16 +119,8 @@ def test_a_sequence_is_pairs_of_its_examples_and_of_the_distinct_vectors():
     np.testing.assert_array_equal(lookup.sum_gradients(1, pooled, vectors=of_vectors), [[101], [302], [3]])
     with pytest.raises(ValueError, match=r"gradient of shape \(3, 1\), expected \(4, 1\)"):
         lookup.sum_gradients(1, pooled, vectors=of_vectors[:3])
-
-
-def test_sequences_without_a_value_have_no_pairs():
     lookup = Lookup(np.array([[7], [5]]), [], [_sequences([], [], length=3)])
     assert lookup.pairs(0).shape == (0, 2)
-
-
-def test_a_sequence_longer_than_its_length_is_refused():
-    with pytest.raises(ValueError, match="sequence 0: an example has 3 values, above its length of 2"):
-        Lookup(np.array([[7]]), [], [_sequences([9, 7, 9], length=2)])
 
 
 @pytest.mark.parametrize("dim", [8, 1])
@@ -178,11 +161,6 @@ def test_a_batch_of_no_key_is_zeros():
     assert lookup.unique.tolist() == []
     assert not _gather(lookup, ROWS, np.empty(0, np.int64), 0, 2).any()
     assert lookup.sum_gradients(2, np.ones((2, 3, 2), np.float32)).shape == (0, 2)
-
-
-def test_splits_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="column 1: the splits do not cut 2 values into 1 examples"):
-        Lookup(np.array([[5]]), [_bag([7, 8], [0, 1], "sum")])
 
 
 def test_a_lookup_made_in_another_thread_outlives_it():

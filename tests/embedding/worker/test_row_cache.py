@@ -34,20 +34,31 @@ def _step(cache, keys, gradient, learning_rate=1.0):
     cache.apply_gradients(slots, [np.full((len(keys), 2), gradient, np.float32)], learning_rate)
 
 
-def test_a_worker_sees_its_own_steps_at_once_and_the_others_after_a_sync(store):
+def test_a_worker_sees_its_own_steps_at_once_and_after_a_sync_the_rows_that_others_changed_and_no_more(store):
     a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
-    key = _keys(1)
-    start = store.pull("t", key)
-    _step(a, key, 1.0)
-    _step(b, key, 10.0)
-    np.testing.assert_allclose(a.rows, start - 1, rtol=1e-5)
+    keys = _keys(1, 2, 3)
+    start = store.pull("t", keys)
+    _step(a, keys, 1.0)
+    _step(b, _keys(3, 4), 10.0)
+    np.testing.assert_allclose(_rows(a, keys), start - 1, rtol=1e-5)
     a.sync()
-    np.testing.assert_allclose(a.rows, start - 1, rtol=1e-5)
+    np.testing.assert_allclose(_rows(a, keys), start - 1, rtol=1e-5)
+    assert a.rows_pulled == 0
     b.sync()
-    np.testing.assert_allclose(b.rows, start - 11, rtol=1e-5)
-    _step(a, key, 0.0)
+    np.testing.assert_allclose(_rows(b, _keys(3)), start[2:] - 11, rtol=1e-5)
+    assert b.rows_pulled == 1
+    _step(a, keys, 0.0)
     a.sync()
-    np.testing.assert_allclose(a.rows, start - 11, rtol=1e-5)
+    assert a.rows_pulled == 1
+    np.testing.assert_allclose(_rows(a, keys), start - [[1], [1], [11]], rtol=1e-5)
+    a.find_or_create(_keys(5))  # Looked up, not stepped.
+    _step(b, _keys(5), 1.0)
+    b.sync()
+    misses = a.misses
+    np.testing.assert_array_equal(_rows(a, _keys(5)), store.tables["t"].initial_rows(_keys(5)))
+    a.sync()
+    np.testing.assert_array_equal(_rows(a, _keys(5)), store.pull("t", _keys(5)))
+    assert (a.misses, a.rows_pulled) == (misses + 1, 2)
 
 
 def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
@@ -65,19 +76,6 @@ def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
         np.testing.assert_allclose(_rows(worker, keys), _rows(alone, keys), rtol=1e-5)
 
 
-def test_a_row_that_was_not_stepped_since_the_last_sync_is_pulled_again(store):
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
-    key = _keys(1)
-    start = store.pull("t", key)
-    a.find_or_create(key)  # Looked up, not stepped.
-    _step(b, key, 1.0)
-    b.sync()
-    np.testing.assert_array_equal(_rows(a, key), start)
-    a.sync()
-    np.testing.assert_allclose(_rows(a, key), start - 1, rtol=1e-5)
-    assert (a.hits, a.misses, a.rows_pulled) == (1, 2, 1)
-
-
 def test_a_row_unused_for_a_window_is_checked_and_comes_back_only_if_another_changed_it(store):
     a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
     _step(a, _keys(1, 2), 1.0)
@@ -92,28 +90,6 @@ def test_a_row_unused_for_a_window_is_checked_and_comes_back_only_if_another_cha
     a.find_or_create(_keys(1, 2))
     assert (a.misses, a.rows_pulled) == (misses + 2, 1)
     np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), store.pull("t", _keys(1, 2, 3)))
-
-
-def test_a_sync_brings_back_the_rows_that_others_changed_and_no_more(store):
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
-    _step(a, _keys(1, 2, 3), 1.0)
-    _step(b, _keys(3, 4), 1.0)
-    a.sync()
-    assert a.rows_pulled == 0
-    b.sync()
-    assert b.rows_pulled == 1
-    _step(a, _keys(1, 2, 3), 1.0)
-    a.sync()
-    assert a.rows_pulled == 1
-    np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), store.pull("t", _keys(1, 2, 3)))
-
-
-def test_a_new_row_is_made_by_the_worker_itself(store):
-    cache = RowCache(store, CONFIG, "a")
-    slots = cache.find_or_create(_keys(5, 6))
-    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(5, 6)))
-    assert cache.rows_pulled == 0
-    assert len(store.tables["t"]) == 0
 
 
 class _BeforeTheAnswer(LocalStore):
@@ -261,7 +237,7 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
 
 
-def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store):
+def test_fp16_keeps_what_rounding_takes_and_sends_it_later_or_before_the_row_leaves(store, monkeypatch):
     config = TableConfig("u", (2,), (0.0,), "sgd")
     cache = RowCache(store, config, "a", codec=CODECS["fp16"])
     slots = cache.find_or_create(_keys(1))
@@ -275,17 +251,12 @@ def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store):
     np.testing.assert_allclose(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]), rtol=2**-22)
     cache.flush()
     np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]))
-
-
-def test_fp16_sends_the_rest_of_a_row_before_it_leaves(store, monkeypatch):
     monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    config = TableConfig("u", (1,), (0.0,), "sgd")
-    cache = RowCache(store, config, "a", codec=CODECS["fp16"])
-    cache.apply_gradients(cache.find_or_create(_keys(1)), [np.float32([[-1 / 3]])], 1.0)
+    cache.apply_gradients(cache.find_or_create(_keys(2)), [np.float32([[-1.0, -1 / 3]])], 1.0)
     for _ in range(100):
         cache.sync()
     assert len(cache) == 0
-    np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1 / 3]]))
+    np.testing.assert_array_equal(store.pull("u", _keys(2)), np.float32([[1, 1 / 3]]))
 
 
 def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(store):
@@ -293,12 +264,12 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
     _step(cache, _keys(1), 1.0)
     cache.sync()
     assert cache.find(_keys(1, 2)).tolist() == [0, -1]
-    slots = cache.find_or_create(_keys(2))
-    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(2)))
-    assert store.stats()["tables"]["t"]["rows"] == 1
+    slots = cache.find_or_create(_keys(2, 5, 6))
+    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(2, 5, 6)))
+    assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
 
 
-def test_optimizer_state_is_merged_too(store):
+def test_optimizer_state_is_merged_too_and_a_worker_that_starts_again_under_its_name_is_heard(store):
     config = TableConfig("u", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
     a, b = RowCache(store, config, "a"), RowCache(store, config, "b")
     for worker, gradient in ((a, 2.0), (b, 3.0)):
@@ -307,9 +278,6 @@ def test_optimizer_state_is_merged_too(store):
         worker.sync()
     # Accumulators 1 + 4 and 1 + 9 merge to 1 + 4 + 9; each worker stepped by its own.
     np.testing.assert_allclose(b.rows, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
-
-
-def test_a_worker_that_starts_again_under_its_name_is_heard(store):
     for _ in range(2):
         cache = RowCache(store, CONFIG, "rank0")
         _step(cache, _keys(1), 1.0)

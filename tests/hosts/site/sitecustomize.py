@@ -26,16 +26,19 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def load_and_note(module):
             load(module)
-            module.BatchReader.__iter__ = _noting(module.BatchReader.__iter__)
+            _note(module)
 
         spec.loader.exec_module = load_and_note
         return spec
 
 
-def _noting(batches):
-    from tests.hosts.rows import names
+def _note(module):
+    """Has the reader of its module note what it gives."""
+    batches = module.BatchReader.__iter__
 
     def noted(reader):
+        from tests.hosts.rows import names
+
         number = os.environ.get("CTR_TRAINER_ATTEMPT", "").partition(".")[2]  # Of the start, under `launch`.
         directory = os.path.join(os.environ["ROWS_SEEN"], number)
         os.makedirs(directory, exist_ok=True)
@@ -45,7 +48,7 @@ def _noting(batches):
                 time.sleep(float(os.environ.get("BATCH_SECONDS", "0")))
                 yield batch
 
-    return noted
+    module.BatchReader.__iter__ = noted
 
 
 host, _, seconds = os.environ.get("CLOCK_AHEAD", "").partition(":")
@@ -53,4 +56,7 @@ if host and host == os.environ.get("HOROVOD_HOSTNAME"):
     clock = time.time
     time.time = lambda: clock() + float(seconds)
 if "HOROVOD_RANK" in os.environ and "ROWS_SEEN" in os.environ:
-    sys.meta_path.insert(0, _Finder())
+    if _READER in sys.modules:  # In a fork of a process that has imported it.
+        _note(sys.modules[_READER])
+    else:
+        sys.meta_path.insert(0, _Finder())
