@@ -72,7 +72,7 @@ def _count(keys: np.ndarray, counts: np.ndarray) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _spread(free: np.ndarray, line_of: np.ndarray, width: int) -> int:
-    """Assigns a line and, in `free`, a first place in it to each bucket. Returns the number of lines."""
+    """Writes the line of each bucket to `line_of`, and its first place in it to `free`. Returns the number of lines."""
     line = taken = 0
     for bucket in range(len(free)):
         count = free[bucket]

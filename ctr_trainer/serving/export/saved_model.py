@@ -1,4 +1,4 @@
-"""Writes trained models as SavedModels that any TensorFlow Serving loads."""
+"""Writes trained models as SavedModels that any TensorFlow Serving can load."""
 
 import collections
 import dataclasses

@@ -127,7 +127,7 @@ def put_marks(cluster: Cluster, record: Record) -> None:
 
 
 def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int] = range(BUCKETS)) -> list[str]:
-    """Returns the primaries that have lost rows of a committed record, according to the marks of these buckets."""
+    """Returns the names of primaries that have lost rows of a committed record, by the marks of these buckets."""
     buckets = list(buckets)
     marks = zip(buckets, run_on_marks(cluster, record.generation, "GET", buckets=buckets), strict=True)
     return sorted({cluster.primary_of(bucket) for bucket, mark in marks if not is_mark_of(mark, record.epoch)})

@@ -1,4 +1,4 @@
-"""Delivers a spool, the publication that a training run writes, to its target. Restarts the process if it ends."""
+"""Delivers a spool, the publication that a training run writes, to its target, in a supervised process."""
 
 import contextlib
 import dataclasses

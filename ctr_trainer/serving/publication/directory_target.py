@@ -32,7 +32,7 @@ GRACE_SECONDS = 600.0
 def is_due(chain: Sequence[Record]) -> bool:
     """Returns whether a chain, which is a base and the epochs after it, should become a new base.
 
-    It should if 10 or more epochs have as many bytes as the base, or if there are 1,000 epochs.
+    It should if it has at least 10 epochs with at least as many bytes as the base, or if it has at least 1,000 epochs.
     """
     base, *epochs = chain
     changed = sum(entry["bytes"] for record in epochs for entry in record.files)

@@ -17,7 +17,7 @@ _NO_FILES = RedisFiles()
 
 
 class Target(Protocol):
-    """The place to which a publication is delivered. `open_target` opens one.
+    """The place to which a publication is delivered, opened by `open_target`.
 
     A target holds the fence of the place until `close`. Meanwhile, every other process gets an error that names the
     holder. A process that has lost the fence cannot write a record.
@@ -50,16 +50,16 @@ class Target(Protocol):
         """Removes data that readers no longer need, for some tens of milliseconds or in a background thread."""
 
     def tidy_all(self) -> None:
-        """Removes all data that readers no longer need, then returns."""
+        """Removes all data that readers no longer need, and blocks until that is done."""
 
     def close(self) -> None:
         """Releases the fence."""
 
 
 class RowReader(Protocol):
-    """Reads the rows and the dense tower of one record of a publication. `open_reader` opens one.
+    """Reads the rows and the dense tower of one record of a publication. `open_reader` returns a reader.
 
-    While a record is served, the reader prepares a newer one, which the server puts into use by `advance`:
+    While a record is served, the reader prepares a newer one, to which the server switches by `advance`:
 
         reader = open_reader("models/ctr/publication")
         tower = load(reader.dense_path(reader.record))
@@ -137,7 +137,7 @@ def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
 def open_reader(
     url: Place, cache_dir: str = "", redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000, cache_secs: float = 1.0
 ) -> RowReader:
-    """Opens the reader of a publication in a directory or a cluster, as `open_target` does.
+    """Opens the reader of a publication, whose `url` has the same forms as for `open_target`.
 
     Args:
       cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.

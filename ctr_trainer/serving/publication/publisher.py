@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
 # The most records that wait for their delivery. Meanwhile, the tables' change bits collect later changes.
 _MOST_WAITING = 2
-_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # A record that waits for longer than both is reported.
+_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # While records wait, delivered rows that are older than both are reported.
 _REPEAT_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 
@@ -35,7 +35,7 @@ class Publisher:
       delivery: restarts the process that delivers the spool; None if no process delivers it.
 
     Attributes:
-      failures: how many attempts to publish have failed.
+      failures: number of failed attempts to publish.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
 _FIRST_ROWS = 1024
-_ROWS_A_LOCK = 4096  # Rows that are written per hold of the lock, for which a reader waits.
+_ROWS_A_LOCK = 4096  # Rows that are written while the lock is held. A reader waits for at most these.
 _KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _PAUSE_SECONDS = 0.005
@@ -226,7 +226,7 @@ class Unreadable:
 
     @contextlib.contextmanager
     def reading(self, found: object) -> Iterator[None]:
-        """Surrounds a read of the contents `found`. Raises the last error again for equal contents during the pause."""
+        """A context manager around a read of the contents `found`. Equal contents raise the last error in the pause."""
         again = self._error is not None and found == self._found
         if self._error is not None and again and time.monotonic() < self._until:
             raise self._error.with_traceback(None)

@@ -66,8 +66,9 @@ class Record:
         generation's directory, `kind` is `rows` or `removed`.
       dense: name of the directory of this state's dense tower.
       dense_files: for each file of the tower {`file`, `bytes`, `crc32`}; `file` is relative to the tower's directory.
-      stream: None, or for a training that reads a stream its position when the rows were taken: {`event_seconds`: the
-        newest trained event time in seconds since 1970, 0 before the first; `lag_records`: number of waiting records}.
+      stream: position of the training in its stream when the rows were taken; None without a stream. {`event_seconds`:
+        the newest trained event time in seconds since 1970, 0 before the first; `lag_records`: number of waiting
+        records}.
     """
 
     model: str
@@ -163,7 +164,7 @@ def write_publication(url: Place, publication: Publication) -> None:
 
 
 def list_records(url: Place, generation: int) -> list[tuple[str, int]]:
-    """Returns (kind, epoch) of each record of a generation, by epoch; a base follows the epoch of the same number."""
+    """Returns (kind, epoch) of each record of a generation, sorted by epoch, a base after the epoch of its number."""
     directory = generation_path(url, generation)
     found = (_RECORD.fullmatch(path.name) for path in (directory.iterdir() if directory.is_dir() else ()))
     return sorted(((each[1], int(each[2])) for each in found if each), key=lambda each: (each[1], each[0] == BASE))

@@ -3,11 +3,11 @@
 | limit | beyond it |
 |---|---|
 | `_MOST_URL_BYTES` of a URL | 414 |
-| `_MOST_HEAD_BYTES`, `_MOST_HEADERS` of headers, also those after a body in chunks | 431 |
+| `_MOST_HEAD_BYTES`, `_MOST_HEADERS` of headers, including those after a chunked body | 431 |
 | `_HEAD_SECONDS` from a request's first byte to the end of its headers, `_BODY_SECONDS` to the end of its body | 408 |
 | `ConnectionLimits.most` connections | the longest idle connection is closed; 503 if none is idle |
 
-httptools buffers a header of any length until it ends; uvicorn limits requests, but not silent connections.
+Without these limits, httptools buffers a header of any length, and uvicorn limits requests but not silent connections.
 """
 
 import asyncio
