@@ -28,7 +28,7 @@ _WHOLE = "whole"
 
 
 class ClusterFence:
-    """The lease that allows a single publisher at a time. It is held until `close`; a thread renews it.
+    """The lease that makes one process the only publisher. It is held until `close`; a thread renews it.
 
     If a publisher was killed on this machine, its lease is taken over at once. Any other lease must expire first.
 

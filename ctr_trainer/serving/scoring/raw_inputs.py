@@ -29,7 +29,7 @@ _MOST = float(np.finfo(np.float32).max)
 
 
 class RequestRefused(UserError):
-    """A request that gets no predictions. The message is the answer.
+    """A request that gets no predictions. The message of the error is the answer.
 
     Attributes:
       status: the HTTP status.
