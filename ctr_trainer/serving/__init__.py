@@ -1,1 +1,1 @@
-"""What serves a trained model: the export, the live publication of its rows, and the server that scores requests."""
+"""Serves trained models: exports, live publications of rows, and the server that scores requests."""

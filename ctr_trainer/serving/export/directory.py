@@ -1,4 +1,4 @@
-"""The directory of an export. A new export replaces an earlier one once it is whole, and never replaces other files."""
+"""The directory of an export. A complete new export replaces an earlier one, and never replaces other files."""
 
 import contextlib
 import os
@@ -19,18 +19,18 @@ _LAST = "saved_model.pb"  # Its presence makes a directory a SavedModel.
 
 
 def replacing(path: str) -> contextlib.AbstractContextManager[str]:
-    """A context manager that gives the block a local directory to write; at the end `path` has the files.
+    """Returns a context manager that yields a local directory, whose files become the export when the block ends.
 
-    On a local disk the directory is `.NAME.unfinished` next to `path`, and is renamed to `path` at the end; files that
-    a killed export left there are removed. For a store the directory is temporary. At the end of the block an earlier
-    export is removed from the store, and the new files are uploaded, `saved_model.pb` last: no reader finds half a
-    model.
+    On a local disk, the directory is in `.NAME.unfinished` next to `path`, and is renamed to `path` at the end. Files
+    that a killed export left there are removed. For a store, the directory is temporary. At the end of the block, an
+    earlier export is removed from the store and the new files are uploaded, `saved_model.pb` last, so that no reader
+    finds an incomplete model.
 
     Args:
       path: path or URL of the export: nothing, an empty directory, or an earlier export without added files.
 
     Raises:
-      UserError: `path` holds other files, one of which the message names; or another process writes this export now.
+      UserError: `path` holds other files, one of which the message names; or another process is writing this export.
     """
     return _on_disk(str(path_of(path))) if is_local(path) else _in_store(path_of(path))
 
@@ -47,7 +47,7 @@ def _on_disk(path: str) -> Iterator[str]:
         _list_and_sync(new)
         refuse_others(path)  # Others may have written to `path` since the first check.
         if os.path.isdir(path):
-            if (place / _OLD).exists():  # A process was killed after it had renamed the new export.
+            if (place / _OLD).exists():  # A process was killed after it renamed the new export.
                 discard(place / _OLD)
             os.rename(path, place / _OLD)
         os.rename(new, path)
@@ -75,7 +75,7 @@ def _in_store(path: Path) -> Iterator[str]:
 
 
 def is_export(path: str | os.PathLike[str] | Path) -> bool:
-    """Returns whether a directory, by its path or URL, is an export of this package."""
+    """Returns whether the directory at a path or URL is an export of this package."""
     return (path_of(path) / _LIST).is_file()
 
 

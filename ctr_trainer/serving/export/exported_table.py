@@ -23,19 +23,19 @@ _MOST_PIECES = 256
 
 @dataclasses.dataclass(frozen=True)
 class KeyIndex:
-    """Keys in buckets by their low bits, and the number of each key's row.
+    """An index from keys to row numbers, with the keys grouped into buckets by their low bits.
 
         bucket(key) = key & (buckets - 1)
 
-    All keys of a bucket are in the line line_of[bucket], with other buckets' keys. A line has as many places as the
-    fullest bucket has keys, and holds as many whole buckets as fit. The number of buckets is between half the number of
-    keys and the number of keys, and fingerprints are spread evenly over them. With 20 million keys the fullest bucket
-    has 12 keys, and 1 place in 20 is empty.
+    All keys of a bucket are in the line line_of[bucket], which other buckets may share. A line has as many places as
+    the fullest bucket has keys, rounded up to an even number, and holds as many whole buckets as fit. The number of
+    buckets is between half the number of keys and the number of keys. Keys are hashes, so they are spread evenly over
+    the buckets. With 20 million keys, the fullest bucket has 12 keys and 1 place in 20 is empty.
 
     Attributes:
-      line_of: int32[buckets], the line of each bucket; int64 from 2^30 keys on.
-      lines: int64[m, width + w]. Each line has `width` keys, then the bytes of the numbers of their rows, in the dtype
-        of `line_of`. An empty place has the key 0 and the row number 0, which means no row.
+      line_of: int32[buckets], the line of each bucket; int64 if there are 2^30 or more keys.
+      lines: int64[m, width + w]. Each line has `width` keys, then the bytes of their row numbers in the dtype of
+        `line_of`. An empty place has the key 0 and the row number 0, which means no row.
       width: number of keys per line.
       count: number of keys.
     """
@@ -62,7 +62,7 @@ class KeyIndex:
 
 @numba.njit(nogil=True, cache=True)
 def _count(keys: np.ndarray, counts: np.ndarray) -> int:
-    """Adds the number of keys in each bucket to `counts`. Returns the keys of the fullest bucket, at least 1."""
+    """Adds the number of keys in each bucket to `counts`. Returns the size of the fullest bucket, at least 1."""
     mask, most = len(counts) - 1, 1
     for key in keys:
         counts[key & mask] += 1
@@ -72,7 +72,7 @@ def _count(keys: np.ndarray, counts: np.ndarray) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _spread(free: np.ndarray, line_of: np.ndarray, width: int) -> int:
-    """Assigns lines to buckets; replaces each number of keys in `free` by a first place. Returns how many lines."""
+    """Writes the line of each bucket to `line_of`, and its first place in it to `free`. Returns the number of lines."""
     line = taken = 0
     for bucket in range(len(free)):
         count = free[bucket]
@@ -96,14 +96,14 @@ def _place(
 
 
 class ExportedTable:
-    """The rows of a table and their `KeyIndex`, as variables of the graph. A request reads them by gathers only.
+    """The rows of a table and their `KeyIndex`, as variables of the graph. A request only gathers from them.
 
     The graph has no custom operation, no hash table to fill, and no operation whose output grows with the table. No
     operation reads a whole variable, because TensorFlow would then copy it.
 
     Attributes:
-      variables: dict of name -> variable of the graph: `rows` float32[1 + n, weights], whose first row is 0, and
-        `line_of` and `lines` of the index. Empty until the first `look_up`: a table that is not read is not exported.
+      variables: dict of name -> variable of the graph: `rows` float32[1 + n, weights], whose first row is 0, and the
+        index's `line_of` and `lines`. Empty until the first `look_up`, so a table that is not read is not exported.
       linear_start: column of a row's linear weight.
     """
 
@@ -128,7 +128,7 @@ class ExportedTable:
         line_of = tf.gather(self.variables["line_of"], tf.bitwise.bitwise_and(flat, np.int64(mask)))
         lines = tf.gather(self.variables["lines"], line_of)
         rows_there = tf.reshape(tf.bitcast(lines[:, width:], line_of.dtype), [-1, width])
-        # Each key is in its line once.
+        # A key is in its line at most once, so the maximum below is its row number.
         found = tf.where(tf.equal(lines[:, :width], flat[:, None]), rows_there, tf.zeros([], rows_there.dtype))
         rows = tf.gather(self.variables["rows"], tf.reduce_max(found, 1))
         return tf.reshape(rows, tf.concat([tf.shape(keys), [self._config.weights]], 0))
@@ -138,7 +138,7 @@ class ExportedTable:
         rows = [1 + self.count, self._config.weights]
         with tf1.variable_scope(f"export_{self._config.name}"):
             for name, (shape, dtype) in {**shapes, "rows": (rows, tf.float32)}.items():
-                # Its initializer never runs: the values come from the checkpoint that `TableSaver` writes.
+                # The initializer never runs: the values come from the checkpoint that `TableSaver` writes.
                 self.variables[name] = tf1.get_variable(
                     name, shape, dtype, tf1.zeros_initializer(), trainable=False, use_resource=True
                 )
@@ -147,11 +147,10 @@ class ExportedTable:
 class CheckpointParts:
     """Writes pieces of variables, each as a checkpoint, and joins these checkpoints without reading them again.
 
-    TensorFlow restores a variable that was written in pieces as a whole, because the pieces are stored like the slices
-    of a partitioned variable.
+    TensorFlow restores the pieces as one variable, because they are stored like the slices of a partitioned variable.
 
     Args:
-      prefix: prefix of the joined checkpoint, as `Saver.save` takes it; its directory exists.
+      prefix: prefix of the joined checkpoint, as for `Saver.save`; its directory must exist.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -159,7 +158,7 @@ class CheckpointParts:
         self._written: list[str] = []
 
     def next_part(self) -> str:
-        """Returns the prefix of the next part; the caller writes a checkpoint with this prefix."""
+        """Returns the prefix of the next part. The caller writes a checkpoint with this prefix."""
         self._written.append(os.path.join(f"{self._prefix}_parts", f"{len(self._written):05d}"))
         return self._written[-1]
 
@@ -169,7 +168,7 @@ class CheckpointParts:
         pieces.close()
 
     def join(self) -> None:
-        """Joins the parts, by renaming their files."""
+        """Joins the parts into one checkpoint by renaming their files."""
         with _session() as session:
             merge = tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=self._written, destination_prefix=self._prefix, delete_old_dirs=True
@@ -178,7 +177,7 @@ class CheckpointParts:
 
 
 class Pieces:
-    """A variable of `CheckpointParts`, whose values come in blocks, from the first row to the last."""
+    """A variable of `CheckpointParts` whose rows are added in blocks, in order."""
 
     def __init__(self, parts: CheckpointParts, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
         self._parts, self._name, self._shape = parts, name, shape
@@ -197,7 +196,7 @@ class Pieces:
                 self._write()
 
     def close(self) -> None:
-        """Writes the remaining rows. Raises ValueError if the number of rows differs from the shape's."""
+        """Writes the remaining rows. Raises ValueError if the number of rows differs from the shape."""
         if self._filled:
             self._write()
         if self._written != self._shape[0]:
@@ -229,7 +228,7 @@ class TableSaver(tf1.train.Saver):
 
     Args:
       path, files: the rows to save, see `snapshot.merged`.
-      tables: by name; their variables need no value in the session.
+      tables: the tables by name. The session need not initialize their variables.
     """
 
     def __init__(self, path: str, files: Sequence[dict[str, Any]], tables: Mapping[str, ExportedTable]) -> None:
@@ -243,7 +242,7 @@ class TableSaver(tf1.train.Saver):
     def save(
         self, sess: tf1.Session, save_path: str, write_meta_graph: bool = False, write_state: bool = False
     ) -> None:
-        """Writes the checkpoint `save_path`, whose directory exists."""
+        """Writes the checkpoint `save_path`. Its directory must exist."""
         parts = CheckpointParts(save_path)
         self.dense.save(sess, parts.next_part(), write_meta_graph=write_meta_graph, write_state=write_state)
         rows = {}

@@ -1,7 +1,7 @@
 """The signatures for ranking: one context with many candidates.
 
-A feature belongs to the context of a request if its input has one value, and to the candidates if it has n. The
-signature `ranking` computes n predictions. It looks up, pools and multiplies the context once.
+A feature belongs to the context of a request if its input has one value, and to the candidates if it has n values. The
+signature `ranking` computes n predictions, and looks up, pools and multiplies the context only once.
 """
 
 import abc
@@ -78,7 +78,7 @@ class RankedFeatures(Features, abc.ABC):
         return RankedBlock(tf.gather(values[:1], shared, axis=1), tf.gather(values, own, axis=1), columns, count, 1)
 
     def _split(self, sizes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the places of the sizes that belong to the context, and those that belong to the candidates."""
+        """Returns the indices of the context's columns and the indices of the candidates' columns."""
         is_own = tf.equal(sizes, self._count)
         return (tf.cast(tf.where(each)[:, 0], tf.int32) for each in (~is_own, is_own))  # type: ignore[return-value]
 
@@ -137,7 +137,7 @@ class RankedValues(RankedFeatures):
         return self._rows[table.name]
 
     def _of_flat(self, rows: tf.Tensor, sizes: tf.Tensor, places: tf.Tensor) -> RankedBlock:
-        """Returns the block of rows that stand feature after feature; feature i has `sizes[i]` of them."""
+        """Returns the block of rows that are ordered by feature; feature i has `sizes[i]` rows."""
         shared, own = self._split(sizes)
         starts = tf.cumsum(sizes, exclusive=True)
         of_candidates = tf.range(self._count)[:, None] + tf.gather(starts, own)[None]
@@ -159,7 +159,7 @@ class RankedValues(RankedFeatures):
 class RankedRows(RankedFeatures):
     """Features whose rows are looked up elsewhere.
 
-    docs/features.md has the dtypes and shapes of the inputs, see "One context with many candidates".
+    docs/features.md lists the dtypes and shapes of the inputs under "One context with many candidates".
 
     Args:
       read: the inputs of `receivers.RowInputs`.
@@ -202,7 +202,7 @@ def _like(name: str, tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
 
 
 def ranking_signatures(model_fn: Callable[..., Any], params: Any, features: RankedFeatures) -> dict[str, Any]:
-    """Makes the graph of a ranking request next to the graph of `serving_default`, with the same variables.
+    """Makes the graph of a ranking request, which shares its variables with the graph of `serving_default`.
 
     Returns {"ranking": SignatureDef}, and for `RankedRows` of a model with sparse features also "ranking_keys".
 

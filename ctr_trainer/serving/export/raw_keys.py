@@ -1,4 +1,4 @@
-"""Raw values of sparse features in an exported graph, and their keys, by stock TensorFlow operations."""
+"""Computes the keys of raw feature values in an exported graph, with stock TensorFlow operations only."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -25,11 +25,11 @@ class RawLists:
 
     Args:
       feature: a feature with a combiner.
-      values: string[B, N]; "" is no value, in any position.
-      null_values: texts that mean "no value" if they are the only text of a row, as in a field of the source.
+      values: string[B, N]; "" means no value, in any position.
+      null_values: texts that mean "no value" if they are the only text of a row, as in a field of the source file.
 
     Attributes:
-      keys: int64[B, N'], the keys of the values; 0 for no value, and for values beyond the feature's `max_length`.
+      keys: int64[B, N'], the keys of the values; 0 for no value and for values beyond the feature's `max_length`.
       weights: float32[B, N'], the weights of the keys that are not 0.
     """
 
@@ -61,7 +61,7 @@ class RawLists:
         return weights
 
     def aligned(self) -> tf.Tensor:
-        """Returns int64[B, max_length], the keys in order, then 0."""
+        """Returns int64[B, max_length], the keys in order, padded with 0."""
         taken = tf.not_equal(self.keys, 0)
         at = tf.where(taken)
         place = tf.gather_nd(tf.cumsum(_number(taken), 1, exclusive=True), at)
@@ -79,8 +79,8 @@ class RawLists:
 
 
 def _weighted(values: tf.Tensor, separator: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits texts at their last separator. Returns (values string[B, N], weights float32[B, N], 1 if it has none)."""
-    # \\C matches any byte, because texts need not be UTF-8.
+    """Splits texts at their last separator. Returns (values string[B, N], weights float32[B, N], 1 by default)."""
+    # Texts need not be UTF-8, so the patterns use \\C, which matches any byte.
     before, after = rf"^(\C*){re.escape(separator)}\C*$", rf"^\C*{re.escape(separator)}(\C*)$"
     has_weight = tf.strings.regex_full_match(values, after)
     texts = tf.where(has_weight, tf.strings.regex_replace(values, after, r"\1"), tf.fill(tf.shape(values), "1"))
@@ -92,10 +92,10 @@ def _number(mask: tf.Tensor) -> tf.Tensor:
 
 
 class RawKeys:
-    """The raw values of a spec's sparse features, as inputs of the graph, and their keys.
+    """Inputs of the graph for the raw values of a spec's sparse features, and the keys of these values.
 
     Attributes:
-      receivers: the placeholder of each feature that was asked for, by its name.
+      receivers: the placeholders of the requested features, by name.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
@@ -126,11 +126,11 @@ class RawKeys:
         return tf.gather(tf.concat(parts, 1), [places[feature.name] for feature in features], axis=1)
 
     def flat_singles(self, features: Sequence[SparseFeature], packed: str = "") -> tf.Tensor:
-        """Returns int64[n], the keys of single-valued features, each of any number of values, in `flat_order`.
+        """Returns int64[n], the keys of single-valued features in `flat_order`, any number of keys per feature.
 
         Args:
-          packed: name of a table whose plain texts come in two inputs instead of one for each feature:
-            `texts/<packed>` string[m], feature after feature, and `sizes/<packed>` int32[features], their numbers.
+          packed: name of a table whose plain texts share two inputs: `texts/<packed>` string[m], feature after feature,
+            and `sizes/<packed>` int32[features], the number of texts of each feature. "" for one input per feature.
         """
         plain = [feature for feature in flat_order(features) if is_plain(feature)]
         parts = []
@@ -154,12 +154,12 @@ class RawKeys:
 
 
 def is_plain(feature: SparseFeature) -> bool:
-    """Returns whether the key of a single-valued feature is the hash of its text as it is."""
+    """Returns whether the key of a single-valued feature is the hash of its unchanged text."""
     return not (feature.is_bucketised or feature.derive)
 
 
 def flat_order(features: Sequence[SparseFeature]) -> list[SparseFeature]:
-    """Returns features in the order of `RawKeys.flat_singles`: the spec's, plain texts first."""
+    """Returns features in the order of `RawKeys.flat_singles`: plain texts first, otherwise in the spec's order."""
     return sorted(features, key=lambda feature: not is_plain(feature))
 
 
@@ -177,14 +177,14 @@ def packed_inputs(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> dict[s
 def key_outputs(
     raw: RawKeys, spec: FeatureSpec, read: Collection[str], is_ranked: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Makes the outputs of the signature `keys`: the keys of the rows of a request. None without sparse features.
+    """Makes the outputs of the signature `keys`: the keys of a request's rows. Returns {} without sparse features.
 
-    docs/features.md has their dtypes and shapes, see "What an exported graph takes".
+    docs/features.md lists their dtypes and shapes under "What an exported graph takes".
 
     Args:
-      raw: gets the inputs.
-      read: names of the tower's inputs, see `receivers.RowInputs`: a feature that it does not read has no output.
-      is_ranked: whether the inputs have 1 or n values each; then `keys/dim16` is int64[any], feature after feature in
+      raw: the object to which the inputs are added.
+      read: names of the tower's inputs, see `receivers.RowInputs`. A feature without an input has no output.
+      is_ranked: whether each input has 1 or n values. If so, `keys/dim16` is int64[any], feature after feature in
         `flat_order`, and plain texts are packed, see `RawKeys.flat_singles`.
     """
     outputs: dict[str, tf.Tensor] = {}
@@ -215,7 +215,7 @@ def _list_outputs(feature: SparseFeature, values: RawLists) -> dict[str, tf.Tens
 def _keys_of_texts(
     features: Sequence[SparseFeature], values: Sequence[tf.Tensor], null_values: Collection[str]
 ) -> tf.Tensor:
-    """Returns int64[B, F], the keys of a string[B] per feature; texts among the source's `null_values` are missing."""
+    """Returns int64[B, F], the keys of one string[B] per feature. Texts in `null_values` are missing values."""
     texts = _without(null_values, tf.stack(values, 1))
     if any(feature.derive for feature in features):
         columns = zip(features, tf.unstack(texts, axis=1), strict=True)
@@ -224,7 +224,7 @@ def _keys_of_texts(
 
 
 def _keys_of_owners(features: Sequence[SparseFeature], texts: tf.Tensor, owners: tf.Tensor | None) -> tf.Tensor:
-    """Returns the keys of texts, whose feature is given by the last dimension or by `owners`; "" is a missing one."""
+    """Returns the keys of texts; "" is a missing value. `owners` or else the last dimension selects the feature."""
     keys = graph_keys([feature.slot for feature in features], texts, owners)
     if all(feature.missing_has_row for feature in features):
         return keys

@@ -17,10 +17,10 @@ _NO_WEIGHT = "no feature 'weight': an exported graph only predicts, and its exam
 class ExportedFeatures(Features):
     """Features that the graph makes from raw values.
 
-    There is an input (`receivers`) for each feature that the model reads, by the feature's name. docs/features.md has
-    their dtypes and shapes, see "What an exported graph takes".
+    Each feature that the model reads has an input (`receivers`) of the same name. docs/features.md lists the dtypes and
+    shapes of the inputs under "What an exported graph takes".
 
-    A key that training never saw reads zeros, as in `Estimator.predict`.
+    A key that training never saw gets zeros, as in `Estimator.predict`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, tables: Mapping[str, ExportedTable]) -> None:
@@ -64,10 +64,10 @@ class ExportedFeatures(Features):
 
 
 class RowInputs(Features):
-    """Features whose rows are looked up elsewhere: in a key-value cluster, or by another process.
+    """Features whose rows are looked up elsewhere: in a key-value cluster or by another process.
 
-    There is an input (`receivers`) for each tensor that the model reads. B is any batch size. F are the single-valued
-    features, then the bags, of a table in the spec's order:
+    Each tensor that the model reads has an input (`receivers`). B is any batch size, F the number of a table's
+    single-valued features and bags: the features come first, then the bags, each in the spec's order.
 
     | input | tensor |
     |---|---|

@@ -1,4 +1,4 @@
-"""Writes trained models as SavedModels that any TensorFlow Serving loads."""
+"""Writes trained models as SavedModels that any TensorFlow Serving can load."""
 
 import collections
 import dataclasses
@@ -46,7 +46,7 @@ TrainedFeatures = tuple[FeatureSpec, Statistics | None]
 
 
 class SavedCheckpoint(Protocol):
-    """What an export reads of a `Checkpoint`."""
+    """The part of a `Checkpoint` that an export reads."""
 
     @property
     def path(self) -> str: ...
@@ -72,24 +72,25 @@ def export_saved_model(
 
     The signature `serving_default` takes the raw values of the features that the model reads (see
     `receivers.ExportedFeatures`) and returns the model's predictions. If `rows` is `none`, it takes rows instead of
-    sparse features, see `RowInputs`, and the signature `keys` turns raw values into the keys of these rows, see
-    `raw_keys.key_outputs`. The signature `ranking` scores one context with many candidates, see `ranking`.
+    sparse features (see `RowInputs`), and the signature `keys` turns raw values into the keys of these rows (see
+    `raw_keys.key_outputs`). The signature `ranking` scores one context with many candidates, see `ranking`.
 
-    Memory: about 25 bytes per row for the keys of all tables and their index. Rows are read and written in pieces.
+    The keys of all tables and their index take about 25 bytes of memory per row. Rows are read and written in pieces.
 
     Args:
       path: directory of the SavedModel, or its URL.
       trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
       serving_input_receiver_fn: see `Estimator.export_saved_model`.
-      rows: `all` exports the tables; `none` only the dense tower, whose rows come with each request, see `RowInputs`.
+      rows: `all` exports the tables; `none` exports only the dense tower, and each request brings its rows, see
+        `RowInputs`.
       assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
 
     Returns:
       the absolute `path`.
 
     Raises:
-      UserError: `path` holds files that no export wrote, or a setting in `params` differs from the one that the model
-        was trained with.
+      UserError: `path` holds files that no export wrote, or a setting in `params` differs from the setting that the
+        model was trained with.
     """
     path = str(path_of(path).absolute())
     arguments = (model_fn, params_as_trained(params, checkpoint), checkpoint, trained_features)
@@ -207,7 +208,7 @@ def signatures_of(
     """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
 
     Args:
-      receivers: dict of the graph's inputs, to which reading features may add.
+      receivers: dict of the graph's inputs; reading features may add to it.
     """
     spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.
     return signature_defs(spec, receivers)
@@ -229,7 +230,7 @@ def keys_signature(trained_features: TrainedFeatures, receivers: Mapping[str, tf
 
 
 def _tables(checkpoint: SavedCheckpoint) -> dict[str, ExportedTable]:
-    """Returns by name an `ExportedTable` with the keys of the checkpoint's files; the rows are not read yet."""
+    """Returns an `ExportedTable` of each table by name, with the checkpoint's keys; the rows are not read yet."""
     most: collections.Counter[str] = collections.Counter()
     for entry in checkpoint.tables:
         most[entry["table"]] += entry["rows"]

@@ -1,4 +1,4 @@
-"""Evaluates a SavedModel like a server: from raw values, without this package's graph, tables or checkpoints."""
+"""Evaluates a SavedModel as a server uses it: from raw values, without this package's graph, tables or checkpoints."""
 
 import dataclasses
 import os
@@ -37,7 +37,7 @@ class RawExamples:
 
     Attributes:
       inputs: dict of feature name -> float32[B], string[B] or string[B, N], see `receivers.ExportedFeatures`.
-      labels: dict of label name ("" for the one label of a spec) -> float32[B].
+      labels: dict of label name ("" if the spec has one label) -> float32[B].
       weights: float32[B], the weights of the examples.
       groups: int64[B], the group of each example; None without groups.
     """
@@ -51,16 +51,16 @@ class RawExamples:
 def read_raw(
     format: str, files: Sequence[str], spec: FeatureSpec, batch_size: int, group_by: str = "", max_bad_rows: int = 0
 ) -> Iterator[RawExamples]:
-    """Yields RawExamples of source files. Rows that a conversion would refuse are refused, and named, here too.
+    """Yields the RawExamples of source files. Refuses and names the rows that a conversion would refuse.
 
     Args:
       format: one of `convert.SOURCES`.
       files: paths or patterns.
       group_by: id column or single-valued feature whose values are the groups; "" for no groups.
-      max_bad_rows: number of unusable rows that may be left out.
+      max_bad_rows: number of unusable rows that may be skipped.
 
     Raises:
-      UserError: the files do not fit the spec, or there is no such column to group by.
+      UserError: the files do not fit the spec, or there is no column `group_by`.
     """
     offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
     if group_by and group_by not in offered:
@@ -128,19 +128,19 @@ def evaluate_saved_model(
     threads: int = 0,
     max_bad_rows: int = 0,
 ) -> dict[str, Any]:
-    """Computes the metrics of an export over source files. A collective: each rank scores its share of the batches.
+    """Computes the metrics of an export on source files. A collective call: each rank scores its share of the batches.
 
     Args:
       format: format of the files, one of `convert.SOURCES`.
       files: paths or patterns of raw data, see `convert`.
       threads: number of CPU threads of this rank; 0 lets TensorFlow choose.
-      max_bad_rows: number of unusable rows that may be left out; the log names each.
+      max_bad_rows: number of unusable rows that may be skipped; the log names each one.
 
     Returns:
-      dict of `examples` (their number), the metrics of `EvaluationMetrics`, and `reliability`, the rows of its tables.
+      dict of the number of `examples`, the metrics of `EvaluationMetrics`, and `reliability`, the rows of its tables.
 
     Raises:
-      UserError: there is no such export, the files do not fit its feature spec, or it predicts no label of theirs.
+      UserError: there is no such export, the files do not fit its feature spec, or it has no logits for any label.
     """
     spec = load_spec(path)
     labels = [""] if len(spec.labels) == 1 else [label.name for label in spec.labels]

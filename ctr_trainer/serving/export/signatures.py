@@ -1,4 +1,4 @@
-"""The names of `tf.estimator.export`: inputs and outputs of exported models, and the signatures that they make."""
+"""The classes and functions of `tf.estimator.export`: inputs, outputs and signatures of exported models."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -98,7 +98,7 @@ class ClassificationOutput:
     classes: Any = None
 
     def signature(self, receivers: Receivers) -> Any:
-        """Returns the SignatureDef; its one input is serialized `tf.Example`s."""
+        """Returns the SignatureDef, whose only input is serialized `tf.Example`s."""
         return tf1.saved_model.classification_signature_def(_examples(receivers, self), self.classes, self.scores)
 
 
@@ -113,15 +113,15 @@ class RegressionOutput:
     value: Any
 
     def signature(self, receivers: Receivers) -> Any:
-        """Returns the SignatureDef; its one input is serialized `tf.Example`s."""
+        """Returns the SignatureDef, whose only input is serialized `tf.Example`s."""
         return tf1.saved_model.regression_signature_def(_examples(receivers, self), self.value)
 
 
 def signature_defs(spec: EstimatorSpec, receivers: Receivers) -> dict[str, Any]:
-    """Returns by name the SignatureDefs of a model's `export_outputs`, or of its predictions if it has none.
+    """Returns the SignatureDefs, by name, of a model's `export_outputs`, or of its predictions if it has none.
 
     Args:
-      spec: `EstimatorSpec` of a prediction.
+      spec: `EstimatorSpec` for the mode PREDICT.
       receivers: the graph's inputs by name.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The warm-up file of TensorFlow Serving: requests that it computes when it loads a model.
+"""The warm-up file: requests that TensorFlow Serving computes when it loads a model.
 
-Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup; the messages are those of TensorFlow Serving's
-`prediction_log.proto`, `predict.proto` and `model.proto`, with the fields that are written.
+The messages are from TensorFlow Serving's `prediction_log.proto`, `predict.proto` and `model.proto`, and contain only
+the fields that are written. Source: https://www.tensorflow.org/tfx/serving/saved_model_warmup
 """
 
 import os
@@ -16,7 +16,7 @@ from ctr_trainer.serving.export.ranking import CANDIDATES, COLUMNS, CONTEXT
 from ctr_trainer.serving.export.raw_keys import SIZES
 
 FILE = ("assets.extra", "tf_serving_warmup_requests")
-# The tensor's message is in the default pool, to which TensorFlow adds it when it is imported.
+# Importing TensorFlow adds the message TensorProto to the default pool.
 _PROTO = """
 name: "ctr_trainer/prediction_log.proto" package: "ctr_trainer.tensorflow_serving" syntax: "proto3"
 dependency: "tensorflow/core/framework/tensor.proto"
@@ -53,10 +53,10 @@ PredictionLog: Any = message_factory.GetMessageClass(
 
 
 def write_warmup(path: str, signatures: Mapping[str, Any]) -> None:
-    """Writes one request of missing values for each signature of a SavedModel.
+    """Writes one request with missing values for each signature of a SavedModel that takes Predict requests.
 
     Args:
-      signatures: the SignatureDefs by name. Only those for Predict requests get a request.
+      signatures: the SignatureDefs by name.
     """
     file = os.path.join(path, *FILE)
     os.makedirs(os.path.dirname(file), exist_ok=True)
@@ -74,7 +74,7 @@ def write_warmup(path: str, signatures: Mapping[str, Any]) -> None:
 
 
 def _missing(name: str, info: Any, inputs: Mapping[str, Any]) -> np.ndarray:
-    """Returns the value of an input for one example; in a request for ranking, the context has no rows."""
+    """Returns an input's value for one example. In a ranking request, the context has no rows."""
     shape = [1 if each.size < 0 else each.size for each in info.tensor_shape.dim]
     side, _, what = name.partition("/")
     if side == COLUMNS:

@@ -1,1 +1,1 @@
-"""Publications: rows and dense towers that a training gives to serving while it runs, and readers of them."""
+"""Publications: rows and dense towers that a training run delivers to servers, and the readers of publications."""

@@ -20,7 +20,7 @@ _URL = re.compile(r"(rediss?)://([^/@]+?)(?:/([A-Za-z0-9_.-]+))?/?")
 _PORT = 6379
 _DEFAULT_NAME = "ctr"
 CONTROL = cluster_keys.BUCKETS
-_SECONDS = 5.0  # Timeout of a connection, and of an answer.
+_SECONDS = 5.0  # Timeout of a connection attempt and of an answer.
 
 
 def is_cluster(url: object) -> bool:
@@ -28,7 +28,7 @@ def is_cluster(url: object) -> bool:
 
 
 class ClusterChanged(UserError):
-    """A node was lost, or its slots have moved: what was sent may be lost, and is to be sent again."""
+    """A node was lost, or its slots have moved. The commands that were sent may be lost and must be sent again."""
 
 
 class ClusterFull(UserError):
@@ -39,10 +39,11 @@ class Cluster:
     """A connection to each primary of a cluster.
 
     `run` sends commands to all nodes at once through redis-py's connections, because redis-py's pipeline for clusters
-    takes 20 us per command. It assumes that slots stay on their nodes; `ClusterChanged` says that they may have moved.
+    takes 20 us per command. `run` assumes that slots stay on their nodes, and raises `ClusterChanged` if a slot has
+    moved.
 
     Args:
-      url: `redis://host:port,host:port/NAME` or `rediss://`; some of the nodes, and the name of the publication.
+      url: `redis://host:port,host:port/NAME` or `rediss://`: some of the nodes, and the name of the publication.
 
     Attributes:
       name: name of the publication.
@@ -73,7 +74,7 @@ class Cluster:
         self._read_nodes()
 
     def refresh(self) -> None:
-        """Asks the cluster again which node has which slots. Raises ClusterChanged if it does not answer yet."""
+        """Reads the assignment of slots to nodes again. Raises ClusterChanged if the cluster does not answer yet."""
         with self.told():
             self.client.nodes_manager.initialize()
         self._read_nodes()
@@ -83,7 +84,7 @@ class Cluster:
             found = [self.client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
             replicas = [len(self.client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
             control = self.client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
-        self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last one.
+        self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last node.
         self.primaries: dict[str, int] = {}
         self.replicas: dict[str, int] = {}
         for bucket, node in enumerate(found):
@@ -135,7 +136,7 @@ class Cluster:
     def identity(self) -> list[tuple[str, int]]:
         """Returns the run id and the epoch of each bucket's primary.
 
-        They change if a primary is replaced, is restarted or gets other slots, so that writes to it may be lost.
+        These change if a primary is replaced, restarted or given other slots. Writes to it may then be lost.
 
         Raises:
           ClusterChanged: a node does not answer.
@@ -151,7 +152,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _connection(self, node: ClusterNode) -> Iterator[Connection]:
-        """Gives a connection to a node. Closes it if the block raises, since answers may still arrive on it."""
+        """Yields a connection to a node. Closes it if the block raises, because answers may still arrive on it."""
         pool = self.client.get_redis_connection(node).connection_pool
         connection = pool.get_connection()
         try:
@@ -172,7 +173,7 @@ class Cluster:
             return error
 
     def _in_migration(self, arguments: Sequence[Any], error: Exception) -> Any:
-        """Returns the answer to a command whose slot is moving: redis-py follows it key by key. Raises other errors."""
+        """Repeats a command whose slot is moving, key by key, through redis-py's client. Raises any other `error`."""
         from redis.exceptions import AskError, TryAgainError
 
         if not isinstance(error, AskError | TryAgainError):
@@ -188,7 +189,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Turns each error of redis-py in the block into a UserError that says what it means, and what to do."""
+        """Turns each error of redis-py in the block into a UserError that explains the error and its remedy."""
         from redis import exceptions
 
         try:
@@ -200,7 +201,7 @@ class Cluster:
             ) from None
         except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
             raise UserError(f"{self.url}: {error}: check redis_auth_file and the rights of the user in it") from None
-        except exceptions.RedisClusterException as error:  # Has one class for many causes.
+        except exceptions.RedisClusterException as error:  # One class for many causes.
             raise ClusterChanged(
                 f"{self.url}: {error}; check that the cluster runs and that the user in redis_auth_file has all rights"
             ) from None

@@ -1,6 +1,6 @@
-"""The data of a publication in a cluster other than its rows: the fence, the marks, the state and the dense towers.
+"""The data of a publication in a cluster, except its rows: the fence, the marks, the state and the dense towers.
 
-Each bucket has a mark: the epoch up to which its rows were put. If a node loses rows, it loses their marks, too.
+Each bucket has a mark: the epoch up to which its rows were written. A node that loses rows also loses their marks.
 """
 
 import contextlib
@@ -28,19 +28,18 @@ _WHOLE = "whole"
 
 
 class ClusterFence:
-    """Holds the lease that one publisher has, until `close`; a thread renews it.
+    """The lease that makes one process the only publisher. It is held until `close`; a thread renews it.
 
-    The lease of a publisher that was killed on this machine is taken over at once; any other lease is taken over once
-    it was not renewed in time.
+    If a publisher was killed on this machine, its lease is taken over at once. Any other lease must expire first.
 
     Attributes:
       name: name of the lease.
-      token: its value; a script that writes a record checks that the lease still has it.
-      lease_ms: how long the lease lives without a renewal, in milliseconds.
+      token: value of the lease. A script that writes a record checks that the lease still has this value.
+      lease_ms: lifetime of the lease without a renewal, in milliseconds.
 
     Raises:
-      UserError: another process renews the lease; the message names it.
-      ClusterFull: the lease is free, and the cluster has no room for it.
+      UserError: another process renews the lease; the message names the process.
+      ClusterFull: the lease is free, but the cluster has no room for it.
     """
 
     def __init__(self, cluster: Cluster, lease_secs: float) -> None:
@@ -72,7 +71,7 @@ class ClusterFence:
                 try:
                     if client.set(self.name, self.token, nx=True, px=self.lease_ms):
                         return
-                except OutOfMemoryError as error:  # Also if another process has the lease.
+                except OutOfMemoryError as error:  # Even if another process has the lease.
                     full = error
                 before, left = left, client.pttl(self.name)
                 holder = client.get(self.name)
@@ -83,7 +82,7 @@ class ClusterFence:
                     client.eval(_TAKE_OVER, 1, self.name, self.token, self.lease_ms, holder)
                     if client.get(self.name) == self.token.encode():
                         return
-            if holder is not None and before is not None and left is not None and left > before:  # It was renewed.
+            if holder is not None and before is not None and left is not None and left > before:  # Renewed.
                 raise self.refusal(holder)
             time.sleep(_LOOK_SECONDS)
 
@@ -94,7 +93,7 @@ class ClusterFence:
 
 
 def _token_values(token: str | bytes) -> dict[str, Any]:
-    """Returns the values in a token; an empty dict if it is not a token of this package."""
+    """Returns the values in a token, or {} if this package did not write it."""
     with contextlib.suppress(ValueError):
         values = json.loads(token)
         if isinstance(values, dict):
@@ -111,15 +110,15 @@ def run_on_marks(
 
 
 def begin_marks(cluster: Cluster, generation: int) -> None:
-    """Makes the marks of a generation that begins; existing marks stay."""
+    """Creates the marks of a new generation. Existing marks stay."""
     run_on_marks(cluster, generation, "SET", b"", "NX")
 
 
 def put_marks(cluster: Cluster, record: Record) -> None:
-    """Sets the marks to the epoch of a record whose rows were put.
+    """Sets the marks to the epoch of a record whose rows are written.
 
     Raises:
-      ClusterChanged: a mark was lost since it was made, and rows with it.
+      ClusterChanged: a mark has been lost, and rows with it.
     """
     answers = run_on_marks(cluster, record.generation, "SET", b"%d" % record.epoch, "XX")
     lost = sorted({cluster.primary_of(bucket) for bucket, answer in enumerate(answers) if answer is None})
@@ -128,7 +127,7 @@ def put_marks(cluster: Cluster, record: Record) -> None:
 
 
 def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int] = range(BUCKETS)) -> list[str]:
-    """Returns the names of the primaries that have lost rows of a committed record, by the marks of these buckets."""
+    """Returns the names of primaries that have lost rows of a committed record, by the marks of these buckets."""
     buckets = list(buckets)
     marks = zip(buckets, run_on_marks(cluster, record.generation, "GET", buckets=buckets), strict=True)
     return sorted({cluster.primary_of(bucket) for bucket, mark in marks if not is_mark_of(mark, record.epoch)})
@@ -143,7 +142,7 @@ def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLos
 
 
 def is_mark_of(mark: bytes | None, epoch: int) -> bool:
-    """Returns whether a mark has an epoch or a later one."""
+    """Returns whether a mark has this epoch or a later one."""
     return mark is not None and mark != b"" and int(mark) >= epoch
 
 
@@ -154,7 +153,7 @@ class ClusterState:
     Attributes:
       since: when the first record of the generation was committed, in seconds since 1970.
       before: the previous generation; 0 if there was none.
-      record: the record; its generation is numbered by the cluster.
+      record: the record, with the generation number that the cluster chose.
     """
 
     holder: str
@@ -199,7 +198,7 @@ def tower_name(cluster: Cluster, record: Record) -> str:
 
 
 def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: int) -> None:
-    """Copies a tower into the cluster, unless it is there already. The tower expires unless its record is committed."""
+    """Copies a tower into the cluster if it is missing there. The tower expires unless its record is committed."""
     name, client = tower_name(cluster, record), cluster.client
     with cluster.told():
         if client.hexists(name, _WHOLE):
@@ -213,9 +212,9 @@ def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: in
 
 
 def tower_blocks(cluster: Cluster, record: Record, file: str) -> Iterator[bytes]:
-    """Yields the bytes of a tower's file, part by part; nothing if the cluster does not have the file."""
+    """Yields the bytes of a tower's file in parts; yields nothing if the cluster does not have the file."""
     name, part = tower_name(cluster, record), 0
-    client: Any = cluster.client  # Its types allow for decoded bytes.
+    client: Any = cluster.client  # redis-py's annotations include decoded bytes.
     while True:
         with cluster.told():
             block = client.hget(name, f"{part}:{file}")

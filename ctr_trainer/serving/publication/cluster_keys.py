@@ -4,8 +4,8 @@
     {00a3}NAME:GENERATION:TABLE:KEY                                                  a row; KEY is 8 little-endian bytes
     {00a3}NAME:GENERATION:mark                                                       see `cluster_contents`
 
-Rows are spread over 1,024 buckets, each of which lies in a slot of its own: a command takes the rows of a bucket
-together, and each node has its share of the buckets.
+Rows are spread over 1,024 buckets, each in a slot of its own. One command accesses many rows of a bucket, and each node
+has a share of the buckets.
 """
 
 import binascii
@@ -24,14 +24,14 @@ SLOTS = [binascii.crc_hqx(tag[1:-1], 0) % _SLOTS for tag in _TAGS]
 
 
 def buckets_of(keys: np.ndarray) -> np.ndarray:
-    """Returns the buckets of int64[n] keys, int32[n]."""
+    """Returns int32[n], the buckets of int64[n] keys."""
     buckets = np.empty(len(keys), np.int32)
     shard_of(np.require(keys, np.int64, ("C", "A")), BUCKETS, buckets)
     return buckets
 
 
 def row_names(name: str, generation: int, table: str, keys: np.ndarray, buckets: np.ndarray) -> list[bytes]:
-    """Returns the names of the rows of int64[n] keys, whose buckets are int32[n]."""
+    """Returns the names of the rows of int64[n] keys with int32[n] buckets."""
     middle = np.frombuffer(f"{name}:{generation}:{table}:".encode(), np.uint8)
     names = np.empty((len(keys), _TAG_BYTES.shape[1] + len(middle) + 8), np.uint8)
     names[:, : _TAG_BYTES.shape[1]] = _TAG_BYTES[buckets]
@@ -46,7 +46,7 @@ def rows_pattern(name: str) -> str:
 
 
 def generation_of(name: str, row: bytes) -> int | None:
-    """Returns the generation of a row or of a mark, by a name that matches `rows_pattern`; None for any other name."""
+    """Returns the generation in a name that matches `rows_pattern`; None if it names neither a row nor a mark."""
     tag, rest = row[: _TAG_BYTES.shape[1]], row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :]
     found = rest.split(b":", 1)
     return int(found[0]) if tag in _KNOWN_TAGS and len(found) == 2 and found[0].isdigit() else None
@@ -61,10 +61,10 @@ def mark_name(name: str, generation: int, bucket: int) -> bytes:
 
 
 def control_name(name: str, what: str) -> str:
-    """Returns the name of `fence`, `generation`, `state` or a tower."""
+    """Returns the full name of `fence`, `generation`, `state` or a tower."""
     return f"{{{name}}}{what}"
 
 
 def as_bytes(values: np.ndarray) -> list[bytes]:
-    """Returns the rows of a uint8[n, bytes]."""
+    """Returns the rows of a uint8[n, width] array as bytes."""
     return np.ascontiguousarray(values).view(f"V{values.shape[1]}").ravel().tolist()

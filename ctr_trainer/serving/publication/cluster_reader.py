@@ -1,4 +1,4 @@
-"""Reads the rows of a publication from a Redis or Valkey cluster at each request, and caches hot rows."""
+"""Reads the rows of a publication from a Redis or Valkey cluster for each request, and caches hot rows."""
 
 import dataclasses
 import logging
@@ -23,16 +23,16 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _TRIES, _PAUSE_SECONDS = 3, 0.1
-# After a longer time without a refresh, the cluster may have forgotten that a key was removed.
+# After a longer time without a refresh, the epochs of removed keys may have expired in the cluster.
 _MOST_SECONDS_UNLOOKED = REMOVED_SECONDS / 2
 _Answer = TypeVar("_Answer")
 
 
 class HotRows:
-    """A cache of the rows of one table that were read lately. For one thread at a time.
+    """A cache of recently read rows of one table. Not thread-safe.
 
     Args:
-      most_rows: capacity of the cache; a full cache forgets all rows.
+      most_rows: capacity of the cache; a full cache is cleared.
       age_secs: how long a row stays valid.
     """
 
@@ -42,7 +42,7 @@ class HotRows:
         self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
 
     def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns for int64[U] keys float32[U, width], the rows, and bool[U], whether the cache has the row.
+        """Returns (float32[U, width] rows of int64[U] keys, bool[U] whether the cache has a key's row).
 
         Args:
           epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
@@ -73,15 +73,15 @@ class _Served:
 
 
 class ClusterReader:
-    """A `RowReader` of a cluster. It reads the rows of a batch from all nodes at once, in one round trip.
+    """A `RowReader` of a cluster. It reads the rows of a batch from all nodes concurrently, in one round trip.
 
-    Each row has its epoch; so has a removed row, for a while. A row that is more than one epoch ahead of the served
-    record raises `RowsAhead`. Each read and each refresh checks by the marks of the buckets that the cluster has not
-    lost rows. If it has, reads raise `RowsLost` until all rows are published again.
+    The cluster stores the epoch of each row, and for 10 minutes the epoch of a removed row. A read raises `RowsAhead`
+    if a row is more than one epoch ahead of the served record. Each read and each refresh checks the marks of buckets.
+    If a mark shows that the cluster has lost rows, reads raise `RowsLost` until all rows are published again.
 
     Args:
       cache_dir: see `open_reader`.
-      cache_rows: rows of each table that are cached; 0 for no cache.
+      cache_rows: most cached rows per table; 0 for no cache.
       cache_secs: how long a cached row stays valid.
 
     Raises:
@@ -160,15 +160,15 @@ class ClusterReader:
         self._place.cleanup()
 
     def _look(self, served: _Served | None) -> ClusterState | None:
-        """Returns the state of the cluster, or None. If it has another record than `served`, checks all marks.
+        """Returns the cluster's state, or None if there is none. If its record is not the served one, checks all marks.
 
         Raises:
-          RowsLost: rows of the served record, or of the newer one, are lost.
+          RowsLost: rows of the served record or of the newer record are lost.
           UserError: the cluster does not answer.
         """
         state = self._asked(lambda: read_state(self._cluster))
         if served is not None:
-            # A node that was flushed or restarted empty has no mark at all. After a loss, all marks are checked.
+            # One mark per node reveals a node that was flushed or restarted empty. After a loss, all marks are checked.
             buckets: Iterable[int] = range(BUCKETS) if self.lost else self._cluster.primaries.values()
             nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.primary_of(CONTROL)]
             self.lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
@@ -185,7 +185,7 @@ class ClusterReader:
         return self._asked(lambda: cluster_contents.nodes_that_lost_rows(self._cluster, state.record, buckets))
 
     def _fetch(self, state: ClusterState) -> ClusterState:
-        """Returns the state, after its tower was copied to this host."""
+        """Copies the tower of a state to this host, and returns the state."""
         with self._unreadable.reading(state.place):
             self._dense.fetch(
                 state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file)
@@ -197,7 +197,7 @@ class ClusterReader:
         return {name: HotRows(config.weights, self._cache_rows, self._cache_secs) for name, config in configs}
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Returns the result of `ask()`. Asks again if a node was lost or slots have moved, at most twice."""
+        """Returns the result of `ask()`. Retries at most twice if a node was lost or slots have moved."""
         for left in reversed(range(_TRIES)):
             try:
                 return ask()

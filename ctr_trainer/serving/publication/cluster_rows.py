@@ -1,4 +1,4 @@
-"""The rows of a publication in a cluster: writes, reads, and the deletion of old generations."""
+"""Writes and reads the rows of a publication in a cluster, and deletes old generations."""
 
 import functools
 import logging
@@ -22,31 +22,31 @@ from ctr_trainer.system.messages.errors import UserError
 _log = logging.getLogger(__name__)
 _STEP_SECONDS = 0.05
 _NAMES_A_SCAN = 1000
-# The epoch of a removed key stays for this time, so that a reader sees that its record is too old; see `ClusterReader`.
+# The epoch of a removed key stays this long, so that a reader notices that its record is too old; see `ClusterReader`.
 REMOVED_SECONDS = 600
 _ROWS_A_RUN = 50_000
 
 
 class ClusterSweep:
-    """Deletes the rows of all generations but those `kept`: scans all names of a cluster while there may be such rows.
+    """Deletes the rows of all generations except those in `kept`, by scans over all names of a cluster.
 
-    The marks of a generation are deleted before its rows, so that a reader that still serves it notices.
+    It deletes the marks of a generation before the rows, so that a reader that still serves the generation notices.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._there: frozenset[int] | None = None  # All generations that may have rows; None if they are not known.
+        self._there: frozenset[int] | None = None  # All generations that may have rows; None if unknown.
         self._kept: frozenset[int] | None = None
         self._pages: Iterator[int] | None = None
         self._deleted = 0
 
     def note(self, generation: int) -> None:
-        """Notes that rows of a generation are about to be written."""
+        """Records that rows of a generation are about to be written."""
         if self._there is not None:
             self._there |= {generation}
 
     def step(self, kept: frozenset[int]) -> None:
-        """Scans names for some tens of milliseconds."""
+        """Scans names, and deletes old rows, for some tens of milliseconds."""
         try:
             self._look(kept, None, time.monotonic() + _STEP_SECONDS)
         except ClusterChanged as error:
@@ -54,10 +54,10 @@ class ClusterSweep:
             self._cluster.refresh()
 
     def finish(self, kept: frozenset[int], newest: int | None = None) -> None:
-        """Scans all names.
+        """Scans all names, and deletes all old rows.
 
         Args:
-          newest: rows of later generations stay, too; None if the caller holds the fence, so that no other process can
+          newest: rows of later generations also stay. None if the caller holds the fence, so that no other process can
             begin a generation.
 
         Raises:
@@ -91,7 +91,7 @@ class ClusterSweep:
             cursor = None
             while cursor != 0:
                 with self._cluster.told():
-                    client: Any = self._cluster.client.get_redis_connection(node)  # Its types allow for decoded names.
+                    client: Any = self._cluster.client.get_redis_connection(node)  # redis-py's annotations include str.
                     cursor, page = client.scan(cursor or 0, match=cluster_keys.rows_pattern(name), count=_NAMES_A_SCAN)
                 old: dict[int, list[bytes]] = {}
                 for row in page:
@@ -107,9 +107,9 @@ class ClusterSweep:
 
 
 def put(cluster: Cluster, record: Record, directory: Path) -> None:
-    """Puts the rows of a record, and the epoch in place of each removed row, which expires after 10 minutes.
+    """Writes the rows of a record. Replaces each removed row by the record's epoch, which expires after 10 minutes.
 
-    The record has the cluster's number of its generation; the directory has the record's files.
+    The record has the cluster's generation number; the directory has the record's files.
 
     Raises:
       ClusterChanged: some rows may be lost.
@@ -137,13 +137,13 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.n
     Raises:
       RowsLost: the cluster has lost rows of these buckets.
       RowsAhead: a row is more than one epoch ahead of the record.
-      ClusterChanged: a node was lost or its slots have moved; the cluster is to be asked again.
+      ClusterChanged: a node was lost or its slots have moved; refresh the cluster and read again.
     """
     config = record.configs()[table]
     order, buckets, edges = _by_bucket(keys)
     names = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
     own = [(int(buckets[first]), names[first:stop]) for first, stop in edges]
-    # One command reads the rows of a bucket and its mark, so that no row can be lost in between.
+    # One command reads a bucket's rows and its mark, so that no row can be lost in between.
     mark_of = functools.partial(cluster_keys.mark_name, cluster.name, record.generation)
     answers = cluster.run([(bucket, ("MGET", *some, mark_of(bucket))) for bucket, some in own])
     marks = [answer.pop() for answer in answers]
@@ -186,7 +186,7 @@ def _remove(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> N
 
 
 def _by_bucket(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
-    """Returns the order of keys by bucket, their buckets in it, and (first, stop) of each bucket's keys in it."""
+    """Returns the order that sorts keys by bucket, the sorted buckets, and the range (first, stop) of each bucket."""
     buckets = cluster_keys.buckets_of(keys)
     order = np.argsort(buckets, kind="stable")
     buckets = buckets[order]

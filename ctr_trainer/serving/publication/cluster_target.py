@@ -22,7 +22,7 @@ GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0
 _REPLICA_MS = 2000
 _UNFINISHED_SECONDS = 3600  # A tower without a record expires.
 _TRIES, _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 12, 0.25, 5.0
-# Each script first returns '' if this process has the fence, or else the token of the process that has it.
+# The first value that a script returns is '' if this process has the fence; otherwise it is the holder's token.
 _FENCED = """
 local fence = redis.call('GET', KEYS[1])
 if fence and fence ~= ARGV[1] then return {fence} end
@@ -46,19 +46,18 @@ return {{'', 1}}
 class ClusterTarget:
     """A `Target` in a cluster.
 
-    The rows of a record are written first, with one command per bucket; then the tower; then the marks of the buckets,
-    which a replica of each primary has to acknowledge; and last the record, by a script that checks the fence. A
-    primary replicates its writes in order, so a replica that has the marks has the rows. If a primary is replaced,
-    restarted or given other slots between the first row and the marks, or has lost a mark, everything is written again.
-    That is safe: each row is written whole, and by one publisher of its generation.
+    It writes the rows of a record, then the tower, then the marks of the buckets. It waits until a replica of each
+    primary acknowledges the marks. A primary replicates its writes in order, so a replica that has the marks also has
+    the rows. Last, a script checks the fence and writes the record. If a primary is replaced, restarted or given other
+    slots between the first row and the marks, or has lost a mark, everything is written again. Rewriting is safe,
+    because a generation has a single publisher, which writes each row as a whole.
 
-    The number of a generation is the time at which it begins, in milliseconds since 1970, so that no number is used
-    twice even if the cluster has lost all its data. Before the rows of a new generation are written, the rows of older
-    generations are deleted, except those that readers may still read: the current generation and, for a while, the
-    previous one.
+    The number of a generation is its start time in milliseconds since 1970, so no number is used twice even if the
+    cluster loses all its data. Before the rows of a new generation are written, the rows of older generations are
+    deleted, except the current generation and, for a while, the previous one, which readers may still read.
 
     Args:
-      grace_secs: how long an older generation and older towers stay for readers.
+      grace_secs: how long the previous generation and older towers stay for readers.
 
     Raises:
       UserError: another process publishes there, or the cluster cannot be used.
@@ -68,7 +67,7 @@ class ClusterTarget:
         self, url: str, redis: RedisFiles, grace_secs: float = GRACE_SECONDS, lease_secs: float = LEASE_SECONDS
     ) -> None:
         self._grace, self._is_sure, self._warned = int(grace_secs), False, False
-        self._begun: tuple[str, int] | None = None  # A holder, and its generation without a record.
+        self._begun: tuple[str, int] | None = None  # A holder and its generation, which has no record yet.
         with contextlib.ExitStack() as stack:
             self._cluster = stack.enter_context(contextlib.closing(Cluster(url, redis)))
             _refuse_evicting(self._cluster)
@@ -93,7 +92,7 @@ class ClusterTarget:
             try:
                 delivered = self.newest_epoch(holder)
                 if delivered is not None and delivered >= record.epoch:
-                    return  # The record was committed, and the answer was lost.
+                    return  # The record was committed, but the answer was lost.
                 if delivered is None and record.kind != BASE:
                     raise self._fenced_out()
                 if delivered is None and self._state is not None:
@@ -127,7 +126,7 @@ class ClusterTarget:
             return ClusterFence(self._cluster, lease_secs)
         except ClusterFull as error:
             _log.warning("%s; rows of other generations are deleted first", error)
-        # Nobody has the fence. A process that takes it meanwhile begins a generation of a higher number.
+        # No process has the fence. A process that takes it meanwhile begins a generation with a higher number.
         (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
         self._sweep.finish(self._kept(), int(newest or 0))
         return ClusterFence(self._cluster, lease_secs)
@@ -142,7 +141,7 @@ class ClusterTarget:
         return frozenset(kept)
 
     def _read_state(self) -> None:
-        """Reads the state again: the answer to a commit may have been lost."""
+        """Reads the state again, because the answer to a commit may have been lost."""
         try:
             self._cluster.refresh()
             self._state = read_state(self._cluster)
@@ -152,7 +151,7 @@ class ClusterTarget:
             _log.debug("the state is read later: %s", error)
 
     def _put(self, holder: str, record: Record, directory: Path, own: ClusterState | None) -> None:
-        """Puts a record after the holder's state `own`, or as the first record of its generation if that is None."""
+        """Writes the record that follows the state `own`, or the first record of a generation if `own` is None."""
         nodes, before = self._cluster.identity(), self._state
         if own is None:
             generation = self._begin(holder)
@@ -173,9 +172,9 @@ class ClusterTarget:
             self._commit(dataclasses.replace(own, record=record))
 
     def _begin(self, holder: str) -> int:
-        """Returns the number of a new generation; the same one if it is begun again."""
+        """Begins a generation and returns its number. A retry by the same holder returns the same number."""
         if self._begun is None or self._begun[0] != holder:
-            self._begun = None  # Its rows are deleted, too.
+            self._begun = None  # `tidy_all` also deletes the rows of a generation without a record.
             self.tidy_all()
             least = max(self._state.record.generation + 1 if self._state else 1, time.time_ns() // 1_000_000)
             self._begun = holder, int(self._fenced(_BEGIN, [self._generation_name], [least]))
@@ -199,7 +198,7 @@ class ClusterTarget:
             _log.warning("%s: %s has no replica: if it is lost, so are its rows", self._cluster.url, name)
 
     def _check_marks(self, record: Record) -> None:
-        """Raises NeedsBase if rows of the last record are lost. Marks of the next record are accepted, too."""
+        """Raises NeedsBase if rows of the last record are lost. Accepts marks of the next record, too."""
         lost = cluster_contents.nodes_that_lost_rows(self._cluster, record)
         if lost:
             raise NeedsBase(
@@ -218,7 +217,7 @@ class ClusterTarget:
         self._state, self._is_sure, self._begun = state, True, None
 
     def _fenced(self, script: str, keys: list[str], values: list[Any]) -> Any:
-        """Runs a script that writes only if this process has the fence, and waits until a replica has the writes."""
+        """Runs a script that writes only if this process has the fence, then waits until a replica has the writes."""
         arguments = [*keys, self._fence.token, self._fence.lease_ms, *values]
         command = ("EVAL", script, 1 + len(keys), self._fence.name, *arguments)
         (holder, *answer), replicas = self._cluster.run([(CONTROL, command), (CONTROL, ("WAIT", 1, _REPLICA_MS))])
@@ -228,7 +227,12 @@ class ClusterTarget:
         return answer[0]
 
     def _check_generation(self, own: int) -> None:
-        """Raises NeedsBase if a generation is no longer the newest one; ClusterChanged if it has no record yet."""
+        """Checks that a generation is still the newest one.
+
+        Raises:
+          NeedsBase: another generation is newer, or the cluster has lost all its data.
+          ClusterChanged: the cluster has lost all its data, and the generation has no record yet.
+        """
         (generation,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
         if generation is None and self._begun:
             self._begun = None

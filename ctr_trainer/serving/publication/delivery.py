@@ -1,4 +1,4 @@
-"""Carries a spool, the publication that a training writes, to its target: in a process that is restarted if it ends."""
+"""Delivers a spool, the publication that a training run writes, to its target, in a supervised process."""
 
 import contextlib
 import dataclasses
@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _LOOK_SECONDS = 0.2
 _FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.5, 30.0
-_REPEAT_SECONDS = 60.0  # A problem that lasts is logged again after this time.
+_REPEAT_SECONDS = 60.0  # A persistent problem is logged again after this time.
 
 
 class DeliverySupervisor:
-    """Starts the process that delivers, and restarts it if it ends, after pauses that double up to a minute."""
+    """Starts the delivery process. Restarts it when it ends, after a pause that doubles up to a minute."""
 
     def __init__(self, start: Callable[[], Child], clock: Callable[[], float] = time.monotonic) -> None:
         self._start, self._clock = start, clock
@@ -36,7 +36,7 @@ class DeliverySupervisor:
         self._start_at, self._started, self._wait = 0.0, 0.0, _FIRST_SECONDS
 
     def keep(self) -> None:
-        """Starts the process if it is time to; must be called now and then."""
+        """Starts or restarts the process when it is due. Must be called regularly."""
         if self._process is None:
             if self._clock() >= self._start_at:
                 self._process, self._started = self._start(), self._clock()
@@ -60,10 +60,10 @@ class DeliverySupervisor:
 
 
 class DeliveryProcess(Child):
-    """Runs `publish --input=SPOOL --to=URL` in a child process, which ends when this process ends, even by a kill.
+    """Runs `publish --input=SPOOL --to=URL` in a child process, which ends when this process ends or is killed.
 
-    A context manager: leaving it stops the process. `read_status` returns what the process has delivered. Its output is
-    appended to the log file. It may use the given cores, or all cores of this process.
+    A context manager that stops the child at its end. The child appends its output to the log file, and uses the given
+    cores or all cores of this process. `read_status` reports its progress.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DeliveryProcess(Child):
 
 
 def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: threading.Event) -> None:
-    """Delivers records as they are written, until `ended` is set. Logs each problem, and tries again.
+    """Delivers records as they are written, until `ended` is set. Logs each problem and retries.
 
     Args:
       open_target: f() -> the target; may raise UserError while another process publishes there.
@@ -121,7 +121,7 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
 
 
 def _report(spool: Place, problem: str) -> None:
-    """Writes into the spool why there is no target, for the training."""
+    """Reports to the training, through the spool, why the target cannot be opened."""
     publication, status = records.read_publication(spool), read_status(spool)
     if publication is None:
         return
@@ -131,10 +131,10 @@ def _report(spool: Place, problem: str) -> None:
 
 
 class _ProblemLog:
-    """Logs a problem once, and again each minute while it lasts.
+    """Logs a problem once, then every minute while it lasts.
 
     Attributes:
-      wait_seconds: pause before the next try; it doubles while the problem is the same.
+      wait_seconds: pause before the next try; doubles while the problem is the same.
     """
 
     def __init__(self) -> None:
@@ -157,8 +157,8 @@ class _ProblemLog:
 class Delivery:
     """Delivers records one by one, in order, and removes from the spool all records before the last delivered one.
 
-    The target is the only memory: a new process continues after the target's newest record. So if the process is
-    killed, the record that it was delivering is either delivered already or delivered again.
+    Only the target keeps the progress: a new process continues after the target's newest record. If a process is killed
+    while it delivers a record, the record is either complete at the target or delivered again.
     """
 
     def __init__(self, spool: Place, target: Target) -> None:
@@ -166,7 +166,7 @@ class Delivery:
         self._status: DeliveryStatus | None = None
 
     def step(self) -> Record | None:
-        """Delivers the next record and returns it; returns None if no further record is written yet.
+        """Delivers the next record and returns it, or returns None if no further record is written yet.
 
         Raises:
           UserError: the target refuses the record, or the spool lacks it. `DeliveryStatus.problem` has the same text.

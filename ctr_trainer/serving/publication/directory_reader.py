@@ -1,4 +1,4 @@
-"""Reads a publication from a directory or a store into files of this host that are mapped into memory."""
+"""Reads a publication from a directory or a store into memory-mapped files on this host."""
 
 import contextlib
 import dataclasses
@@ -22,12 +22,12 @@ _Rows = TypeVar("_Rows", MappedRows, NewerRows)
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """The rows after a record.
+    """The rows after a record is applied.
 
     Attributes:
       holder: the holder of the generation.
-      tables: the rows of each table by its name, after this record or an earlier one.
-      changes: the changes of each table since then; {} if `tables` are the rows after this record.
+      tables: the rows of each table, by name, after this record or an earlier one.
+      changes: the later changes of each table; {} if `tables` has the rows after this record.
     """
 
     holder: str
@@ -37,12 +37,12 @@ class _State:
 
 
 class DirectoryReader:
-    """A `RowReader` of a directory, or of its URL.
+    """A `RowReader` of a directory at a path or URL.
 
-    It loads the newest base and applies the later epochs in order, after it has checked their files. The changes of
-    later epochs are kept apart from the rows that are served, until `advance` makes all of them visible together. If an
-    epoch is missing or damaged, or if another generation becomes the current one, new tables are filled from the newest
-    base while the earlier ones are served.
+    It loads the newest base, and applies the later epochs in order after it has checked their files. The changes of
+    later epochs stay separate from the served rows until `advance` makes them visible together. If an epoch is missing
+    or damaged, or if another generation becomes the current one, new tables are filled from the newest base while the
+    earlier tables are served.
 
     Args:
       cache_dir: see `open_reader`.
@@ -52,13 +52,13 @@ class DirectoryReader:
     """
 
     lookups = hits = 0
-    lost = ""  # The rows are on this host.
+    lost = ""  # The rows are on this host, so the place cannot lose them.
 
     def __init__(self, url: str, cache_dir: str) -> None:
         self._url = url
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
         self._dense, self._unreadable = DenseFiles(self._place.name), Unreadable()
-        # `_newest` is the newest state whose rows were read; it is `_ready` once its tower was copied, too.
+        # `_newest` is the newest state whose rows are read. It becomes `_ready` once its tower is copied, too.
         self._newest: _State | None = None
         self._ready: _State | None = None
         try:
@@ -131,7 +131,7 @@ class DirectoryReader:
         """Returns the newest state that can be read, which may be `state` itself.
 
         Raises:
-          UserError, OSError: there is a newer record, and it cannot be read.
+          UserError, OSError: there is a newer record that cannot be read.
         """
         if (publication.generation, publication.holder) != (state.record.generation, state.holder):
             _log.info("%s: generation %d is current: reading it", self._url, publication.generation)
@@ -140,7 +140,7 @@ class DirectoryReader:
         try:
             newest, error = self._extended(state, names, changes)
         except BaseException:
-            self._newest = self._ready = None  # Its changes may contain some rows of the next epoch.
+            self._newest = self._ready = None  # `changes` may contain some rows of the next epoch.
             raise
         if newest is not state:
             return dataclasses.replace(newest, changes=changes)
@@ -152,7 +152,7 @@ class DirectoryReader:
         return self._loaded(publication)
 
     def _loaded(self, publication: Publication) -> _State:
-        """Returns the state after the newest record that can be read, in new tables."""
+        """Reads the newest readable record into new tables. Returns the state after it."""
         names = records.list_records(self._url, publication.generation)
         base = records.newest_base(names)
         if base is None:
@@ -175,7 +175,7 @@ class DirectoryReader:
         """Applies the epochs after a state to tables.
 
         Returns:
-          the state after the last epoch that can be read, and the error that the next epoch raises, or None.
+          the state after the last readable epoch, and the error of the next epoch or None.
         """
         while any(epoch > state.record.epoch for _, epoch in names):
             with contextlib.ExitStack() as stack:
@@ -206,7 +206,7 @@ class DirectoryReader:
 
     @contextlib.contextmanager
     def _checked(self, record: Record, entry: dict[str, Any]) -> Iterator[str]:
-        """Checks a file of a record, and gives its local path within the block."""
+        """Checks a file of a record, and yields its local path, which is valid within the block."""
         path = records.generation_path(self._url, record.generation) / entry["file"]
         with path.local_file() as local:
             records.check_file(local, entry, path)
@@ -218,7 +218,7 @@ class DirectoryReader:
 
 
 def _put(record: Record, entry: dict[str, Any], local: str, tables: Mapping[str, _Rows]) -> None:
-    """Puts the rows of a file into its table, or removes its removed keys."""
+    """Puts the rows of a file into its table, or deletes the file's removed keys from the table."""
     config, table = record.configs()[entry["table"]], tables[entry["table"]]
     if entry["kind"] == ROWS:
         for keys, values in read_rows(local, config, record.dtype):

@@ -30,9 +30,9 @@ GRACE_SECONDS = 600.0
 
 
 def is_due(chain: Sequence[Record]) -> bool:
-    """Returns whether the epochs of a chain, a base and the epochs after it, should become a new base.
+    """Returns whether a chain, which is a base and the epochs after it, should become a new base.
 
-    They should if they have as many bytes as the base, or are many.
+    It should if it has at least 10 epochs with at least as many bytes as the base, or if it has at least 1,000 epochs.
     """
     base, *epochs = chain
     changed = sum(entry["bytes"] for record in epochs for entry in record.files)
@@ -41,7 +41,7 @@ def is_due(chain: Sequence[Record]) -> bool:
 
 
 def compact(url: Place, chain: Sequence[Record]) -> Record:
-    """Writes a base of the state after a chain, a base and at least one epoch. Writes its record last, and returns it.
+    """Writes the state after a chain of a base and at least one epoch as a new base. Returns its record, written last.
 
     Takes 16 bytes of memory per key that has changed since the chain's base.
 
@@ -67,10 +67,10 @@ def compact(url: Place, chain: Sequence[Record]) -> Record:
 def _merged(
     directory: Path, chain: Sequence[Record], table: str, config: TableConfig
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields blocks of keys and values of a table: each key once, with its last row; no removed key."""
+    """Yields blocks of a table's keys and values: each key once, with its newest row, and no removed key."""
     newer = Index()
     for record in reversed(chain):
-        seen: list[np.ndarray] = []  # The keys of this record; it has each key once.
+        seen: list[np.ndarray] = []  # The keys of this record, which has each key only once.
         for entry in record.files:
             if entry["table"] != table:
                 continue
@@ -90,11 +90,11 @@ def _merged(
 
 
 class DirectoryTarget:
-    """A `Target` in a directory, or at its URL.
+    """A `Target` in a directory at a path or URL.
 
-    Files are written first, then their record. If the spool is on the same disk, its files are shared and not copied.
-    Now and then a background thread makes a new base of the epochs since the last one. Older records and generations
-    are removed once readers have had time to finish loading them.
+    Files are written before their record. If the spool is on the same disk, its files are shared and not copied. From
+    time to time, a background thread compacts the last base and the epochs after it into a new base. Older records and
+    generations are removed once readers have had time to finish loading them.
 
     Args:
       grace_secs: how long replaced records stay for readers.
@@ -196,8 +196,8 @@ class DirectoryTarget:
     def _remove_old(self, base: Record) -> None:
         """Removes records and generations that were replaced longer ago than the grace time.
 
-        The age is the time between two writes to this directory, by the clock of its file system or store: the clock of
-        this host may differ from it, or may have jumped.
+        The age is the time between two writes to this directory, by the clock of its file system or store. The clock of
+        this host may differ from that clock, or may have jumped.
         """
         newest = self._record_file(self._chain[-1]).stamp()[1]
         if newest - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
@@ -212,7 +212,7 @@ class DirectoryTarget:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, LocalPath) and isinstance(target, LocalPath):
-        target.unlink(missing_ok=True)  # A killed process may have left the shared file, which must not be written to.
+        target.unlink(missing_ok=True)  # A killed process may have left a shared file, which must not be overwritten.
         target.share(source)
         target.sync()
         return

@@ -1,4 +1,4 @@
-"""The two ends of a place where a publication lies: what a target and a reader do, and how a URL opens them."""
+"""The interfaces of a publication's target and reader, and the functions that open them by URL."""
 
 from typing import Protocol
 
@@ -17,49 +17,49 @@ _NO_FILES = RedisFiles()
 
 
 class Target(Protocol):
-    """A place that a publication is delivered to; `open_target` opens one.
+    """The place to which a publication is delivered, opened by `open_target`.
 
-    It holds the fence of the place until `close`. While one process holds the fence, every other process is refused
-    with the name of the holder. A process that has lost the fence cannot write a record.
+    A target holds the fence of the place until `close`. Meanwhile, every other process gets an error that names the
+    holder. A process that has lost the fence cannot write a record.
     """
 
     def newest_epoch(self, holder: str) -> int | None:
         """Returns the epoch of the newest record that was delivered from a holder's generation.
 
-        None if the place has no generation, or the current generation has another holder.
+        Returns None if the place has no generation, or if the current generation has another holder.
 
         Raises:
           NeedsBase: the place has lost rows that were delivered.
         """
 
     def deliver(self, holder: str, record: Record, directory: Path) -> None:
-        """Puts the rows and the tower of a record into the place, and then the record. A repeated call does no harm.
+        """Writes the rows and the tower of a record, then the record itself. A repeated call is harmless.
 
         The base of a new holder begins a new generation, whose number the place chooses.
 
         Args:
           holder: the holder of the generation.
           record: a base if `newest_epoch` returns None; otherwise the record of the next epoch.
-          directory: the generation's directory, which has the record's files; they were checked.
+          directory: the generation's directory, which has the record's files. The caller has checked them.
 
         Raises:
           UserError: the place cannot take the record. The same call may succeed later.
         """
 
     def tidy(self) -> None:
-        """Removes some of the data that readers no longer need: for some tens of milliseconds, or in a thread."""
+        """Removes data that readers no longer need, for some tens of milliseconds or in a background thread."""
 
     def tidy_all(self) -> None:
-        """Removes all data that readers no longer need, and returns when that is done."""
+        """Removes all data that readers no longer need, and blocks until that is done."""
 
     def close(self) -> None:
         """Releases the fence."""
 
 
 class RowReader(Protocol):
-    """The rows and the dense tower of a publication, at one record at a time; `open_reader` opens one.
+    """Reads the rows and the dense tower of one record of a publication. `open_reader` returns a reader.
 
-    While a record is served, the reader prepares a newer one, which replaces it when the server says so:
+    While a record is served, the reader prepares a newer one, to which the server switches by `advance`:
 
         reader = open_reader("models/ctr/publication")
         tower = load(reader.dense_path(reader.record))
@@ -71,14 +71,14 @@ class RowReader(Protocol):
                     reader.advance()
                     tower = newer_tower
 
-    So the rows and the tower always belong to the same record.
+    The rows and the tower thus always belong to the same record.
 
     One thread calls `refresh` and `advance`. Other threads may call `read` concurrently.
 
     Attributes:
       record: the record that is served; its `tables` have the configurations of the tables.
-      lost: a sentence that says which served rows the place has lost; "" if it has all of them.
-      lookups, hits: how many rows were looked up in a cache, and how many of them it had; 0 without a cache.
+      lost: a message that names the served rows that the place has lost; "" if it has all of them.
+      lookups, hits: number of rows that were looked up in a cache, and number that it had; 0 without a cache.
     """
 
     lookups: int
@@ -93,7 +93,7 @@ class RowReader(Protocol):
     def refresh(self) -> Record | None:
         """Looks for newer records, and prepares the newest one.
 
-        `record` and the results of `read` do not change. Exception: the rows of a cluster may be one epoch newer.
+        `record` and the results of `read` do not change, except that rows of a cluster may be one epoch newer.
 
         Returns:
           the newest record, which `advance` serves; None if `record` is the newest one.
@@ -104,10 +104,10 @@ class RowReader(Protocol):
         """
 
     def advance(self) -> None:
-        """Serves the record that `refresh` has returned; does nothing if it returned None. Takes microseconds."""
+        """Serves the record that `refresh` returned; does nothing if it returned None. Takes microseconds."""
 
     def read(self, table: str, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U, weights], the weights of the rows of distinct int64[U] keys; zeros without a row.
+        """Returns float32[U, weights], the weights of distinct int64[U] keys; zeros for a key without a row.
 
         Raises:
           RowsAhead: the rows are more than one epoch ahead of `record`; only a cluster's reader raises it.
@@ -116,7 +116,7 @@ class RowReader(Protocol):
         """
 
     def dense_path(self, record: Record) -> str:
-        """Returns the local directory of a SavedModel: the dense tower of the record that is served or prepared.
+        """Returns the local directory of the dense tower, a SavedModel, of the served or the prepared record.
 
         The directory stays until records with two other towers have been served.
         """
@@ -137,7 +137,7 @@ def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
 def open_reader(
     url: Place, cache_dir: str = "", redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000, cache_secs: float = 1.0
 ) -> RowReader:
-    """Opens the reader of a publication in a directory or a cluster, as `open_target` does.
+    """Opens the reader of a publication, whose `url` has the same forms as for `open_target`.
 
     Args:
       cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.

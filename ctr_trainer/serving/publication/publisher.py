@@ -15,19 +15,19 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
-# Records that wait for their delivery; later changes are gathered in the bits of the tables.
+# The most records that wait for their delivery. Meanwhile, the tables' change bits collect later changes.
 _MOST_WAITING = 2
-_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # A record that waits for longer than both is reported.
+_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # While records wait, delivered rows that are older than both are reported.
 _REPEAT_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 
 
 class Publisher:
-    """Writes records into a spool from a thread of its own; no training step waits for it.
+    """Writes records into a spool from a background thread. No training step waits for it.
 
-    The training thread offers the values of the dense tower now and then. The thread publishes the last offer with the
-    current rows once at most one earlier record waits for its delivery. An offer that is not finite is not published.
-    An error is logged, and the thread tries again: it never ends a training.
+    The training thread offers the values of the dense tower from time to time. The background thread publishes the
+    latest offer, with the current rows, once at most one earlier record waits for its delivery. It does not publish an
+    offer that is not finite. It logs errors and retries; an error never ends the training.
 
     Args:
       spool: the `Spool`, to which only this publisher writes.
@@ -35,7 +35,7 @@ class Publisher:
       delivery: restarts the process that delivers the spool; None if no process delivers it.
 
     Attributes:
-      failures: how many attempts to publish have failed.
+      failures: number of failed attempts to publish.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Publisher:
             )
 
     def close(self) -> None:
-        """Ends the thread and the delivery, finished or not."""
+        """Ends the thread and the delivery, even if they are not finished."""
         self._ending.set()
         self._spool.close()
         self._woken.set()
@@ -101,7 +101,7 @@ class Publisher:
         return max(time.time() - self._times.get(served, self._begun), 0.0)
 
     def results(self) -> dict[str, Any]:
-        """Returns what was published, for the summary of the training."""
+        """Returns the figures of the publication for the training summary."""
         spool = self._spool
         return {
             "to": self._config.to,
@@ -121,7 +121,7 @@ class Publisher:
         return f"[RunStatus]: Publication statistics => {named}"
 
     def _waiting(self) -> int:
-        """Returns how many records are written and not delivered, by the last status that the thread has read."""
+        """Returns the number of written records that the last read status does not report as delivered."""
         if self._spool.last is None or self._delivery is None:
             return 0
         return self._spool.last.epoch - (self._status.epoch if self._status else -1)
@@ -132,7 +132,7 @@ class Publisher:
             self._woken.clear()
             try:
                 self._look()
-            except Exception as error:  # No error of publishing ends the training.
+            except Exception as error:  # An error in publishing never ends the training.
                 if self._ending.is_set():
                     return
                 self.failures += 1
@@ -190,7 +190,7 @@ class Publisher:
             self._warn("age", f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
 
     def _warn(self, kind: str, text: str) -> None:
-        """Logs a problem; logs no other one of the same kind within a minute."""
+        """Logs a problem, at most one of each kind per minute."""
         self._problem = text
         now = time.monotonic()
         if now > self._logged_at.get(kind, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
@@ -199,7 +199,7 @@ class Publisher:
 
 
 def _first_not_finite(values: Mapping[str, np.ndarray]) -> str:
-    """Returns the name of the first variable that holds an infinity or a NaN; "" if there is none."""
+    """Returns the name of the first variable that has an infinity or a NaN; "" if there is none."""
     for name, value in values.items():
         array = np.asarray(value)
         if array.dtype.kind not in "OSUbiu" and not np.isfinite(array).all():

@@ -1,4 +1,4 @@
-"""What readers of a publication share: packed rows in mapped files, local towers, retries, and errors about rows."""
+"""Shared parts of the readers: packed rows in memory-mapped files, local towers, retries, and errors about rows."""
 
 import contextlib
 import mmap
@@ -21,17 +21,17 @@ from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
 _FIRST_ROWS = 1024
-_ROWS_A_LOCK = 4096  # Rows that are put per hold of the lock: a reader waits until these are put.
+_ROWS_A_LOCK = 4096  # Rows that are written while the lock is held. A reader waits for at most these.
 _KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _PAUSE_SECONDS = 0.005
 
 
 class MappedRows:
-    """The rows of one table. Several threads may use them concurrently.
+    """The rows of one table in a memory-mapped file. Thread-safe, except `blocks`.
 
-    The file has no name, so that it disappears when this process ends, even by a kill. The index takes 16 bytes of
-    memory per key.
+    The file has no name, so it disappears when this process ends or is killed. The index takes 16 bytes of memory per
+    key.
 
     Args:
       dtype: dtype of the packed rows, see `packed_rows`.
@@ -69,7 +69,7 @@ class MappedRows:
                 self._index.remove(np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A")))
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns for int64[U] keys float32[U, weights], zeros without a row, and bool[U]: whether there is a row."""
+        """Returns (float32[U, weights] of int64[U] keys, zeros without a row; bool[U] whether a key has a row)."""
         keys = np.require(keys, np.int64, ("C", "A"))
         with self._lock:
             slots = self._index.find(keys)
@@ -80,7 +80,7 @@ class MappedRows:
         return weights, found
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields all rows as (int64[n] keys, uint8[n, value_bytes]). Nobody may put or remove rows meanwhile."""
+        """Yields all rows as (int64[n] keys, uint8[n, value_bytes]). No thread may put or remove rows meanwhile."""
         for first in range(0, self._index.slots, _ROWS_A_LOCK):
             keys = self._index.keys[first : first + _ROWS_A_LOCK]
             there = keys != 0  # The others are free slots.
@@ -147,15 +147,15 @@ class NewerRows:
 
 
 def pause() -> None:
-    """Sleeps for 5 ms; a refresh calls it between its parts, so that the threads that answer requests can run.
+    """Sleeps for 5 ms. A refresh calls it between its parts, so that the threads that answer requests can run.
 
-    Without pauses, all requests that arrive within the 15 ms of a refresh compete with it.
+    Without pauses, all requests that arrive within the 15 ms of a refresh would compete with it.
     """
     time.sleep(_PAUSE_SECONDS)
 
 
 class DenseFiles:
-    """The dense towers of the last records, each in a directory of its own below a local directory."""
+    """The dense towers of the last records, each in its own subdirectory of a local directory."""
 
     def __init__(self, directory: str) -> None:
         self._directory = LocalPath(directory)
@@ -166,7 +166,7 @@ class DenseFiles:
         return str(self._directory / _name(record))
 
     def fetch(self, record: Record, blocks_of: Callable[[str], Iterable[bytes]]) -> None:
-        """Copies a record's tower unless it is there, and removes the oldest tower if there are more than three.
+        """Copies a record's tower unless it exists, and removes the oldest tower if there are more than three.
 
         Args:
           blocks_of: f(name of a file of the tower) -> the file's bytes in blocks.
@@ -217,7 +217,7 @@ class RowsLost(UserError):
 
 
 class Unreadable:
-    """Remembers what could not be read. The next try follows after a pause that doubles, or once the place changes."""
+    """Remembers a failed read. It is retried after a pause that doubles up to a minute, or once the place changes."""
 
     def __init__(self) -> None:
         self._found: object = None
@@ -226,7 +226,7 @@ class Unreadable:
 
     @contextlib.contextmanager
     def reading(self, found: object) -> Iterator[None]:
-        """Surrounds a read of what `found` identifies. While it is equal and the pause lasts, raises the last error."""
+        """A context manager around a read of the contents `found`. Equal contents raise the last error in the pause."""
         again = self._error is not None and found == self._found
         if self._error is not None and again and time.monotonic() < self._until:
             raise self._error.with_traceback(None)

@@ -1,17 +1,17 @@
-"""The files of a publication, and the records that say what belongs together.
+"""The files of a publication, and the records that list the files that belong together.
 
 A publication is a directory, or the URL of one:
 
-    publication.json                         which generation is current; replaced whole
+    publication.json                         the current generation; replaced atomically
     generation-0000000003/
       base-0000000000.json                   record of the whole state after epoch 0; written last
-      epoch-0000000001.json                  record of what changed since the state after epoch 0; written last
+      epoch-0000000001.json                  record of the changes since the state after epoch 0; written last
       base-0000000000/TABLE-00000-of-00001.rows.arrow
       epoch-0000000001/TABLE-00000-of-00001.rows.arrow, TABLE-00000-of-00001.removed.arrow
-      dense-0000000001/                      a SavedModel: the dense tower, whose files each record names
+      dense-0000000001/                      the dense tower, a SavedModel; each record lists the files of its tower
 
 A generation begins with a base when a training begins or is restored. The state after an epoch is the newest base up to
-that epoch, with each later epoch applied in order. `embedding.snapshot.packed_rows` says what the files of rows hold.
+that epoch, with each later epoch applied in order. `embedding.snapshot.packed_rows` describes the files of rows.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
 
 @dataclasses.dataclass(frozen=True)
 class Publication:
-    """Which generation is current.
+    """The current generation of a publication.
 
     Attributes:
       generation: number of the current generation; the first is 1.
@@ -66,8 +66,9 @@ class Record:
         generation's directory, `kind` is `rows` or `removed`.
       dense: name of the directory of this state's dense tower.
       dense_files: for each file of the tower {`file`, `bytes`, `crc32`}; `file` is relative to the tower's directory.
-      stream: of a training from a stream, {`event_seconds`: the newest event time that it had trained, in seconds since
-        1970, 0 before the first; `lag_records`: how many records waited} when the rows were taken; None otherwise.
+      stream: position of the training in its stream when the rows were taken; None without a stream. {`event_seconds`:
+        the newest trained event time in seconds since 1970, 0 before the first; `lag_records`: number of waiting
+        records}.
     """
 
     model: str
@@ -111,7 +112,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: object) -> "Record":
-        """Returns the record of a dict of `to_dict`; `where` says in an error message where it lies.
+        """Returns the record from a dict that `to_dict` returned. `where` is its location, for error messages.
 
         Raises:
           UserError: the record has another format, or was altered.
@@ -158,12 +159,12 @@ def read_publication(url: Place) -> Publication | None:
 
 
 def write_publication(url: Place, publication: Publication) -> None:
-    """Makes a generation the current one. Makes the directory if there is none."""
+    """Makes a generation the current one. Creates the directory if it is missing."""
     (path_of(url) / PUBLICATION).write_json({"format": FORMAT, **dataclasses.asdict(publication)})
 
 
 def list_records(url: Place, generation: int) -> list[tuple[str, int]]:
-    """Returns (kind, epoch) of each record of a generation, by epoch; a base follows the epoch of the same number."""
+    """Returns (kind, epoch) of each record of a generation, sorted by epoch, a base after the epoch of its number."""
     directory = generation_path(url, generation)
     found = (_RECORD.fullmatch(path.name) for path in (directory.iterdir() if directory.is_dir() else ()))
     return sorted(((each[1], int(each[2])) for each in found if each), key=lambda each: (each[1], each[0] == BASE))
@@ -175,7 +176,7 @@ def newest_base(names: Sequence[tuple[str, int]]) -> int | None:
 
 
 def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:
-    """Returns a record. `check_files` reads its files.
+    """Returns a record. Its files are not read; `check_files` checks them.
 
     Raises:
       UserError: the record is missing, cut off or altered, or another record has its name.
@@ -190,12 +191,12 @@ def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:
 
 
 def write_record(url: Place, record: Record) -> None:
-    """Writes a record; all of its files were written before."""
+    """Writes a record. All of its files must be written before."""
     (generation_path(url, record.generation) / f"{record.name}.json").write_json(record.to_dict())
 
 
 def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
-    """Raises UserError if a place has the publication of another model; `marker` is what to delete to replace it."""
+    """Raises UserError if a place has another model's publication, which can be replaced once `marker` is deleted."""
     if there and comes and there != comes:
         raise UserError(
             f"{place} has a publication of the model {there!r}, which servers read; this is {comes!r}. Publish it to "
@@ -204,7 +205,7 @@ def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
 
 
 def check_files(url: Place, record: Record) -> None:
-    """Reads every file of a record. Raises UserError if one is missing or was altered; the message names it."""
+    """Reads every file of a record. Raises UserError, which names the file, if one is missing or was altered."""
     directory = generation_path(url, record.generation)
     for entry in record.files:
         check_file(directory / entry["file"], entry)
@@ -213,7 +214,7 @@ def check_files(url: Place, record: Record) -> None:
 
 
 def check_file(path: Place, entry: Mapping[str, Any], name: object = None) -> None:
-    """Reads a file of a record, whose entry has its `bytes` and `crc32`. An error message names `name`, or else `path`.
+    """Compares a file with the `bytes` and `crc32` of its entry. An error message contains `name`, or else `path`.
 
     Raises:
       UserError: the file is missing, or was altered.
@@ -230,7 +231,7 @@ def check_file(path: Place, entry: Mapping[str, Any], name: object = None) -> No
 
 
 def remove_generations_before(url: Place, generation: int) -> None:
-    """Removes the generations of lower numbers, finished or not."""
+    """Removes the generations with lower numbers, complete or not."""
     for number, path in _generations(url):
         if number < generation:
             path.remove_all()
@@ -239,7 +240,7 @@ def remove_generations_before(url: Place, generation: int) -> None:
 def remove_before(url: Place, record: Record) -> None:
     """Removes the bases, epochs and towers that neither a record nor any later one needs.
 
-    Only their numbers decide, so that later records may be written concurrently. The record and its files stay.
+    Only numbers are compared, so later records may be written concurrently. The record and its files stay.
     """
     limits = {
         BASE: record.epoch,
@@ -257,18 +258,18 @@ def remove_before(url: Place, record: Record) -> None:
 
 
 def newest_generation(url: Place) -> int:
-    """Returns the highest number of a generation that has a directory; 0 if there is none."""
+    """Returns the highest number of the generations that have a directory; 0 if there is none."""
     return max((number for number, _ in _generations(url)), default=0)
 
 
 def _generations(url: Place) -> list[tuple[int, Path]]:
-    """Returns the directories of generations with their numbers. All other files belong to the user."""
+    """Returns the numbers and directories of the generations. All other files belong to the user."""
     found = ((_GENERATION.fullmatch(path.name), path) for path in path_of(url).glob("generation-*"))
     return [(int(match[1]), path) for match, path in found if match]
 
 
 def _of_format(values: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Returns a dict without its `format`, which has to be `FORMAT`."""
+    """Returns a dict without its `format`, which must be `FORMAT`."""
     values = dict(values)
     found = values.pop("format", None)
     if found != FORMAT:

@@ -1,4 +1,4 @@
-"""The spool: the publication that a training writes into its model directory, and that a delivery takes from there."""
+"""The spool: the publication that a training writes into its model directory, from which it is delivered."""
 
 import dataclasses
 import time
@@ -24,14 +24,14 @@ class NeedsBase(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class DeliveryStatus:
-    """What a delivery reports to the training: the last delivered record, and the problem since then.
+    """A delivery's report to the training: the last delivered record, and the problem since then.
 
     Attributes:
       holder: the holder of the generation.
       epoch: the epoch of the record; -1 if no record of this generation was delivered yet.
-      time: when it was delivered, in seconds since 1970.
-      problem: why the next record is not delivered; "" if nothing is wrong.
-      needs_base: whether the training has to begin a new generation, since no epoch can follow at the target.
+      time: when the record was delivered, in seconds since 1970.
+      problem: why the next record is not delivered; "" if there is no problem.
+      needs_base: whether the training must begin a new generation, because no epoch can follow at the target.
     """
 
     holder: str
@@ -42,7 +42,7 @@ class DeliveryStatus:
 
 
 def read_status(spool: Place) -> DeliveryStatus | None:
-    """Returns the status of the delivery of a spool; None if no delivery has opened the spool yet."""
+    """Returns the delivery status of a spool; None if no delivery has opened the spool yet."""
     path = path_of(spool) / _FILE
     if not path.exists():
         return None
@@ -63,13 +63,13 @@ class Spool:
     If the process is killed, the records that it has written stay valid. The next training begins a new generation.
 
     Args:
-      path: path or URL of the directory; the store's shards have to reach it under the same name.
+      path: path or URL of the directory, under which the store's shards must also reach it.
       dtype: the dtype of the packed rows.
       stream: f() -> `Record.stream`; None if the training reads no stream.
 
     Attributes:
       last: the last record of this generation; None before its base is written.
-      records, rows, removed: how many of each this object has written, in all generations.
+      records, rows, removed: number of each that this object has written, in all generations.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Spool:
     def write(self, step: int, write_tower: Callable[[str], object]) -> Record:
         """Writes the next record, with the rows that have changed since the last one.
 
-        If this raises, the next call writes the same record, with all changes that it lacked. If the record may have
-        been written, the next call begins a new generation.
+        If this call raises, the next call writes the same record again, with all unpublished changes. If the record may
+        have been written nevertheless, the next call begins a new generation.
 
         Args:
           step: the global step of the dense tower.
@@ -147,18 +147,18 @@ class Spool:
         return record
 
     def close(self) -> None:
-        """Refuses all further records, also in a thread that is writing one: the rows' store may be closed next."""
+        """Refuses all further records, even one that a thread is writing, because the store may be closed next."""
         self._is_closed = True
 
     def status(self) -> DeliveryStatus | None:
-        """Returns the status of the delivery of this generation; None if no delivery has reported one yet."""
+        """Returns the delivery status of this generation; None if no delivery has reported one yet."""
         status = read_status(self.path)
         is_own = status is not None and self._publication is not None and status.holder == self._publication.holder
         return status if is_own else None
 
 
 def _write_tower(path: Path, write_tower: Callable[[str], object]) -> list[dict[str, Any]]:
-    """Writes a tower into a directory. Returns `dense_files` of its record."""
+    """Writes a tower into a directory. Returns the `dense_files` for its record."""
     path.remove_all()
     path.mkdir(parents=True, exist_ok=True)
     with path.filled_locally() as local:

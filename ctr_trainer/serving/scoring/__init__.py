@@ -1,1 +1,1 @@
-"""The scoring server: it predicts from raw values with the newest rows and dense tower that a training published."""
+"""The scoring server, which predicts from raw values with the newest published rows and dense tower."""

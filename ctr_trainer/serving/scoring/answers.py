@@ -14,13 +14,13 @@ from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
 from ctr_trainer.serving.scoring.request_forms import SIGNATURE
 from ctr_trainer.serving.scoring.served_model import ServedModel
 
-_NUMBER = "%#.9g"  # With a point, so that a reader makes no integer of it.
+_NUMBER = "%#.9g"  # With a decimal point, so that a reader does not parse an integer.
 
 
 def predictions(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
-    """Returns the JSON of the predictions: as in TensorFlow Serving, the values alone if there is one output.
+    """Returns the JSON of the predictions. As in TensorFlow Serving, a single output is written without its name.
 
-    The values of float32[B] have 9 significant digits, from which a reader gets the same float32.
+    Rows of float32 have 9 significant digits, from which a reader recovers the same float32.
     """
     if of_rows and all(array.dtype == np.float32 and array.ndim == 1 for array in outputs.values()):
         return _of_numbers(dict(sorted(outputs.items())))
@@ -39,7 +39,7 @@ def predictions(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
 
 
 def _of_numbers(outputs: Mapping[str, np.ndarray]) -> str:
-    """Returns what `predictions` does for rows of float32, in a fifth of the time of `json.dumps`."""
+    """Does the work of `predictions` for rows of float32, in a fifth of the time of `json.dumps`."""
     values = np.stack(list(outputs.values()), 1)
     if not np.isfinite(values).all():
         raise _diverged()
@@ -66,7 +66,7 @@ def _text(value: bytes) -> str | dict[str, str]:
 
 
 def metadata(name: str, model: ServedModel) -> dict[str, Any]:
-    """Returns `metadata` in TensorFlow Serving's form, and in addition what the page shows."""
+    """Returns the `metadata` of TensorFlow Serving's REST API, and the values that the page shows."""
     tower, now = model.tower, model.freshness
     features = [
         {

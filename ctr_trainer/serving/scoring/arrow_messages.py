@@ -1,7 +1,7 @@
-"""Record batches from untrusted Arrow IPC messages, whose sizes are checked before anything is allocated.
+"""Reads record batches from untrusted Arrow IPC messages. Their sizes are checked before anything is allocated.
 
-pyarrow decompresses a batch as it reads it, and a few bytes of zstd can become gigabytes. The metadata of a message
-says how many values there are, and each compressed buffer begins with its length, so both are checked first.
+pyarrow decompresses a batch while it reads it, and a few bytes of zstd can become gigabytes. The metadata of a message
+contains the number of values, and each compressed buffer begins with its decompressed length. Both are checked first.
 
 Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
@@ -17,7 +17,8 @@ import pyarrow as pa
 from ctr_trainer.serving.scoring.raw_inputs import RequestRefused, TooLarge
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
-# Limits of a schema: bytes and number of names and metadata, and depth. A flatbuffer may refer to one part many times.
+# Limits of a schema: bytes and number of its names and metadata, and depth. They count each reference to a part,
+# because a flatbuffer may refer to one part many times.
 _MOST_SCHEMA_BYTES, _MOST_FIELDS, _MOST_DEPTH = 1 << 20, 10_000, 8
 _CONTINUATION = b"\xff\xff\xff\xff"
 # Offsets of fields in the tables of Arrow's Message.fbs and Schema.fbs.
@@ -42,7 +43,7 @@ class ArrowMessages:
         self._dictionaries: dict[int, list[tuple[bytes, int, int]]] = {}
 
     def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
-        """Returns the batch of a message of a flatbuffer and buffers; None for a schema or a dictionary.
+        """Returns the batch of a message, a flatbuffer and its buffers; None for a schema or a dictionary.
 
         Raises:
           RequestRefused: the message is malformed or too large.
@@ -94,7 +95,7 @@ class ArrowMessages:
                 f"{what} decoded: {size} bytes, over {self._most_bytes}, a limit that grows with max_examples: "
                 "send less at a time"
             )
-        # A list counts as one value, in addition to its texts.
+        # A list counts as one value in addition to its texts, so the limit is doubled.
         if values > 2 * self._most_values:
             raise TooLarge(
                 f"{what}: {values} values, over {self._most_values}, a limit that grows with max_examples: send less "
@@ -103,13 +104,13 @@ class ArrowMessages:
 
 
 def _framed(header: bytes, body: bytes) -> bytes:
-    """Returns a message in the form of a stream: length, header padded to 8 bytes, body."""
+    """Returns a message in the format of a stream: length, header padded to 8 bytes, body."""
     padding = bytes(-len(header) % 8)
     return b"".join([_CONTINUATION, struct.pack("<i", len(header) + len(padding)), header, padding, body])
 
 
 def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
-    """Returns the number of values that a RecordBatch announces, and the decompressed bytes of its buffers."""
+    """Returns the number of values that a RecordBatch declares, and the decompressed bytes of its buffers."""
     values = _number(table, _LENGTH, "Int64")
     for place in _structs(table, _NODES):
         length, nulls = struct.unpack_from("<qq", table.Bytes, place)
@@ -122,7 +123,7 @@ def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
         offset, length = struct.unpack_from("<qq", table.Bytes, place)
         if offset < 0 or length < 0 or offset + length > len(body):
             raise ValueError("a buffer lies outside the body")
-        # A writer's buffers do not overlap; buffers that overlap would be decompressed more than once.
+        # A correct writer's buffers do not overlap. Overlapping bytes would be decompressed more than once.
         least += length
         decoded = struct.unpack_from("<q", body, offset)[0] if is_compressed and length else -1
         if decoded < -1:
@@ -134,7 +135,7 @@ def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
 
 
 def _check_schema(schema: flatbuffers.table.Table) -> None:
-    """Refuses a schema that would take much memory, as pyarrow makes an object of each field and text."""
+    """Refuses a schema that would take much memory, because pyarrow makes an object for each field and text."""
     left = [_MOST_FIELDS, _MOST_SCHEMA_BYTES]
 
     def take(count: int, size: int) -> None:
@@ -169,7 +170,7 @@ def _child(table: flatbuffers.table.Table, field: int) -> flatbuffers.table.Tabl
 
 
 def _structs(table: flatbuffers.table.Table, field: int) -> range:
-    """Returns the offsets of a vector's structs of 16 bytes."""
+    """Returns the offsets of the 16-byte structs in a vector."""
     place = table.Offset(field)
     if not place:
         return range(0)

@@ -16,10 +16,10 @@ from ctr_trainer.serving.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 _log = logging.getLogger(__name__)
-# Called for each request that was answered: f(transport, HTTP status, seconds).
+# f(transport, HTTP status, seconds), called for each answered request.
 NoteRequest = Callable[[str, int, float], None]
 _CLOSE_SECONDS = 30
-# The values that may wait, in requests of the largest size.
+# Limit of the values that wait, as a number of requests of the largest size.
 _MOST_LARGE_REQUESTS = 16
 
 
@@ -38,8 +38,8 @@ class _Waiting:
 class Batcher:
     """A queue of examples, and threads that score batches of them.
 
-    A batch has whole requests, in their order. If a batch fails, each of its requests is scored alone. A request is not
-    scored if its time is over or its future was cancelled.
+    A batch consists of whole requests, in order of arrival. If a batch fails, each of its requests is scored alone. A
+    request is not scored if its deadline has passed or its future was cancelled.
 
     Args:
       on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
@@ -65,7 +65,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """The number of examples that wait."""
+        """The number of waiting examples."""
         return self._examples
 
     def submit(self, examples: Examples) -> "concurrent.futures.Future[Scored]":
@@ -93,7 +93,7 @@ class Batcher:
         return waiting.future
 
     def close(self) -> None:
-        """Scores the requests that wait, then ends the threads."""
+        """Scores the waiting requests, then ends the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -110,16 +110,16 @@ class Batcher:
                     self._score_all(taken, time.monotonic() - taken[0].arrived)
 
     def _take(self) -> list[_Waiting] | None:
-        """Returns the requests of the next batch; None at the end."""
+        """Waits for and returns the requests of the next batch; None after `close`."""
         with self._changed:
             while not self._queue:
                 if self._closed:
                     return None
-                self._changed.wait()  # For a request or for `close`, however long.
+                self._changed.wait()  # For a request or `close`, without a time limit.
             until = self._queue[0].arrived + self._limits.batch_delay_ms / 1000
             while not self._closed and self._examples < self._limits.max_batch_size:
                 if not self._queue:
-                    return []  # Another thread has taken them.
+                    return []  # Another thread has taken the requests.
                 if (left := until - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left)
@@ -130,7 +130,7 @@ class Batcher:
         return batch
 
     def _first_of_queue(self) -> list[_Waiting]:
-        """Takes as many requests from the queue as the limits of examples and values allow for a batch."""
+        """Takes as many requests from the queue as a batch's limits of examples and values allow."""
         batch: list[_Waiting] = []
         count = 0
         widths: tuple[int, ...] = ()
@@ -155,7 +155,7 @@ class Batcher:
         )
 
     def _drop_late(self) -> None:
-        """Removes the requests whose time is over or whose future was cancelled."""
+        """Removes the requests whose deadline has passed or whose future was cancelled."""
         now = time.monotonic()
         kept: collections.deque[_Waiting] = collections.deque()
         for each in self._queue:
@@ -173,7 +173,7 @@ class Batcher:
         self._values += sign * waiting.values
 
     def _score_all(self, batch: list[_Waiting], waited: float) -> None:
-        """Scores requests together. An error is the answer to these requests, and does not end the thread."""
+        """Scores requests together. An error becomes the answer to these requests, and does not end the thread."""
         now = time.monotonic()
         for each in batch:
             if now > each.deadline:
@@ -223,7 +223,7 @@ def _finish(
 def _with_same_inputs(batch: list[_Waiting]) -> list[list[_Waiting]]:
     """Returns the requests of a batch, grouped by the `RawInputs` that they were checked against.
 
-    A request with a context is a group of its own.
+    A request with a context forms its own group.
     """
     groups: dict[tuple[RawInputs, int], list[_Waiting]] = {}
     for number, each in enumerate(batch):

@@ -22,7 +22,7 @@ from ctr_trainer.serving.scoring.raw_inputs import (
 )
 from ctr_trainer.settings.command_flags import ScoreLimits
 
-# What the messages say of the limits of bytes and of values.
+# The explanation of the limits of bytes and values in messages.
 LIMIT = "a limit that grows with max_examples"
 # float32[B] of numbers, object[B] of bytes, or B lists of bytes.
 Column = np.ndarray | list[list[bytes]]
@@ -30,11 +30,11 @@ Column = np.ndarray | list[list[bytes]]
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Examples of raw values that were checked.
+    """Examples with checked raw values.
 
     Attributes:
-      inputs: the features that the values were checked against.
-      context: names of the features whose column has one value, which all examples share.
+      inputs: the features against which the values were checked.
+      context: names of the features whose column has a single value, which all examples share.
     """
 
     inputs: RawInputs
@@ -44,16 +44,16 @@ class Examples:
 
     @classmethod
     def missing(cls, inputs: RawInputs, count: int, has_context: bool = False) -> "Examples":
-        """Returns examples whose values are all missing; with a context, it has all features but one."""
+        """Returns examples whose values are all missing. The context, if any, has all features except the first."""
         context = frozenset(f.name for f in inputs.features[1:]) if has_context else frozenset()
         lengths = {f: 1 if f.name in context else count for f in inputs.features}
         return cls(inputs, count, {f.name: column_of(f, [None] * n, 0) for f, n in lengths.items()}, context)
 
     @classmethod
     def merged(cls, parts: Sequence["Examples"]) -> "Examples":
-        """Returns the examples of all parts, one part after the other; all parts have the same `inputs`.
+        """Concatenates the examples of parts, which have the same `inputs`.
 
-        Only a part that is alone may have a context.
+        A part with a context must be the only part.
         """
         if len(parts) == 1:
             return parts[0]
@@ -64,17 +64,17 @@ class Examples:
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
     def expanded(self) -> "Examples":
-        """Returns examples in which each example has its own copy of the context's values."""
+        """Returns the same examples, each with its own copy of the context's values."""
         shared = {name: _repeated(self.columns[name], self.count) for name in self.context}
         return dataclasses.replace(self, columns={**self.columns, **shared}, context=frozenset())
 
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
-        """The number of values of an example for each feature in `arrays`; for a list the length of the longest one."""
+        """The number of values per example of each feature in `arrays`; for lists, the length of the longest list."""
         return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns float32[B], string[B] or string[B, N] by the feature's name, the inputs of an exported graph.
+        """Returns the inputs of an exported graph by feature name: float32[B], string[B] or string[B, N].
 
         B is 1 for a feature of the context.
         """
@@ -92,7 +92,7 @@ class Examples:
 
 
 def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = example) -> Column:
-    """Returns the values of a feature that came as JSON, see `raw_inputs`; a list has at most `most` values."""
+    """Converts the JSON values of a feature, see `raw_inputs`. A list may have at most `most` values."""
     if feature.kind == NUMBER:
         return raw_inputs.numbers(feature, values, where)
     if feature.is_list:
@@ -101,7 +101,7 @@ def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Wher
 
 
 def check_count(count: int, limits: ScoreLimits, what: str) -> None:
-    """Refuses a request that has no example, or too many."""
+    """Refuses a request that has no examples, or too many."""
     if not 0 < count <= limits.max_examples:
         raise RequestRefused(f"{count} {what}: expected 1 to {limits.max_examples} (max_examples)")
 
@@ -111,7 +111,7 @@ def _repeated(column: Column, count: int) -> Column:
 
 
 def _array(column: Column) -> np.ndarray:
-    """Returns a column as an array; lists become object[B, N] of bytes, with b"" after the values of each list."""
+    """Returns a column as an array. Lists become object[B, N] of bytes, padded with b"" at the end."""
     if isinstance(column, np.ndarray):
         return column
     longest = max(map(len, column), default=0)
@@ -122,7 +122,7 @@ def _array(column: Column) -> np.ndarray:
 
 
 def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where = example) -> Column:
-    """Returns the values of a feature that came as a column of Arrow, see `request_forms.of_flight`."""
+    """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
     column = _decoded(feature, column, limits)
     kind = column.type
     if feature.kind == NUMBER:
@@ -155,8 +155,9 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
 
 
 def _decoded(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> pa.Array:
-    """Returns the values of a column that may be a dictionary, which may name a long text in each example: refuses it
-    if they have too many bytes.
+    """Decodes a column if it is dictionary-encoded.
+
+    Refuses it if the decoded texts have too many bytes, because each example can refer to a long text.
     """
     if not pa.types.is_dictionary(column.type):
         return column
@@ -179,7 +180,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _texts(feature: RawFeature, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns the values as binary, b"" for null."""
+    """Returns the values as large binary, b"" for null."""
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     if not (pa.types.is_null(values.type) or _is_text(values.type)):

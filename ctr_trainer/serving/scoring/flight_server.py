@@ -1,10 +1,10 @@
-"""The server for Arrow Flight: each batch of raw values in a stream is answered with a batch of predictions.
+"""The server for Arrow Flight. It answers each batch of raw values in a stream with a batch of predictions.
 
 docs/serving.md has a client. The app_metadata of an answer is the JSON of `Freshness.to_dict`. To rank candidates for
 one context, a batch has the features of the candidates, and the app_metadata `{"context": {"user": "u1"}}`.
 
-The server answers only this call of Flight, with grpcio. pyarrow's own server accepts messages of any size and
-decompresses them before they can be checked, has no limit on connections, and sends tracebacks to clients.
+The server implements only the call DoExchange of Flight, with grpcio. pyarrow's own server accepts messages of any size
+and decompresses them before they can be checked, does not limit connections, and sends tracebacks to clients.
 """
 
 import concurrent.futures
@@ -42,7 +42,7 @@ from ctr_trainer.system.messages.log_lines import Seldom
 _log = logging.getLogger(__name__)
 _SERVICE = "arrow.flight.protocol.FlightService"
 _MOST_STREAMS, _MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 64, 256, 4
-# Size of a message without its body: the batch's metadata and the stream's descriptor.
+# Limit of a message without its body: the batch's metadata and the stream's descriptor.
 _MOST_METADATA_BYTES = 1 << 20
 _STATUS = {
     NotThere: grpc.StatusCode.NOT_FOUND,
@@ -120,7 +120,7 @@ class FlightScorer:
         self._server.start()
 
     def stop(self, seconds: float) -> None:
-        """Takes no more streams, and cuts off the streams that have not ended after this time."""
+        """Accepts no more streams, and aborts the streams that have not ended after this time."""
         ended = self._server.stop(seconds)
         if not ended.wait(max(seconds - 0.1, 0)) and self._streams:
             _log.warning("streams of Arrow Flight that did not end within %g s are aborted", seconds)
@@ -149,7 +149,7 @@ class FlightScorer:
                 self._streams.pop(context, None)
 
     def _enter(self, context: grpc.ServicerContext) -> None:
-        """Adds a stream. If there are too many, the stream that has been silent for longest is ended."""
+        """Adds a stream. If there are too many, cancels the stream that has been silent for the longest time."""
         with self._lock:
             oldest = min(self._streams, key=self._streams.__getitem__) if len(self._streams) >= _MOST_STREAMS else None
             self._streams[context] = time.monotonic()

@@ -1,6 +1,6 @@
 """The HTTP application: predictions in TensorFlow Serving's REST form, health, metrics, and a page for manual requests.
 
-docs/serving.md lists the requests and their answers; `request_forms` has the forms of a body.
+docs/serving.md lists the requests and their answers; `request_forms` parses the bodies.
 
 Source: https://www.tensorflow.org/tfx/serving/api_rest
 """
@@ -37,7 +37,7 @@ from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
-# The size of the bodies that may be held at the same time, in bodies of the largest size.
+# Limit of the bytes of all bodies in memory, as a number of bodies of the largest size.
 _MOST_LARGE_BODIES = 16
 _PREDICT = ":predict"
 _FIGURES_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,7 +49,7 @@ class HttpApp:
     Args:
       note_request: called for each answer to `:predict`.
       figures: f() -> the metrics of the server in Prometheus' text format.
-      token: the token that requests about the model must have, or None.
+      token: the token that requests about the model must have; None if they need no token.
 
     Attributes:
       asgi: the application that an ASGI server runs.
@@ -88,7 +88,7 @@ class HttpApp:
         return JSONResponse({"status": wrong or "ok", **problem, **now}, 503 if wrong else 200)
 
     async def _models(self, request: Request) -> Response:
-        """Answers the page with the name of the model."""
+        """Returns the name of the model, for the page."""
         self._check_token(request)
         return JSONResponse({"models": [self._live.name] if self._live.is_loaded else []})
 
@@ -142,7 +142,7 @@ class HttpApp:
         )
 
     async def _examples(self, request: Request, inputs: RawInputs) -> tuple[Examples, bool]:
-        """Returns what `request_forms.of_json` does. Until then the bytes of the body count as held by the server."""
+        """Reads and parses a body, see `request_forms.of_json`. Until then, its bytes count as held by the server."""
         most = self._limits.max_body_bytes
         too_large = TooLarge(f"the body has over {most} bytes, {LIMIT}: send fewer examples at a time")
         length = request.headers.get("content-length", "0")

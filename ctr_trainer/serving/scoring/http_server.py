@@ -1,13 +1,13 @@
-"""The HTTP server of `score`: uvicorn, with limits that hold before a client has shown a token, and a clean shutdown.
+"""The HTTP server of `score`: uvicorn with a clean shutdown, and with limits that apply before a token is checked.
 
 | limit | beyond it |
 |---|---|
 | `_MOST_URL_BYTES` of a URL | 414 |
-| `_MOST_HEAD_BYTES`, `_MOST_HEADERS` of headers, also those after a body in chunks | 431 |
+| `_MOST_HEAD_BYTES`, `_MOST_HEADERS` of headers, including those after a chunked body | 431 |
 | `_HEAD_SECONDS` from a request's first byte to the end of its headers, `_BODY_SECONDS` to the end of its body | 408 |
-| `ConnectionLimits.most` connections | the connection that has been idle for longest is closed; if none is idle, 503 |
+| `ConnectionLimits.most` connections | the longest idle connection is closed; 503 if none is idle |
 
-httptools buffers a header of any length until it ends; uvicorn limits requests, but not silent connections.
+Without these limits, httptools buffers a header of any length, and uvicorn limits requests but not silent connections.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ _MOST_URL_BYTES, _MOST_HEAD_BYTES, _MOST_HEADERS = 8 << 10, 32 << 10, 128
 _HEAD_SECONDS, _BODY_SECONDS = 10.0, 30.0
 # Requests that a client may send before the first of them is answered.
 _MOST_PIPELINED = 16
-# After a refusal a connection is still read for this long, as a reset could overtake the answer.
+# After a refusal, a connection is still read for this long, because a reset could overtake the answer.
 _LINGER_SECONDS, _MOST_LINGERING_BYTES = 2.0, 1 << 20
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
-# Number of connections that are accepted at a time; between two such rounds the limits are checked.
+# Number of connections that are accepted per round. The limits are checked between two rounds.
 _ACCEPTED_AT_A_TIME = 32
 _MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 1024, 4
-# Idle connections are still read for this long after the listener has closed, as requests may be on their way.
+# After the listener closes, idle connections are still read for this long, because requests may be on their way.
 _DRAIN_SECONDS, _LOOK_SECONDS = 1.0, 0.05
-# Longer than the idle time of common clients and load balancers, which could otherwise send on a closed connection.
+# Longer than the idle timeout of common clients and load balancers, which could otherwise send on a closed connection.
 _KEEP_ALIVE_SECONDS = 75
 
 
@@ -53,7 +53,7 @@ class ConnectionLimits(ServerState):
       most: limit of the number of connections.
       idle: the connections without a running request, the longest idle first.
       is_ending: whether each answer ends its connection.
-      log: the log of what clients do wrong.
+      log: the log of clients' errors.
     """
 
     def __init__(self, most: int) -> None:
@@ -65,7 +65,7 @@ class ConnectionLimits(ServerState):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's protocol with httptools, and the limits of this module."""
+    """uvicorn's httptools protocol with the limits of this module."""
 
     server_state: ConnectionLimits
 
@@ -84,7 +84,7 @@ class HttpConnection(HttpToolsProtocol):
         self.server_state.idle.pop(self, None)
         self._within(None)
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # uvicorn keeps the timer, and all that it refers to, after a reset.
+        self._unset_keepalive_if_required()  # Otherwise uvicorn keeps the timer and its references after a reset.
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -154,7 +154,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # The client does not read its answer, and `close` would wait for it.
+            self.transport.abort()  # `close` would wait for a client that does not read its answer.
         super().timeout_keep_alive_handler()
 
     def has_unread_bytes(self) -> bool:
@@ -169,7 +169,7 @@ class HttpConnection(HttpToolsProtocol):
         self.server_state.idle[self] = None
 
     def _make_room(self) -> None:
-        """Closes the connection that has been idle for longest, or refuses this one if no other is idle."""
+        """Closes the longest idle connection, or refuses this connection if no other is idle."""
         self.server_state.log.warning("over %d HTTP connections: idle ones are closed", self.server_state.most)
         oldest = next(iter(self.server_state.idle))
         if oldest is self:
@@ -193,7 +193,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(408, "the request did not arrive in time")
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answers, unless another answer has begun, and closes the connection after the client had time to read."""
+        """Sends an error unless another answer has begun. Closes the connection once the client had time to read."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
@@ -217,10 +217,10 @@ class HttpConnection(HttpToolsProtocol):
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server that, at its shutdown, answers every request that was sent before its listener closed.
+    """A uvicorn server whose shutdown answers every request that was sent before the listener closed.
 
-    Each of these answers says `Connection: close`. An idle connection is closed after a second, and only if it has no
-    unread bytes, as the kernel resets a connection that is closed with unread bytes.
+    Each of these answers contains `Connection: close`. An idle connection is closed after a second, and only if it has
+    no unread bytes, because the kernel resets a connection that is closed with unread bytes.
 
     Args:
       stop_secs: longest time that running requests may take at the shutdown.
@@ -262,7 +262,7 @@ class HttpServer(uvicorn.Server):
             server.close()
         joining = asyncio.gather(*map(self._join, accepted), return_exceptions=True)
         for connection in self._limits.connections - self._limits.idle.keys():
-            connection.shutdown()  # It ends after the current answer.
+            connection.shutdown()  # Closes it after the current answer.
         loop = asyncio.get_running_loop()
         quiet, latest = loop.time() + _DRAIN_SECONDS, loop.time() + (self.config.timeout_graceful_shutdown or 0)
         while self._limits.connections and loop.time() < latest:

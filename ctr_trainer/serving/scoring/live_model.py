@@ -1,4 +1,4 @@
-"""The model that a server serves: a thread waits for its publication, then looks for newer records."""
+"""The model of a scoring server. A thread waits for its publication, then looks for newer records."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ class LiveModel:
 
     Args:
       open_reader: opens the publication; raises UserError as long as there is none.
-      on_refresh: f(outcome), called after each look with `newer`, `none`, `refused` or `failed`.
+      on_refresh: f(outcome), called after each check for a newer record with `newer`, `none`, `refused` or `failed`.
       on_failure: f(UserError), called if there is no model after `start_timeout`.
     """
 
@@ -36,12 +36,12 @@ class LiveModel:
         self._on_refresh, self._on_failure = on_refresh, on_failure
         self._model: ServedModel | None = None
         self._why = "the model is being loaded"
-        self._problem: Exception | None = None  # The error of the last look for a newer record.
+        self._problem: Exception | None = None  # The error of the last check for a newer record.
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
 
     def start(self) -> None:
-        """Begins to load the model."""
+        """Starts to load the model."""
         self._thread.start()
 
     @property
@@ -53,7 +53,7 @@ class LiveModel:
 
     @property
     def name(self) -> str:
-        """The name of the model in URLs; "" as long as it is not known."""
+        """The name of the model in URLs; "" until it is known."""
         return self._flags.name or (self._model.name if self._model else "")
 
     @property
@@ -68,7 +68,7 @@ class LiveModel:
         return model
 
     def what_is_wrong(self) -> str:
-        """Returns why a load balancer should send no requests; "" if nothing is wrong."""
+        """Returns the reason why a load balancer should send no requests; "" if nothing is wrong."""
         if self._model is None:
             return self._why
         if self._model.reader.lost:
@@ -78,11 +78,11 @@ class LiveModel:
 
     @property
     def problem(self) -> str:
-        """Why no newer record is served; "" if nothing is wrong. The served record stays valid."""
+        """The reason why no newer record is served; "" if nothing is wrong. The served record stays valid."""
         return "" if self._problem is None else str(self._problem) or type(self._problem).__name__
 
     def close(self) -> None:
-        """Ends the thread and frees the model; no other call may be running."""
+        """Ends the thread and frees the model. No other call may be running."""
         self._ends.set()
         if self._thread.ident is None:
             return

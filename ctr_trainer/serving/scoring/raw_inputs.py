@@ -1,4 +1,4 @@
-"""The raw values that a model reads, the check of what a request gives, and why a request is refused."""
+"""The raw values that a model reads, the checks of a request's values, and the errors of refused requests."""
 
 import base64
 import binascii
@@ -23,16 +23,16 @@ _EXPECTED = {
 }
 _WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SHOWN = 80
-# Names an example of a request, by its number, for a message.
+# f(number of an example in a request) -> the example's name in a message.
 Where = Callable[[int], str]
 _MOST = float(np.finfo(np.float32).max)
 
 
 class RequestRefused(UserError):
-    """A request that gets no predictions; the message is the answer.
+    """A request that gets no predictions. The message of the error is the answer.
 
     Attributes:
-      status: the status of HTTP.
+      status: the HTTP status.
       retry_secs: number of seconds after which the same request may succeed; None if it never will.
     """
 
@@ -56,13 +56,13 @@ class WrongToken(RequestRefused):
 
 
 class WrongHost(RequestRefused):
-    """The request was sent to a host name that this server does not have."""
+    """The request names a host that this server does not have."""
 
     status = 421
 
 
 class HungUp(RequestRefused):
-    """The client hung up before the end of its request; nobody reads the answer."""
+    """The client disconnected before the end of its request, so nobody reads the answer."""
 
     status = 499
 
@@ -100,7 +100,7 @@ class NotReady(RequestRefused):
 
 
 class TookTooLong(RequestRefused):
-    """The predictions did not come in time."""
+    """The predictions were not computed in time."""
 
     status = 504
     retry_secs = 1
@@ -121,7 +121,7 @@ class RawFeature:
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words."""
+        """A description of the allowed values."""
         return _EXPECTED[self.kind].replace("{0}", self.separator or "")
 
     @property
@@ -134,8 +134,8 @@ class RawInputs:
     """The features of a request.
 
     Attributes:
-      features: the features that the model reads; a request must give each.
-      ignored: names of the features of the spec that this model does not read; a request may give them.
+      features: the features that the model reads. A request must contain each of them.
+      ignored: names of the spec's features that this model does not read. A request may contain them.
     """
 
     features: tuple[RawFeature, ...]
@@ -143,7 +143,7 @@ class RawInputs:
 
     @classmethod
     def of(cls, spec: FeatureSpec, names: Collection[str]) -> "RawInputs":
-        """Returns the inputs of a model that reads the features of these names."""
+        """Returns the inputs of a model that reads the features with these names."""
         features = [RawFeature(f.name, NUMBER) for f in spec.dense]
         for f in spec.sparse:
             kind = NUMBER if f.is_bucketised else TEXT
@@ -155,7 +155,7 @@ class RawInputs:
 
 
 def shown(value: object) -> str:
-    """Returns a value for a message, shortened. JSON can contain halves of characters, which are shown as escapes."""
+    """Returns a shortened value for a message. Lone surrogates, which JSON can contain, are shown as escapes."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -171,13 +171,13 @@ def example(place: int) -> str:
 def refuse(
     feature: RawFeature, value: object, place: int, expected: str | None = None, where: Where = example
 ) -> RequestRefused:
-    """Returns the error for a value of example number `place`; `expected` replaces what the feature's kind expects."""
+    """Returns the error for a value of example number `place`. `expected` replaces the description of the feature."""
     wanted = expected or feature.expected
     return RequestRefused(f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {wanted}")
 
 
 def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
-    """Returns a column of JSON numbers as float32[B], NaN for null. Refuses a value that is no number of float32."""
+    """Returns a column of JSON numbers as float32[B], NaN for null. Refuses a value that is not a float32 number."""
     for place, value in enumerate(values):
         if value is not None and (type(value) not in (float, int) or not _fits(value)):
             raise refuse(feature, value, place, where=where)
@@ -185,10 +185,10 @@ def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) 
 
 
 def texts(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
-    """Returns a column of JSON texts as object[B] of bytes, b"" for null. Refuses a value that is no text."""
+    """Returns a column of JSON texts as object[B] of bytes, b"" for null. Refuses a value that is not a text."""
     found = np.empty(len(values), object)
     try:
-        found[:] = list(map(str.encode, values))  # Nearly all columns are of strings alone.
+        found[:] = list(map(str.encode, values))  # Nearly all columns contain only strings.
     except (TypeError, UnicodeEncodeError):
         for place, value in enumerate(values):
             found[place] = _bytes(feature, value, value, place, where)
@@ -199,7 +199,7 @@ def lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where = 
     """Returns a column of JSON lists, each of at most `most` values, as lists of bytes; [] for null.
 
     Raises:
-      RequestRefused: a value is no list of texts, a list has more values, or a weight is no number.
+      RequestRefused: a value is not a list of texts, a list has more values, or a weight is not a number.
     """
     found = []
     for place, value in enumerate(values):
@@ -214,14 +214,14 @@ def lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where = 
 
 
 def check_length(feature: RawFeature, length: int, place: int, most: int, where: Where = example) -> None:
-    """Refuses a list of example `place` whose length is above `most`."""
+    """Refuses a list of example `place` that has more than `most` values."""
     if length > most:
         said = f"{length} values, above the {most} of max_list_length"
         raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
 
 
 def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where = example) -> None:
-    """Refuses a column of lists of bytes in which a weight is no number, if the feature has weights."""
+    """Refuses lists of bytes in which a weight is not a number, if the feature has weights."""
     if feature.separator is None:
         return
     separator = feature.separator.encode()

@@ -15,7 +15,7 @@ _FORMS = '{"instances": [...]}, {"inputs": {...}} or {"context": {...}, "candida
 
 
 def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Examples, bool]:
-    """Returns the examples of the body of a request for predictions, and whether they came in a form of rows."""
+    """Returns the examples in the body of a prediction request, and whether the body consists of rows."""
     found = _parsed(body, limits, "the body")
     forms = ["instances" in found, "inputs" in found, _CONTEXT in found or _CANDIDATES in found]
     if forms.count(True) != 1:
@@ -32,7 +32,7 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
 def of_instances(inputs: RawInputs, instances: object, limits: ScoreLimits) -> Examples:
     """Returns the examples of a list with one {feature: value} per example.
 
-    For a model with one feature, the list may have the values themselves.
+    For a model with one feature, the list may contain the values themselves.
 
     Raises:
       RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
@@ -44,7 +44,7 @@ def of_instances(inputs: RawInputs, instances: object, limits: ScoreLimits) -> E
 
 
 def of_candidates(inputs: RawInputs, context: object, candidates: object, limits: ScoreLimits) -> Examples:
-    """Returns an example for each candidate, which has the context's features and its own.
+    """Returns an example for each candidate, with the features of the context and of the candidate.
 
     The limits apply to the expanded examples.
 
@@ -53,7 +53,7 @@ def of_candidates(inputs: RawInputs, context: object, candidates: object, limits
       candidates: a list with one {feature: value} per candidate, with all other features.
 
     Raises:
-      RequestRefused: see `of_instances`; or a feature is in both places.
+      RequestRefused: see `of_instances`; or the context and a candidate have the same feature.
     """
     return _of_rows(inputs, _context(context), candidates, limits, _CANDIDATES, _CANDIDATE)
 
@@ -95,10 +95,10 @@ def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Exam
 
 
 def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits: ScoreLimits) -> Examples:
-    """Returns the examples of a RecordBatch with one column per feature, or of the candidates in it.
+    """Returns the examples, or the candidates, in a RecordBatch with one column per feature.
 
-    Numbers have any numeric type. Texts are strings, binaries or integers, plain or as a dictionary, and lists are
-    lists of texts. A null is a missing value.
+    Numbers may have any numeric type. Texts are strings, binaries or integers, plain or dictionary-encoded, and lists
+    are lists of texts. A null is a missing value.
 
     Args:
       metadata: b"", or for candidates the JSON `{"context": {feature: value}}`.
@@ -117,7 +117,7 @@ def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits:
 
 
 def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
-    # Each value but the first follows a comma or a bracket; an empty object takes thirty times its two characters.
+    # Each value except the first follows a comma or a bracket. An empty object takes 30 times the memory of its text.
     most = 2 * limits.max_values
     if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
         raise TooLarge(f"{what} has over {most} commas and brackets, {LIMIT}: send fewer examples at a time")
@@ -144,9 +144,9 @@ def _names(rows: list, where: Where) -> Iterator[Collection[str]]:
 
 
 def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Collection[str]], where: Where) -> None:
-    """Refuses an unknown feature, and a row that lacks a feature or has one of the context."""
+    """Refuses an unknown feature, and a row that lacks a feature or repeats a feature of the context."""
     _check_known(inputs, context, _CONTEXT)
-    right: object = None  # The names of the last row; most requests give each row the same.
+    right: object = None  # The names of the last row. In most requests, all rows have the same names.
     for place, names in enumerate(rows):
         if names == right:
             continue

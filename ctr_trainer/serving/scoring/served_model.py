@@ -28,9 +28,9 @@ class Freshness:
 
     Attributes:
       age_secs: seconds between the copy of the rows from the training and the answer.
-      event_age_secs: of a training from a stream, seconds between the newest event that it had trained and the answer;
-        None without a stream.
-      lag_records: number of records of the stream that waited when the rows were taken; None without a stream.
+      event_age_secs: seconds between the newest trained event of the stream and the answer; None without a stream, or
+        before the first event.
+      lag_records: number of the stream's records that waited when the rows were copied; None without a stream.
     """
 
     generation: int
@@ -41,7 +41,7 @@ class Freshness:
     lag_records: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what is known, for JSON."""
+        """Returns the values that are not None, for JSON."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
@@ -51,7 +51,7 @@ class Scored:
 
     Attributes:
       outputs: array[B, ...] by output.
-      freshness: the record from which they were computed.
+      freshness: the record from which the outputs were computed.
       seconds: the duration of each part: `keys`, `rows`, `tower`.
       distinct_keys: number of distinct keys whose rows were read.
     """
@@ -62,13 +62,13 @@ class Scored:
     distinct_keys: int = 0
 
     def part(self, first: int, count: int) -> "Scored":
-        """Returns the predictions of `count` examples, beginning with number `first`."""
+        """Returns the predictions of `count` examples, starting at number `first`."""
         outputs = {name: values[first : first + count] for name, values in self.outputs.items()}
         return dataclasses.replace(self, outputs=outputs)
 
 
 class ServedModel:
-    """Scores each batch with the rows and the tower of one record, and changes to newer records.
+    """Scores each batch with the rows and the tower of one record, and switches to newer records.
 
     Any number of threads may call `score`.
 
@@ -86,7 +86,7 @@ class ServedModel:
         self._gate = RecordGate()
         self._refreshing = threading.Lock()
         self.tower = _warmed(Tower(reader.dense_path(reader.record)), reader.record)
-        self._spare: Tower | None = None  # The previous tower, whose session the next one takes.
+        self._spare: Tower | None = None  # The previous tower, whose session the next tower takes over.
 
     @property
     def name(self) -> str:
@@ -109,7 +109,7 @@ class ServedModel:
         """Returns the predictions of examples.
 
         Raises:
-          NotReady: the rows cannot be read now, or the model reads other features than when the examples were checked.
+          NotReady: the rows cannot be read now, or the model's features have changed since the examples were checked.
         """
         for _ in range(_MOST_TRIES):
             try:
@@ -129,7 +129,7 @@ class ServedModel:
         raise NotReady("the rows are newer than the record that is served: the publication is being replaced")
 
     def refresh(self) -> bool:
-        """Changes to the newest record, unless it is served or was refused, and returns whether the record changed.
+        """Switches to the newest record unless it is served or was refused. Returns whether the record changed.
 
         Raises:
           RecordRefused: the tower of the newest record cannot be used; the previous record stays served.
@@ -164,7 +164,7 @@ class ServedModel:
             return True
 
     def close(self) -> None:
-        """Frees the rows and the towers; no other call may be running."""
+        """Frees the rows and the towers. No other call may be running."""
         for tower in filter(None, (self.tower, self._spare)):
             tower.close()
         self.reader.close()
@@ -173,7 +173,7 @@ class ServedModel:
 def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Freshness) -> Scored:
     times = [time.perf_counter()]
     is_ranked = bool(examples.context)
-    # The signature `ranking` learns the number of candidates from their features.
+    # The signature `ranking` derives the number of candidates from the candidates' features, so it needs at least one.
     if is_ranked and (not tower.ranks or len(examples.context) == len(examples.inputs.features)):
         examples, is_ranked = examples.expanded(), False
     arrays = examples.arrays()
@@ -188,7 +188,7 @@ def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Fresh
 
 
 def _warmed(tower: Tower, record: Record) -> Tower:
-    """Returns the tower after computations without rows, as TensorFlow plans each graph when it first runs.
+    """Runs a tower on missing values, because TensorFlow plans a graph at its first run. Returns the tower.
 
     Raises:
       UserError: the record lacks a table that the tower reads, or an output has no finite value for an example.

@@ -35,14 +35,14 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ScoreMetrics:
-    """The metrics of a scoring server, for Prometheus; docs/serving.md says what each means.
+    """The metrics of a scoring server, for Prometheus. docs/serving.md describes them.
 
     Args:
-      collect: yields the metrics that are read when Prometheus asks.
+      collect: yields the metrics that are computed at each scrape.
     """
 
     def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
-        self.collect = collect  # As the registry calls it.
+        self.collect = collect  # The registry calls this method.
         self._registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests answered", "transport", "status")
         self._request_seconds = self._histogram("request_seconds", "Time of a request", _SECONDS, "transport")
@@ -54,7 +54,7 @@ class ScoreMetrics:
         self._registry.register(self)
 
     def note_request(self, transport: str, status: int, seconds: float) -> None:
-        """Counts a request that was answered."""
+        """Counts an answered request."""
         self._requests.labels(transport, str(status)).inc()
         self._request_seconds.labels(transport).observe(seconds)
 
@@ -67,7 +67,7 @@ class ScoreMetrics:
             self._part_seconds.labels(part).observe(seconds)
 
     def note_refresh(self, outcome: str) -> None:
-        """Counts a look for a newer record."""
+        """Counts a check for a newer record."""
         self._refreshes.labels(outcome).inc()
 
     def text(self) -> bytes:
@@ -88,8 +88,8 @@ class ScoreServer:
       open_reader: opens the publication; see `LiveModel`.
 
     Attributes:
-      port: port of HTTP.
-      flight_port: port of Arrow Flight, or None.
+      port: the HTTP port.
+      flight_port: the port of Arrow Flight, or None.
 
     Raises:
       UserError: a port is taken, a token or key file is missing, or other machines could connect without a token.
@@ -122,10 +122,10 @@ class ScoreServer:
         self.port = listening.getsockname()[1]
 
     def run(self) -> None:
-        """Serves until `stop` is called or, on the main thread, SIGTERM or SIGINT arrives; then ends running requests.
+        """Serves until `stop` is called or the main thread gets SIGTERM or SIGINT, then finishes running requests.
 
         Raises:
-          UserError: there was no publication in time.
+          UserError: no publication was found in time.
         """
         with self._closing:
             self._live.start()
@@ -134,7 +134,7 @@ class ScoreServer:
             raise self._failure
 
     def stop(self) -> None:
-        """Makes `run` end; any thread may call it."""
+        """Makes `run` end. Any thread may call it."""
         self._http.should_exit = True
 
     def _fail(self, error: UserError) -> None:
@@ -142,7 +142,7 @@ class ScoreServer:
         self.stop()
 
     def _current(self) -> Iterator[Metric]:
-        """Yields the metrics that are read when Prometheus asks."""
+        """Yields the metrics that are computed at each scrape."""
         model = self._live.model if self._live.is_loaded else None
         gauges: list[tuple[str, str, float | None]] = [
             ("waiting_examples", "Examples that wait", self._batcher.waiting)
@@ -168,10 +168,10 @@ class ScoreServer:
 
 
 def _of_hosts(app: ASGIApp, hosts: tuple[str, ...]) -> ASGIApp:
-    """Returns an application that answers only the requests whose header `Host` names one of the hosts.
+    """Returns an application that answers only requests whose `Host` header names one of the hosts.
 
-    Without a token, a page of another site that a browser shows could otherwise read predictions, by a name that leads
-    to this machine.
+    Otherwise, if the server has no token, a web page of another site could read predictions through a host name that
+    resolves to this machine.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,12 +190,12 @@ def _of_hosts(app: ASGIApp, hosts: tuple[str, ...]) -> ASGIApp:
 
 
 def serve(flags: ScoreFlags) -> None:
-    """Serves until SIGTERM or SIGINT. It must be called on the main thread."""
+    """Serves until SIGTERM or SIGINT. Must be called on the main thread."""
     _raise_descriptor_limit()
     server = ScoreServer(
         flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
     )
-    # While uvicorn runs it has its own handlers; after its end it raises the signal again.
+    # While uvicorn runs, it has its own handlers; when it ends, it raises the signal again.
     with child.handling_signals(lambda *_: server.stop()):
         scheme = "https" if flags.tls_cert else "http"
         _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, flags.bind, server.port)
@@ -208,7 +208,7 @@ def serve(flags: ScoreFlags) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Lets this process have as many descriptors as its hard limit allows."""
+    """Raises the process's limit of file descriptors to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -216,8 +216,8 @@ def _raise_descriptor_limit() -> None:
 
 def _listen(flags: ScoreFlags) -> socket.socket:
     family = socket.AF_INET6 if ":" in flags.bind else socket.AF_INET
-    # asyncio turns Nagle's algorithm off for sockets of this protocol only. With it, an answer, which takes two writes,
-    # would take 40 ms.
+    # asyncio disables Nagle's algorithm only for sockets with this protocol. With the algorithm, an answer would take
+    # 40 ms, because the server sends it in two writes.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""A dense tower, an exported graph with a session; and the gate that keeps batches and changes of a record apart."""
+"""A dense tower, which is an exported graph with a session, and the gate between batches and changes of the record."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ Read = Callable[[str, np.ndarray], np.ndarray]  # f(table, keys int64[U]) -> flo
 
 
 class RecordGate:
-    """Admits either any number of batches or one change of the record. A waiting change holds new batches back."""
+    """Admits either any number of batches or one change of the record. A waiting change blocks new batches."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -74,7 +74,7 @@ class RecordGate:
 def look_up(
     spec: FeatureSpec, names: Collection[str], keys: Arrays, count: int, context: Collection[str], read: Read
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Makes the inputs of a signature that come from rows. Each distinct key of a table is read once.
+    """Makes those inputs of a signature that contain rows. Reads each distinct key of a table once.
 
     Args:
       names: names of the inputs of `serving_default`, see `export.receivers.RowInputs`.
@@ -99,7 +99,7 @@ def look_up(
         if not kinds:
             table = dataclasses.replace(table, single=(), bags=())
         table = dataclasses.replace(table, sequences=sequences)
-        sides: dict[str, tuple[TableFeatures, Lookup]] = {}  # By the prefix of the inputs' names.
+        sides: dict[str, tuple[TableFeatures, Lookup]] = {}  # By the prefix of the input names.
         if context:
             for side, size in ((CONTEXT, 1), (CANDIDATES, count)):
                 own = _of_side(table, context, side == CONTEXT)
@@ -113,7 +113,7 @@ def look_up(
         rows, read_keys = _read(table.name, [lookup for _, lookup in sides.values()], read)
         distinct_keys += read_keys
         for (prefix, (own, lookup)), its_rows in zip(sides.items(), rows, strict=True):
-            # A row is [embedding, linear weight]. A model without one of the two has rows without it.
+            # A row is [embedding, linear weight], or only one of the two if the model has no other.
             starts = {EMBEDDING: (0, table.dim), LINEAR: (its_rows.shape[1] - 1, 1)}
             for kind in kinds:
                 inputs[f"{prefix}{kind}/{table.name}"] = lookup.gather(its_rows, *starts[kind])
@@ -125,7 +125,7 @@ def look_up(
 def _lookup(table: TableFeatures, keys: Arrays, singles: np.ndarray) -> Lookup:
     bags: list[Bag] = []
     for f in table.bags:
-        assert f.combiner is not None  # A bag has one.
+        assert f.combiner is not None  # Bags have a combiner.
         bags.append((*_list(keys, f), f.combiner, keys.get(f"{WEIGHTS}/{f.name}")))
     return Lookup(singles, bags, [(*_list(keys, f), f.max_length) for f in table.sequences])
 
@@ -135,7 +135,7 @@ def _list(keys: Arrays, feature: SparseFeature) -> tuple[np.ndarray, np.ndarray]
 
 
 def _of_side(table: TableFeatures, context: Collection[str], is_context: bool) -> TableFeatures:
-    """Returns the features of a table that belong to the context, or the others."""
+    """Returns the features of a table that belong to the context, or else those that belong to the candidates."""
     parts = (table.single, table.bags, table.sequences)
     single, bags, lists = (tuple(f for f in part if (f.name in context) == is_context) for part in parts)
     return dataclasses.replace(table, single=single, bags=bags, sequences=lists)
@@ -155,7 +155,7 @@ def _singles(
 
 
 def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[np.ndarray], int]:
-    """Returns the rows of each lookup, and the number of distinct keys; a key of several is read once."""
+    """Returns the rows of each lookup, and the number of distinct keys. A key in several lookups is read once."""
     if len(lookups) == 1:
         unique = lookups[0].unique
         return [read(table, unique)], len(unique)
@@ -166,20 +166,20 @@ def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[np.ndarra
 
 
 class Tower:
-    """The dense tower of a SavedModel that was exported without rows. Several threads may compute with it.
+    """The dense tower of a SavedModel that was exported without rows. Several threads may compute with it concurrently.
 
     Args:
       earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read.
-      spare: a tower that is no longer used, or None. If it has the same graph, the new tower takes its session, so
-        that TensorFlow does not plan the graph again. Otherwise the spare tower is closed.
+      spare: a tower that is no longer used, or None. If it has the same graph, the new tower takes over its session, so
+        that TensorFlow does not plan the graph again. Otherwise, the spare tower is closed.
 
     Attributes:
       inputs: the features that the signatures take.
-      rows: names of the inputs that are made of rows, see `export.receivers.RowInputs`.
+      rows: names of the inputs that contain rows, see `export.receivers.RowInputs`.
       outputs: names of the predictions.
-      is_planned: whether TensorFlow has planned its signatures: its session has computed for an earlier tower.
-      typical: typical values by feature. For a number with buckets it is the middle boundary of its buckets, which is
-        the median of the training data if the buckets are quantiles; for a text it is the most frequent one.
+      is_planned: whether TensorFlow has planned the signatures, because an earlier tower has used the session.
+      typical: typical values by feature: for a bucketised number, the middle boundary of its buckets (the median of the
+        training data if the buckets are quantiles); for a text, the most frequent text.
 
     Raises:
       UserError: there is no such SavedModel, or it cannot be served.
@@ -231,11 +231,11 @@ class Tower:
 
     @property
     def ranks(self) -> bool:
-        """Whether it has the signatures for one context with many candidates; earlier versions did not write them."""
+        """Whether the export has the signatures for ranking. Earlier versions of ctr_trainer did not write them."""
         return RANKING in self._run
 
     def keys(self, arrays: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
-        """Returns the keys of what `Examples.arrays` returned; see `raw_keys.key_outputs`."""
+        """Returns the keys of the values that `Examples.arrays` returned; see `raw_keys.key_outputs`."""
         if self._keys is None:
             return {}
         if is_ranked:
@@ -243,19 +243,19 @@ class Tower:
         return self._run[SIGNATURE](arrays)
 
     def predict(self, arrays: Arrays, rows: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
-        """Returns the predictions, array[B, ...] by output, for what `Examples.arrays` and `look_up` returned."""
+        """Returns array[B, ...] by output, the predictions for the results of `Examples.arrays` and `look_up`."""
         given = {**rows, **{name: arrays[name] for name in self._dense}}
         return self._run[RANKING if is_ranked else _SERVING](given)
 
     def shares_graph(self, other: "Tower") -> bool:
-        """Returns whether one of the two towers was made with the graph of the other."""
+        """Returns whether the two towers use the same graph object."""
         return self._session.graph is other._session.graph
 
     def close(self) -> None:
         self._session.close()
 
     def _is_like(self, earlier: "Tower") -> bool:
-        # The graph alone does not say how bags are pooled, so the specs are compared as well.
+        # The graph does not determine how bags are pooled, so the specs are compared, too.
         return (earlier._definition, earlier.spec) == (self._definition, self.spec)
 
     def _callable(self, signature: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
@@ -263,8 +263,8 @@ class Tower:
         options = config_pb2.CallableOptions(
             feed=[tensor.name for tensor in inputs.values()], fetch=[tensor.name for tensor in outputs.values()]
         )
-        # `Session.run`, and `make_callable` with feeds, look up each tensor by name at each call: for a request of ten
-        # examples this takes as long as the computation. Keras uses this method, too.
+        # `Session.run` and `make_callable` with feeds look up each tensor by name at each call. For a request of ten
+        # examples, this takes as long as the computation. Keras also uses the method below.
         run = self._session._make_callable_from_options(options)
         kinds = {name: tf.as_dtype(tensor.dtype).as_numpy_dtype for name, tensor in inputs.items()}
         names = tuple(outputs)
@@ -277,7 +277,7 @@ class Tower:
 
 
 def _middles(graph: tf.Graph, inputs: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the middle boundary of each input that a graph puts into buckets."""
+    """Returns the middle boundary of each input that a graph bucketises."""
     names, found = {tensor.name: name for name, tensor in inputs.items()}, {}
     for operation in graph.get_operations():
         if operation.type == "Bucketize":
@@ -291,5 +291,5 @@ def _middles(graph: tf.Graph, inputs: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _config() -> Any:
-    # A batch is small. With -1 it is computed in the calling thread, without a wait for a thread of a pool.
+    # Batches are small. With -1, the calling thread computes them and does not wait for a thread of a pool.
     return tf1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)
