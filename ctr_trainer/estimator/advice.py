@@ -21,12 +21,13 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Circumstances:
-    """Measurements and settings of a run, to which the rules apply. All shares are fractions of the training time.
+    """The measurements and settings of a run that the rules judge.
+
+    All shares are fractions of the training time, averaged over the ranks.
 
     Attributes:
-      shares: mean over the ranks of the share of each phase of `clock.PHASES`; of `exchange`, when only the exchange of
-        dense gradients was running; and of `syncing`, when a sync of the rows was running, concurrently with steps or
-        not.
+      shares: the share of each phase of `clock.PHASES`; of `exchange`, when only the exchange of dense gradients was
+        running; and of `syncing`, when a sync of the rows was running, concurrently with steps or not.
       exchanges_each_step: whether each step waits for the gradients of all workers.
       has_gpu: whether the dense tower runs on a GPU.
       exchanges_in_memory: whether dense gradients are exchanged through shared memory.

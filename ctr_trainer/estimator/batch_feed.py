@@ -110,7 +110,7 @@ class InputHook(tf1.train.SessionRunHook):
     The session's loop ends when the batches end. There are no batches before the first `restart`.
 
     Args:
-      features: makes the feed of all inputs other than embedding rows.
+      features: builds the feed of all inputs other than embedding rows.
       has_read: callback f(), called after each batch is read, or None.
 
     Attributes:

@@ -231,7 +231,7 @@ def load(path: str) -> Checkpoint:
 
 
 def load_whole(path: str) -> Checkpoint:
-    """Returns the Checkpoint in a directory; raises UserError if any of its files is damaged."""
+    """Returns the Checkpoint in a directory. Raises UserError if any of its files is damaged."""
     checkpoint = load(path)
     checkpoint.verify()
     return checkpoint
@@ -242,7 +242,7 @@ def _crc32(manifest: Mapping[str, Any]) -> int:
 
 
 def begin(path: str | os.PathLike[str] | Path) -> None:
-    """Creates an empty directory for a new checkpoint. Removes an unfinished checkpoint at `path`."""
+    """Creates the empty directory `path` for a new checkpoint. Removes an unfinished checkpoint there."""
     path_of(path).remove_all()
     path_of(path).mkdir(parents=True)
 

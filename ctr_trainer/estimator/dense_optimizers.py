@@ -85,7 +85,7 @@ def _decay(optimizer: Any, w: tf.Variable, lr: tf.Tensor) -> list[tf.Operation]:
 
 
 def is_kernel(variable: tf.Variable) -> bool:
-    """Returns whether weight decay and L2 apply: to rank 2 and higher, not to biases and scales of a normalization."""
+    """Returns whether weight decay and L2 apply: to variables of rank 2 or more, not to biases or normalizations."""
     return variable.shape.rank >= 2
 
 

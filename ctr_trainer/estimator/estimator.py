@@ -54,13 +54,13 @@ class Estimator(TrainedModel):
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data. It may declare any of the
             parameters `mode`, `params`, `config`, `position` (where a restarted run resumes its data) and
             `input_context` (`tf.distribute.InputContext`). All ranks must get the same number of batches: for a
-            `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens if they do not, and
-            `RunConfig.equal_inputs` what happens if they get the same batches.
+            `tf.data.Dataset`, `RunConfig.uneven_inputs` determines what happens if they do not, and
+            `RunConfig.equal_inputs` determines what happens if they get the same batches.
           hooks: additional session hooks.
           steps: number of additional steps; cannot be combined with `max_steps`.
           max_steps: the global step to stop at; a checkpoint of that step ends the call on all ranks.
           saving_listeners: must be empty.
-          evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None for none.
+          evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None to not evaluate.
           resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
 
         Returns:
@@ -120,7 +120,7 @@ class Estimator(TrainedModel):
                     raise ServiceLost(f"{str(error).rstrip()}. {resumes}") from None
                 restarts -= 1
                 words.take_back()
-                # All ranks reach this line, because `Guard` kept them in step until they agreed on the loss.
+                # All ranks reach this line, because `Guard` kept them in step until they agreed.
                 _log.error("%s. Restarting it, %d restarts left. %s", error, restarts, resumes)
                 job = dataclasses.replace(job, checkpoint=self.latest_checkpoint())
 

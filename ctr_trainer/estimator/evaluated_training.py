@@ -125,7 +125,7 @@ class InLoopEvaluation:
 
 
 class EvaluatedTraining(EvaluationHook):
-    """Evaluates during training as an `EvalSpec` says. Construct it while the training graph is the default graph."""
+    """Evaluates during training, see `EvalSpec`. Construct it while the training graph is the default graph."""
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
         period = _period(eval_spec, estimator.config, training.feed)

@@ -10,7 +10,7 @@ from ctr_trainer.serving.export import directory
 from ctr_trainer.system.files.paths import path_of
 
 _log = logging.getLogger(__name__)
-_DIRECTORY = "export"  # Below the model directory.
+_DIRECTORY = "export"  # In the model directory.
 _VERSION = re.compile(r"\d+")
 Metrics = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ class Exporter(Protocol):
     ) -> str | None:
         """Exports a checkpoint if the exporter decides to. Returns the directory of the SavedModel, or None.
 
-        It is called on rank 0 only.
+        Called on rank 0 only.
 
         Args:
           estimator: the `Estimator`.

@@ -31,7 +31,7 @@ class GraphInput:
       batch_size: examples per batch, padding included. This and the attributes below are None if unknown.
       batches: number of batches from the input's start to its end.
       batches_per_epoch: number of batches in a whole epoch.
-      in_epochs: the epochs of the input.
+      in_epochs: `Epochs` of the input.
       epochs: number of epochs of the whole run, including epochs before this input's start.
     """
 
@@ -70,8 +70,8 @@ class GraphInput:
         Args:
           store: the store of the embedding rows; see `open_store`.
           spec: the model to train; None to evaluate or predict.
-          trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables as
-            `config` says.
+          trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables
+            according to `config`.
           within_training: whether this input is evaluated while another input trains. If so, each step reads the rows
             from the store.
           clock: `Clock` of the training thread; None if it is not needed.

@@ -100,13 +100,13 @@ class GivenReader:
 
     Args:
       reader: a `data.reader.BatchReader`, or another `Reader`. If its spec has quantiles, it also needs
-        `with_statistics`, so that a model can be evaluated on data with statistics of their own.
+        `with_statistics`, so that a model can be evaluated on data with other statistics.
 
     Attributes:
       steps: number of batches from the reader's start to its end; None if unknown.
       steps_per_epoch: number of batches in a whole epoch; None if unknown.
-      in_epochs: the epochs of the reader; None if unknown.
-      epochs: the epoch before which the reader stops; None if unknown.
+      in_epochs: `Epochs` of the reader; None if unknown.
+      epochs: number of the epoch before which the reader stops; None for no end, or if unknown.
       is_live: whether examples arrive one by one, as in a stream.
       position_after: f(steps) -> the position after every worker has read `steps` batches since the reader's start;
         None if unknown.
@@ -145,8 +145,8 @@ class GivenReader:
 class WholeSteps:
     """The batches of a reader, followed by zero-weight batches that complete the last optimizer step.
 
-    So training uses the last examples even if they do not fill a step. All ranks have the same number of batches, so
-    all ranks add the same number. The added batches repeat the last batch, so they look up no additional row.
+    Training therefore uses the last examples even if they do not fill a step. All ranks have the same number of
+    batches, so all ranks add the same number. The added batches repeat the last batch, so they look up no other row.
 
     Args:
       batches_per_step: number of batches in an optimizer step.

@@ -1,4 +1,4 @@
-"""The model to train, and the settings that define its graph. Checkpoints record them, to be read by no other model."""
+"""The model to train, and the settings that define its graph. Checkpoints record them, to refuse other models."""
 
 import dataclasses
 import inspect

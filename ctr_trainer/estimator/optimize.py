@@ -33,8 +33,7 @@ class TrainOp(TrainSettings):
         rows:   see `embedding.worker.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r instead of g_r
 
     With SGD, both parts are therefore updated as by one worker with all examples in one batch: the sum of K steps of
-    size 1/K is a mean. With `accumulation_steps`, the sums also include the micro-batches, and all of them take one
-    step.
+    size 1/K is a mean. With `accumulation_steps`, the sums also run over the micro-batches, which share one step.
 
     With `dense_sync_steps` = N > 1 (local SGD), each worker updates its own dense variables with its own g_r. Every N
     steps, the variables and the optimizer state become their mean over the workers:
@@ -138,7 +137,7 @@ def next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
 
 
 def _row_schedule(name: str, begin: int, end: int | None) -> Schedule:
-    """Returns the `Schedule` of the rows. Its cooldown is short, because new rows have much to learn."""
+    """Returns the `Schedule` of the rows. Its cooldown is short, because new rows still have much to learn."""
     if name == "cooldown" and end is not None:
         return Schedule(name, decay_steps=cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE))
     return Schedule(name)

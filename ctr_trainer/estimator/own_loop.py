@@ -31,7 +31,8 @@ class OwnLoop:
       loss: scalar tensor.
       hooks: for the session, after `hvd.BroadcastGlobalVariablesHook(0)`. They feed batches and rows, train and sync
         the rows, save them together with the dense variables, and log rates, AUC and means.
-      checkpoint_dir: `checkpoint_dir` of the session on rank 0, with `save_checkpoint_secs=None`; None on other ranks.
+      checkpoint_dir: the argument `checkpoint_dir` of the session on rank 0, together with `save_checkpoint_secs=None`.
+        Other ranks pass None.
     """
 
     train_op: tf.Operation

@@ -169,7 +169,7 @@ class Saving:
             with _naming(path), dense:
                 files = finish()
             if self._store.lost:
-                return  # All ranks learn of the loss at their next sync.
+                return  # All ranks learn at their next sync that the service is lost.
             with _naming(path):
                 tables = retention.extend(path, files, base)
                 self._check_lock()  # Writing may have taken minutes, in which another job may have taken the lock.

@@ -77,7 +77,7 @@ def session_of(
 
 @contextlib.contextmanager
 def _restored(checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
-    """Yields the `Checkpoint` with its dense variables in a local file; None on ranks other than 0."""
+    """Yields the `Checkpoint` with its dense variables in a local file; None without one and on ranks other than 0."""
     if checkpoint is None or not distributed.is_chief():
         yield None
         return

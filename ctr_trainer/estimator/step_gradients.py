@@ -18,7 +18,7 @@ class StepGradients:
     """The result of `step_gradients`.
 
     Attributes:
-      pairs: (gradient, variable) of the dense variables on which the loss depends.
+      pairs: list of (gradient, variable) for the dense variables on which the loss depends.
       update: f() -> the operations that update these variables and the batch statistics of layers.
       rows: dict of placeholder name -> gradient of the embedding rows from this worker's batch.
       weight: scalar float32, the sum of the weights of the examples over which the gradients are averaged.

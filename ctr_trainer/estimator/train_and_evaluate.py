@@ -138,7 +138,7 @@ class EvaluationResult(dict[str, Any]):
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-    """The input of a training, and its end.
+    """The input, the length and the hooks of a training.
 
     Attributes:
       input_fn, max_steps, hooks, saving_listeners: see `Estimator.train`.

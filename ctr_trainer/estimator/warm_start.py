@@ -186,7 +186,7 @@ class WarmStart(NoWarmStart):
         """Returns the rows of a table in the layout of `config`; None if the source has no such table.
 
         Raises:
-          UserError: the rows do not have the table's width.
+          UserError: the rows do not have the dims of `config`.
         """
         files = parquet_rows.files_of(self._source, config.name)
         lay_out = _layout(config)
@@ -202,8 +202,8 @@ class WarmStart(NoWarmStart):
 class CheckpointWarmStart(WarmStart):
     """Starts a training with the rows of a `Checkpoint`, and its dense variables of the same names, shapes and types.
 
-    The rows' optimizer state is taken if the table has the same optimizer, which must not be a dense one. The state of
-    the dense variables' optimizer is taken as the variables are.
+    The optimizer state of the rows is taken if the table has the same optimizer and the optimizer is not dense. The
+    dense variables include the state of their optimizer.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -28,7 +28,7 @@ class EstimatorSpec:
       eval_metric_ops: dict of name -> (value, update_op). With several workers the values are averaged, weighted by
         examples, which is exact for means only.
       export_outputs: dict of name -> `export.signatures.PredictOutput`, `ClassificationOutput` or `RegressionOutput`:
-        the signatures of an export. None for the predictions.
+        the signatures of an export. None exports the predictions.
       training_chief_hooks: session hooks of rank 0.
       training_hooks: session hooks of all ranks, for training.
       scaffold: `tf.compat.v1.train.Scaffold`, whose operations and functions initialize the variables. Its saver is

@@ -77,7 +77,7 @@ class RunLength:
         return (self.epochs.before + (step - self.start) * self.accumulation_steps) // self.epochs.batches
 
     def next_epoch_end(self, step: int) -> int:
-        """Returns the first global step after which one more epoch is complete than after `step`. Requires `epochs`."""
+        """Returns the first global step after `step` at which another epoch is complete. `epochs` must not be None."""
         assert self.epochs is not None
         batches = (self.epochs_done(step) + 1) * self.epochs.batches - self.epochs.before
         return self.start - (-batches // self.accumulation_steps)

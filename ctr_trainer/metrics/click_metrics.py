@@ -186,7 +186,7 @@ class Line:
       steps_per_sec: steps per second, the mean over the workers.
       examples_per_sec: examples per second, the sum over the workers; None for a model without labels, whose number of
         examples is not known.
-      own: `WorkerFigures` of this worker alone, at that step.
+      own: `WorkerFigures` of this worker only, at that step.
       cache_hit_rate: share of the keys looked up so far by these workers that needed no call to the service; None
         without a service.
       workers: number of workers that the line describes.

@@ -27,9 +27,9 @@ DIRECTIONS = {
 class ScoredExamples:
     """Scores and labels of all examples, in the order in which the workers saw them.
 
-    Caveat: memory grows with the data: 8 bytes per example, 16 with groups. After `gather` each worker holds the
-    examples of all workers, and three copies of them while they are sorted: for 100 million examples 2.4 GB, with
-    groups 4.8 GB.
+    Caveat: memory grows with the data: 8 bytes per example, 16 with groups. After `gather`, each worker holds the
+    examples of all workers, and three copies of them while they are sorted. For 100 million examples, these take
+    2.4 GB, or 4.8 GB with groups.
 
     Args:
       grouped: whether examples have a group.

@@ -32,8 +32,8 @@ _ENDLESS = "step {n_fmt}, {speed}, {elapsed} so far{auc}"
 class MetricLines(LineTaker):
     """Logs one line per figure, such as `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`.
 
-    Then it logs `current lr: 0.050000`, the learning rate of the dense variables at that step. If the figures are those
-    of several workers, a line has this worker's rates and then the examples per second of all workers, as in
+    Then it logs `current lr: 0.050000`, the learning rate of the dense variables at that step. If the figures cover
+    several workers, a line has this worker's rates and then the examples per second of all workers, as in
     `(63.9 it/sec; 65430.9 examples/sec; 124878.3 of 2 workers)`. For a model with logits, the cross entropy is logged;
     for other models, the loss.
 

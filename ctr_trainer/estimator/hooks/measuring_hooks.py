@@ -202,7 +202,7 @@ class ServiceStatus:
         ]
 
     def _histograms(self) -> dict[str, dict[str, str]]:
-        """Returns a dict of shard's address -> dict of name -> durations since the shard started."""
+        """Returns a dict of shard's address -> dict of name -> histogram of durations since the shard started."""
         services = self._store.stats().get("services", {})
         return {address: service["histograms"] for address, service in services.items()}
 

@@ -27,7 +27,7 @@ class Order(enum.IntEnum):
     SAVE = enum.auto()  # Saves a checkpoint, after all workers have synced.
     PUBLISH = enum.auto()  # Offers the model for publication to servers.
     LINES = enum.auto()  # Creates and writes the lines of the log.
-    WATCH = enum.auto()  # Measures and profiles the hooks above.
+    WATCH = enum.auto()  # Measures and profiles the step, after the hooks above.
     OTHER = enum.auto()
     STOP = enum.auto()  # All ranks agree whether this step is the last one, before they evaluate.
     EVALUATE = enum.auto()  # Evaluates after the step was trained, synced and saved.

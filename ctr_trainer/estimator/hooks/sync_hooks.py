@@ -1,4 +1,4 @@
-"""Hooks that keep the ranks and the embedding service in sync: dense averages, row syncs, losses, expired rows."""
+"""Hooks that keep the ranks and the embedding service in sync, detect a lost service, and remove expired rows."""
 
 from collections.abc import Callable
 
