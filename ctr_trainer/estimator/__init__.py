@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _SESSION_NAMES = re.compile(r"\w+Hook|SessionRun\w+|SecondOrStepTimer|CheckpointSaverListener|VocabInfo")
-# What to use instead of names that tf.estimator has and this package has not; see docs/porting.md.
+# Replacements for the names of tf.estimator that this package does not have; see docs/porting.md.
 _MISSING = {
     r"(DNN|Linear|Baseline|BoostedTrees|KMeans)\w*": (
         "canned estimators are not part of this package: write the model_fn, in which feature columns work as they are "

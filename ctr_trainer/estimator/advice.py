@@ -1,4 +1,4 @@
-"""Names the setting that is most likely to make a run faster, from where its time went."""
+"""Finds the setting that is most likely to make a run faster, from the time that each phase of the run took."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _FEWEST_STEPS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of a rule: the flag to change, with its value, and why. It saves less than `share`, from 0 to 1."""
+    """The flag to change, with its new value, and the reason. The change saves less than `share`, from 0 to 1."""
 
     share: float
     flag: str
@@ -21,18 +21,20 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Circumstances:
-    """What the rules judge a run by. All shares are of the training time, means of the ranks.
+    """The measurements and settings of a run that the rules judge.
+
+    All shares are fractions of the training time, averaged over the ranks.
 
     Attributes:
-      shares: by phase of `clock.PHASES`; `exchange`, in which only the exchange of dense gradients was running; and
-        `syncing`, in which a sync of the rows was running, concurrently with steps or not.
+      shares: the share of each phase of `clock.PHASES`; of `exchange`, when only the exchange of dense gradients was
+        running; and of `syncing`, when a sync of the rows was running, concurrently with steps or not.
       exchanges_each_step: whether each step waits for the gradients of all workers.
       has_gpu: whether the dense tower runs on a GPU.
       exchanges_in_memory: whether dense gradients are exchanged through shared memory.
       has_free_core: whether this host has more cores than workers.
       has_limits: whether the feature spec has [[limits]].
-      silent: share in which the embedding service did not answer.
-      has_histories: whether the feature spec has sequences: bfloat16 speeds up less of their models' steps.
+      silent: share of the time when the embedding service did not answer.
+      has_histories: whether the feature spec has sequences. bfloat16 speeds up models with sequences less.
     """
 
     shares: Mapping[str, float]
@@ -50,10 +52,10 @@ class Circumstances:
 
 
 def advise(circumstances: Circumstances) -> Finding | None:
-    """Returns the `Finding` with the largest share, among the rules whose limit is exceeded; None if there is none.
+    """Returns the `Finding` with the largest share, or None if no rule's limit is exceeded.
 
-    There is none for a run of fewer than 100 steps, in which the costs of the first step outweigh the rest. The rule
-    about the dense tower counts only if no other rule finds anything.
+    Also returns None for a run of fewer than 100 steps, because the costs of the first step outweigh the rest. The rule
+    about the dense tower applies only if no other rule finds anything.
     """
     if circumstances.steps < _FEWEST_STEPS:
         return None
@@ -63,7 +65,7 @@ def advise(circumstances: Circumstances) -> Finding | None:
 
 
 def _without_silence(c: Circumstances) -> Circumstances:
-    """Returns the circumstances without the waits for a service that did not answer, which no flag shortens."""
+    """Returns the circumstances without the time spent waiting for a silent service, which no flag shortens."""
     waits = {"exchange", "syncing", *(name for name, phase in PHASES.items() if "service" in phase.waits_for)}
     shares = {name: max(share - c.silent * (name in waits), 0.0) for name, share in c.shares.items()}
     return dataclasses.replace(c, shares=shares)
@@ -75,7 +77,7 @@ def _read(c: Circumstances) -> Finding | None:
         return None
     if not ahead:
         return Finding(share, "--prefetch_batches=4", "the training thread reads its batches itself")
-    # More batches ahead help only against bursts, so the text says what else helps.
+    # Prefetching more batches helps only against bursts, so the text names other remedies.
     why = (
         "steps wait for batches; if more prefetched batches do not help, reading is the bottleneck: raise "
         "--num_readers if a core is free, convert the data, or use a faster disk"
@@ -115,7 +117,7 @@ def _service(c: Circumstances) -> Finding | None:
 
 
 def _can_share(c: Circumstances) -> bool:
-    """Returns whether the rows can be in shared memory, which has no strict syncs and no restarts."""
+    """Returns whether the rows can be in shared memory, which supports neither strict syncs nor service restarts."""
     embedding = c.config.embedding
     needs_service = embedding.strict_sync or embedding.service_restarts
     return embedding.service == "auto" and c.on_one_host and not needs_service
@@ -126,7 +128,7 @@ def _exchange(c: Circumstances) -> Finding | None:
     if c.shares["exchange"] <= 0.10 or not c.exchanges_each_step or _service(c):
         return None
     why = "steps wait for the exchange of dense gradients"
-    # An exchange through shared memory is short: what is left is the wait for the slowest worker of each step.
+    # An exchange through shared memory is short: the remaining time is the wait for the slowest worker of each step.
     flag = "--dense_sync_steps=30" if c.exchanges_in_memory else "--overlap_allreduce or --dense_sync_steps=30"
     return Finding(c.shares["exchange"], flag, f"{why}; see docs/training.md")
 
@@ -141,7 +143,7 @@ def _checkpoint(c: Circumstances) -> Finding | None:
 def _tower(c: Circumstances) -> Finding | None:
     share = c.shares["session"] - c.shares["exchange"]
     faster = c.config.mixed_precision == "none" and not c.has_gpu and hardware.has_bfloat16()
-    # bfloat16 made DIN's steps take 1.4 times the processor time.
+    # With bfloat16, the steps of DIN took 1.4 times the processor time.
     if share <= 0.50 or not faster or c.has_histories:
         return None
     why = "the dense tower takes it; DeepFM was 1.1 to 1.25 times as fast: bench settings measures it here"

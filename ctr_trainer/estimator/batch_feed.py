@@ -1,4 +1,4 @@
-"""The input of a reader of batches: placeholders, and the batches and rows that are fed to them."""
+"""Input from a batch reader: placeholders, and the batches and embedding rows that are fed to them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,8 +33,8 @@ class BatchInput(GraphInput):
     """Placeholders for the features of a reader's batches.
 
     Args:
-      spec, statistics: describe the data on which the model was trained; for a new model, the reader's.
-      has_read: f(), called after each batch; None for nothing.
+      spec, statistics: the feature spec and the statistics of the training data; for a new model, the reader's own.
+      has_read: callback f(), called after each batch is read, or None.
     """
 
     fed = True
@@ -86,7 +86,7 @@ class BatchInput(GraphInput):
             )
         ahead = 0 if training is None or in_order else config.prefetch_batches
         if self._reader.is_live:
-            ahead = min(ahead, 1)  # A record of a stream does not wait for other batches.
+            ahead = min(ahead, 1)  # So that the records of a stream do not wait for later batches.
         embeddings = Embeddings(
             self.features,
             config.embedding,
@@ -107,16 +107,16 @@ class InputHook(tf1.train.SessionRunHook):
     """Before a step, feeds a batch and the embedding rows of its keys; after the step, applies the rows' gradients.
 
     If an optimizer step takes several micro-batches, their gradients are summed and applied after the last micro-batch.
-    The end of the batches ends the loop of the session; before `restart` there are none.
+    The session's loop ends when the batches end. There are no batches before the first `restart`.
 
     Args:
-      features: makes the feed of what is no row.
-      has_read: f(), called after each batch that is read; None for nothing.
+      features: builds the feed of all inputs other than embedding rows.
+      has_read: callback f(), called after each batch is read, or None.
 
     Attributes:
-      training: None to apply no gradients.
+      training: how the rows are trained; None if no gradients are applied.
       batch: the batch of the current step.
-      examples: number of examples that were fed since `restart`.
+      examples: number of examples fed since `restart`.
     """
 
     phase, order = "feed", Order.INPUT
@@ -141,14 +141,14 @@ class InputHook(tf1.train.SessionRunHook):
         self.examples = 0
 
     def restart(self, rows: RowsInTurn) -> None:
-        """Feeds the batches of `rows` from now on."""
+        """Feeds the batches of `rows` from the next step on."""
         self._rows, self._micro_batch, self.examples = rows, 0, 0
 
     def begin(self) -> None:
         training = self.training
         if training is not None and training.gradients:
             self._micro_batches = notes().step_plan.accumulation_steps
-            # Flat lists, the same for each step: the session flattens nested fetches at each run.
+            # Flat lists, made once, because the session flattens nested fetches at each run.
             self._rows_of, self._fetches = tuple(training.gradients), list(training.gradients.values())
             self._last_fetches = [*self._fetches, training.learning_rate]
             if training.share is not None:
@@ -172,7 +172,8 @@ class InputHook(tf1.train.SessionRunHook):
         feed = self._looked_up.feed | self._features.feed(self.batch)
         self.examples += self.batch.size
         self._micro_batch = self._micro_batch % self._micro_batches + 1
-        # The rate and the share belong to the whole step: fetching them with a part of it would exchange that part.
+        # The rate and the share belong to the whole step. Fetching them with an earlier micro-batch would exchange the
+        # gradients of an incomplete step.
         is_last = self._micro_batch == self._micro_batches
         return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
 
@@ -186,15 +187,15 @@ class InputHook(tf1.train.SessionRunHook):
             self._rows.train(self._embeddings.apply_gradients, *batch, step)
 
     def close(self) -> None:
-        """Ends the thread that looks rows up in the background, if there is one."""
+        """Stops the thread that looks up rows in the background, if there is one."""
         self._rows.close()
 
 
 class BatchFeed(Feed):
-    """Feeds the batches of a reader and the rows that they look up; before `rewind`, it feeds nothing.
+    """Feeds a reader's batches and their embedding rows. Feeds nothing before `rewind` is called.
 
     Args:
-      prefetch_batches: number of batches that are read and looked up ahead.
+      prefetch_batches: number of batches to read and look up ahead.
     """
 
     embeddings: Embeddings
@@ -245,10 +246,10 @@ class BatchFeed(Feed):
         return known[0] if known else None
 
     def with_columns(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the id columns, the labels if there are any, and the predictions of the batch's examples by name.
+        """Returns a dict of the id columns, the labels, if any, and the predictions for the examples of the batch.
 
         The label is named `label`; it is float32, and NaN for an example without a label. If there are several labels,
-        they are named `label/NAME`. A `_` is added to the name if an id column or a prediction has the same name.
+        they are named `label/NAME`. If an id column or a prediction has the same name, `_` is appended to the label's.
         """
         batch, spec = self.batch, self._reader.spec
         columns = {**batch.ids}
@@ -270,7 +271,7 @@ class BatchFeed(Feed):
 
 
 def _row_training(features: FedFeatures, loss: tf.Tensor, learning_rate: float) -> RowTraining:
-    """Returns the training of the rows by the gradients of a loss, for a `train_op` that this package did not make."""
+    """Returns the `RowTraining` from the gradients of a loss, for a `train_op` that this package did not make."""
     rows = features.placeholders
     gradients = tf.gradients(loss, rows) if rows else []
     by_name = {row.name: g for row, g in zip(rows, gradients, strict=True) if g is not None}

@@ -1,6 +1,6 @@
-"""Checkpoints: dense variables and embedding rows of one step, under one manifest that is written last.
+"""Checkpoints: the dense variables and embedding rows of one step, with one manifest that is written last.
 
-The rows are a chain: a full snapshot and the deltas after it. `retention` says which checkpoints share files.
+The rows form a chain: a full snapshot and the deltas after it. `retention` explains which checkpoints share files.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ MANIFEST = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
 DRAFT = "draft-"  # Prefix of the name of a directory of BEST that is being written.
-RECENT, BEST = "checkpoints", "best"  # Below the model directory: the newest checkpoints, and the best one.
-_OF_THE_PLACE = ("path", "dense_directory")  # What a manifest does not say.
+RECENT, BEST = "checkpoints", "best"  # In the model directory: the newest checkpoints, and the best one.
+_OF_THE_PLACE = ("path", "dense_directory")  # Fields that the manifest leaves out.
 Entry = dict[str, Any]  # The entry of a file in a manifest.
 
 
@@ -34,14 +34,14 @@ class Checkpoint:
     """A finished checkpoint.
 
     Attributes:
-      path: its directory or the URL of it, such as `MODEL_DIR/checkpoints/step-0000001000`.
-      step: the global step of both halves.
-      tables: the files of the embedding rows, as `Store.save` described them: of a full snapshot, then of each delta.
+      path: directory or URL of the checkpoint, such as `MODEL_DIR/checkpoints/step-0000001000`.
+      step: the global step of the dense variables and of the rows.
+      tables: the files of the embedding rows, as returned by `Store.save`: first the full snapshot, then each delta.
       dense: the files of the dense variables: dicts of `file`, `bytes`, `crc32`.
       position: where the input resumes, or None.
       examples: number of examples that all workers have trained on so far.
-      negative_sampling: the share of the negative examples that it was trained with last; None if none was recorded.
-      model: what makes the model's graph, see `ModelRecord.to_dict`; None if it was not recorded.
+      negative_sampling: fraction of the negative examples used in the latest training; None if it was not recorded.
+      model: what determines the model's graph, see `ModelRecord.to_dict`; None if it was not recorded.
       decay: `begin` and `end` of the run's learning-rate schedule, see `RunLength.decay`; None if none was recorded.
       dense_directory: the directory of the dense files, if it is not `path`; see `with_local_dense`.
     """
@@ -64,35 +64,35 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def with_local_dense(self) -> Iterator["Checkpoint"]:
-        """Gives this Checkpoint with the files of its dense variables on a local disk, as TensorFlow reads them."""
+        """Yields this checkpoint with its dense files on a local disk, where TensorFlow can read them."""
         with path_of(self.path).local_files([entry["file"] for entry in self.dense]) as directory:
             yield dataclasses.replace(self, dense_directory=str(directory))
 
     @property
     def snapshot(self) -> str | None:
-        """The `since` by which `Store.save` writes only what changed after this checkpoint; None without rows."""
+        """The `since` with which `Store.save` writes only the changes after this checkpoint; None without rows."""
         return self.tables[-1].get("snapshot") if self.tables else None
 
     @property
     def base(self) -> str | None:
-        """The full snapshot that its rows begin with; for a checkpoint without rows, its path."""
+        """The full snapshot at the start of the chain of rows; the checkpoint's path if it has no rows."""
         return self.tables[0].get("snapshot") if self.tables else self.path
 
     @property
     def chain_length(self) -> int:
-        """How many snapshots the rows consist of: 1 for a full one."""
+        """The number of snapshots in the chain of rows: 1 for a full snapshot without deltas."""
         return len({entry.get("snapshot") for entry in self.tables})
 
     def table_configs(self) -> dict[str, TableConfig]:
-        """Returns by name the `TableConfig` that each table was trained with."""
+        """Returns a dict of table name -> the `TableConfig` with which the table was trained."""
         configs = [snapshot.read_config(self.path, entry) for entry in self.tables]
         return {config.name: config for config in configs}
 
     def verify(self) -> None:
-        """Reads every file.
+        """Reads and checks every file.
 
         Raises:
-          UserError: a file is missing, or differs from what was written; names it.
+          UserError: a file is missing or altered. The message names the file.
         """
         snapshot.check_chain(self.tables)
         for entry in self.tables:
@@ -100,7 +100,7 @@ class Checkpoint:
         self.verify_dense()
 
     def verify_dense(self) -> None:
-        """Raises UserError if a file of the dense variables differs from what was written; names it."""
+        """Raises UserError if a file of the dense variables is missing or altered. The message names the file."""
         for entry in self.dense:
             path = path_of(self.path) / entry["file"]
             if not path.exists() or describe_file(self.path, entry["file"]) != entry:
@@ -124,31 +124,31 @@ def step_of(path: str) -> int:
 
 
 def list_checkpoints(model_dir: str) -> list[Checkpoint]:
-    """Returns the finished checkpoints of a model directory, oldest first; leaves out damaged manifests."""
+    """Returns the finished checkpoints of a model directory, oldest first. Skips those with a damaged manifest."""
     found = []
     for path in directories(model_dir):
         try:
             found.append(load(path))
         except UserError as error:
             if is_loss(error):
-                raise  # The store does not answer; that says nothing about the checkpoint.
+                raise  # The storage does not answer; the checkpoint may be intact.
             _log.error("%s", error)
     return found
 
 
 def latest_checkpoint(model_dir: str) -> Checkpoint | None:
-    """Returns the newest finished `Checkpoint`, or None; its files are not read."""
+    """Returns the newest finished `Checkpoint`, or None. Reads only its manifest."""
     checkpoints = list_checkpoints(model_dir)
     return checkpoints[-1] if checkpoints else None
 
 
 def newest_whole(model_dir: str) -> Checkpoint | None:
-    """Returns the newest `Checkpoint` whose files are all as they were written; None if there is no checkpoint.
+    """Returns the newest `Checkpoint` whose files are all intact; None if there is no checkpoint.
 
-    Logs which checkpoints it refuses, and why.
+    Logs each damaged checkpoint that it skips, with the reason.
 
     Raises:
-      UserError: there are checkpoints, but none is whole.
+      UserError: there are checkpoints, but all are damaged.
     """
     checkpoint, refused = _first_whole(reversed(directories(model_dir)))
     if checkpoint and refused:
@@ -163,10 +163,10 @@ def newest_whole(model_dir: str) -> Checkpoint | None:
 
 
 def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> Checkpoint:
-    """Returns the `Checkpoint` of a step, from the first of the places where it is whole.
+    """Returns the `Checkpoint` of a step from the first of `places` that has an intact copy.
 
     Raises:
-      UserError: there is none, or all are damaged.
+      UserError: there is no checkpoint of this step, or all its copies are damaged.
     """
     name = path_of(checkpoint_path(model_dir, step)).name
     paths = (path_of(model_dir) / place / name for place in places)
@@ -180,28 +180,28 @@ def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> 
 
 
 def _first_whole(paths: Iterable[str]) -> tuple[Checkpoint | None, list[UserError]]:
-    """Returns the first of the checkpoints that is whole, or None, and why those before it are refused."""
+    """Returns the first intact checkpoint, or None, and the errors of the damaged checkpoints before it."""
     refused: list[UserError] = []
     for path in paths:
         try:
             return load_whole(path), refused
         except UserError as error:
             if is_loss(error):
-                raise  # The store does not answer; that says nothing about the checkpoint.
+                raise  # The storage does not answer; the checkpoint may be intact.
             _log.error("REFUSED the checkpoint %s: %s", path, error)
             refused.append(error)
     return None, refused
 
 
 def directories(model_dir: str, place: str = RECENT) -> list[str]:
-    """Returns the checkpoints' directories that have a manifest, oldest first."""
+    """Returns the checkpoint directories that have a manifest, oldest first."""
     root = path_of(model_dir) / place
     paths = sorted(path for path in root.iterdir() if _DIRECTORY.fullmatch(path.name)) if root.is_dir() else []
     return [str(path) for path in paths if (path / MANIFEST).exists()]
 
 
 def unfinished(model_dir: str) -> list[str]:
-    """Returns drafts, and directories without a manifest: a killed process was writing or removing them."""
+    """Returns drafts and directories without a manifest, left by processes killed while writing or removing them."""
     found: list[str] = []
     for place in (RECENT, BEST):
         root = path_of(model_dir) / place
@@ -217,7 +217,7 @@ def load(path: str) -> Checkpoint:
     """Returns the Checkpoint in a directory.
 
     Raises:
-      UserError: its manifest is truncated or altered.
+      UserError: the manifest is truncated or altered.
     """
     manifest = path_of(path) / MANIFEST
     try:
@@ -231,7 +231,7 @@ def load(path: str) -> Checkpoint:
 
 
 def load_whole(path: str) -> Checkpoint:
-    """Returns the Checkpoint in a directory; raises UserError if any of its files is damaged."""
+    """Returns the Checkpoint in a directory. Raises UserError if any of its files is damaged."""
     checkpoint = load(path)
     checkpoint.verify()
     return checkpoint
@@ -242,13 +242,13 @@ def _crc32(manifest: Mapping[str, Any]) -> int:
 
 
 def begin(path: str | os.PathLike[str] | Path) -> None:
-    """Makes `path` an empty directory to write a checkpoint into; removes an unfinished one there."""
+    """Creates the empty directory `path` for a new checkpoint. Removes an unfinished checkpoint there."""
     path_of(path).remove_all()
     path_of(path).mkdir(parents=True)
 
 
 def commit(checkpoint: Checkpoint) -> Checkpoint:
-    """Makes a checkpoint valid whose files are written: syncs them to the disk, then writes the manifest.
+    """Makes a checkpoint valid after its files were written: syncs its dense files to disk and writes the manifest.
 
     Returns the checkpoint with the entries of its dense files, which the argument need not have.
     """
@@ -257,7 +257,7 @@ def commit(checkpoint: Checkpoint) -> Checkpoint:
     for name in names:
         (directory / name).sync()
     values = vars(checkpoint) | {"dense": [describe_file(directory, name) for name in names]}
-    # The checksum covers the values as a reader gets them: JSON has no tuples, and its keys are strings.
+    # The checksum covers the values as JSON returns them: with lists instead of tuples, and with strings as keys.
     manifest = json.loads(json.dumps({name: value for name, value in values.items() if name not in _OF_THE_PLACE}))
     (directory / MANIFEST).write_json({**manifest, "crc32": _crc32(manifest)})
     directory.parent.sync()

@@ -13,14 +13,14 @@ _ops = tf.raw_ops
 
 
 class DenseUpdate(tf1.train.Optimizer):
-    """Applies a `DenseOptimizer` at a learning rate, with regularization, behind the interface of TensorFlow 1.
+    """Applies a `DenseOptimizer` with regularization, through the optimizer interface of TensorFlow 1.
 
-    `l2 * w` is added to the gradient of each kernel; then the gradients are clipped, and then applied.
+    Adds `l2 * w` to the gradient of each kernel w, then clips the gradients, then applies them.
 
     Args:
       learning_rate: scalar tensor.
-      step: scalar integer tensor, the optimizer steps before this one.
-      clip_norm: the largest global norm of the gradients; 0 for any.
+      step: scalar integer tensor, the number of optimizer steps before this one.
+      clip_norm: maximum global norm of the gradients; 0 disables clipping.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class DenseUpdate(tf1.train.Optimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Returns the operation of one update of each resource variable; the caller raises `global_step`."""
+        """Returns an operation that updates each resource variable once. The caller increments `global_step`."""
         pairs = list(grads_and_vars)
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         with tf.name_scope(name or "dense_update"):
             if self._l2:
-                # TensorFlow 2.21 takes an addition to the product that a kernel of one row has as its gradient for a
-                # bias, and then refuses its shape. It leaves a subtraction alone.
+                # The gradient of a kernel with one row is a matrix product. TensorFlow 2.21 mistakes an addition to it
+                # for a bias and rejects the shape. It does not change a subtraction.
                 gradients = [g - -self._l2 * v if is_kernel(v) else g for g, v in pairs]
             if self._clip_norm:
                 gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
@@ -61,9 +61,9 @@ class DenseUpdate(tf1.train.Optimizer):
 def update(
     optimizer: DenseOptimizer, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
 ) -> tf.Operation:
-    """Returns the operation of one update, whose equation the class of the optimizer has.
+    """Returns the operation of one update. The docstring of the optimizer's class has the equation.
 
-    `step` is t, a scalar integer tensor that is read before this step raises it.
+    `step` is t, a scalar integer tensor that is read before this step increments it.
     """
     rule = RULES[optimizer.name]
     learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
@@ -85,12 +85,12 @@ def _decay(optimizer: Any, w: tf.Variable, lr: tf.Tensor) -> list[tf.Operation]:
 
 
 def is_kernel(variable: tf.Variable) -> bool:
-    """Returns whether weight decay and L2 apply: to matrices and above, not to biases and the scales of a norm."""
+    """Returns whether weight decay and L2 apply: to variables of rank 2 or more, not to biases or normalizations."""
     return variable.shape.rank >= 2
 
 
 def _state(variable: tf.Variable, name: str, value: float = 0.0) -> tf.Variable:
-    """Returns the slot variable `name` of a variable, which starts at `value` everywhere."""
+    """Returns the slot variable `name` of a variable. All its elements are initialized to `value`."""
     name, initializer = f"{variable.op.name}/{name}", tf1.constant_initializer(value)
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
         return tf1.get_variable(name, variable.shape, variable.dtype.base_dtype, initializer, trainable=False)

@@ -1,4 +1,4 @@
-"""The tables of a model's embedding inputs: rows are looked up before a step and trained after it."""
+"""The embedding tables of a model. Their rows are looked up before a step and trained after it."""
 
 import contextlib
 import functools
@@ -27,46 +27,46 @@ from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.processes.waiting import Background
 
-Lookups = dict[str, tuple[Lookup, int | None]]  # By table name: the keys, and what `WorkerRows.pull_ahead` returned.
+Lookups = dict[str, tuple[Lookup, int | None]]  # By table name: the keys, and the result of `WorkerRows.pull_ahead`.
 
 
 class Embeddings:
     """The rows of a model's embedding inputs, by table.
 
-    A lone worker trains the store's own tables, and so do workers that share them in memory (`SharedTable`). Other
-    workers train copies and `sync` them: one copy per host (`HostRows`) or one per worker (`RowCache`). Between two
-    syncs a copy does not have the changes of other copies.
+    A single worker trains the tables of the store directly, as do workers that share them in memory (`SharedTable`).
+    Other workers train copies and `sync` them: one copy per host (`HostRows`) or one per worker (`RowCache`). Between
+    two syncs, a copy lacks the changes of the other copies.
 
-    Staleness: a row that a step reads lacks the changes that other copies sent in the last s steps of this worker. With
+    Staleness: a row that a step reads lacks the changes that other copies sent during this worker's last s steps. With
     a sync every N steps, s is the sum of
 
-    - the steps since the last sync began, and the steps during which it runs, each fewer than N, because the next
-      sync waits for it; the latter 0 if `strict_sync`;
+    - the steps since the last sync began, fewer than N;
+    - the steps during which that sync runs, fewer than N because the next sync waits for it; 0 if `strict_sync`;
     - the batches by which the row was pulled ahead, at most 2 `prefetch_batches`; 0 if `strict_sync`;
     - one step with `RowPipeline`.
 
-    Threads: the training thread calls all methods, except that `prepare` may run in a thread of its own, and
-    `RowPipeline` looks rows up and trains them in its thread.
+    Threads: the training thread calls all methods, except that `prepare` may run in its own thread, and `RowPipeline`
+    looks up and trains rows in its own thread.
 
     Args:
       features: the features after the model was built.
       seed: initializes new rows.
-      ahead: number of batches whose rows `prepare` pulls with one request; 0 to pull nothing ahead.
+      ahead: number of batches whose rows `prepare` pulls in one request; 0 to pull nothing ahead.
       trained: dict of table name -> the TableConfig to use; None to make them from `config` and `seed`.
-      scale: factor by which the job's learning rates are scaled; None for the number of workers.
+      scale: factor that scales the learning rates of the job; None for the number of workers.
       uncached: whether each lookup reads the store, for an evaluation within training.
-      in_order: whether workers use shared rows by `ByRank`, and push in the order of their ranks at a strict sync.
-      first_step: the global step that a training starts from; None for an evaluation.
+      in_order: whether workers use shared rows in rank order (`ByRank`) and push in rank order at a strict sync.
+      first_step: the global step at which training starts; None for an evaluation.
 
     Attributes:
       rows: dict of table name -> `WorkerRows`.
-      lookup_latency: OpsEmbeddingLookup, of each request for rows; without a service, of each lookup in the table.
-      local_latency: OpsLocalLookup, of each lookup in a copy of the service's rows that needs no request.
-      push_latency: OpsPushGrad, of each request that sends changes; without a service, of each update of the table.
-      sync_latency: OpsParameterSync, of each sync of all tables.
+      lookup_latency: OpsEmbeddingLookup: time of each request for rows or, without a service, each lookup in a table.
+      local_latency: OpsLocalLookup: time of each lookup in a copy of the service's rows that needs no request.
+      push_latency: OpsPushGrad: time of each request that sends changes or, without a service, each update of a table.
+      sync_latency: OpsParameterSync: time of each sync of all tables.
       sync_seconds: duration of the last sync.
       is_strict: whether syncs are collectives; see `EmbeddingConfig.strict_sync`.
-      copies_of: `host` or `worker`, the owner of the copies that are trained; None if there are no copies.
+      copies_of: the owner of each copy, `host` or `worker`; None if there are no copies.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Embeddings:
         )
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         self._dense = follow_steps(config, self.rows.values(), first_step)
-        # With a service, the log also shows that no lookup needed it.
+        # If there are copies, the log also reports an interval in which no lookup needed the service.
         self.lookup_latency.shows_none = bool(self._copies)
         self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())
         self.copies_of = ("host" if self._is_of_host else "worker") if self._copies else None
@@ -117,7 +117,8 @@ class Embeddings:
         sharing = distributed.local_size() if self._is_of_host else 1
         merge_factor = merging.gradient_factor(config.row_optimizer.name, merge, size, scale or size, sharing)
         self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
-        # The sync of a host may use the cores of all its workers: on its own it would delay its worker, and so all.
+        # The sync of a host may use the cores of all its workers. On one worker's cores alone, it would delay that
+        # worker, and the other workers would wait for it.
         cores = distributed.host_cores() if self._is_of_host else None
         self._background = Background("the sync of the embedding rows", cores=cores)
         self._each_table = EachTable(self._copies, cores)
@@ -127,14 +128,14 @@ class Embeddings:
         self._turns = RowsInTurn(self.look_up, (), training=False)
 
     def begin(self) -> None:
-        """To be called before the first lookup, after the rows of a checkpoint were restored."""
+        """Prepares the rows. Call this before the first lookup, after the rows of a checkpoint were restored."""
         for rows in self.rows.values():
             rows.begin()
 
     def feed(self, batches: Iterable[tuple[Batch, Lookups]], training: bool) -> RowsInTurn:
-        """Returns an object that reads batches from `prepare` and looks up their rows, and closes the previous one.
+        """Returns an object that reads batches from `prepare` and looks up their rows. Closes the previous object.
 
-        In training, keys without a row get one, and `overlap_lookup` applies.
+        In training, a new row is created for each key without a row, and `overlap_lookup` applies.
         """
         self._turns.close()
         overlap = training and self._overlap
@@ -144,8 +145,8 @@ class Embeddings:
     def prepare(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Lookups]]:
         """Yields each batch with the part of its lookups that can be done ahead of the step.
 
-        The rows of `ahead` batches are pulled in one request. If no row can be missing here, nothing is pulled, which
-        saves the time to merge the keys of these batches: a sixth of a step of two workers.
+        Pulls the rows of `ahead` batches in one request. If this worker can miss no row, pulls nothing, because merging
+        the keys of these batches takes a sixth of a step with two workers.
         """
         batches = iter(batches)
         while True:
@@ -161,15 +162,15 @@ class Embeddings:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
 
     def look_up(self, lookups: Lookups, create: bool) -> LookedUp:
-        """Returns the rows of a batch; with `create`, as in training, a key without a row gets one, otherwise zeros."""
+        """Returns the rows of a batch. A key without a row gets a new row if `create`, as in training, else zeros."""
         with self._row_turns.to_look_up() if create else contextlib.nullcontext():
             return self._look_up(lookups, create)
 
     def add_gradients(self, looked_up: LookedUp, gradients: Mapping[str, np.ndarray], weight: float = 1.0) -> None:
-        """Adds the gradients of a batch's rows to the gradients of the step, which `apply_gradients` ends.
+        """Adds the row gradients of a batch to the gradients of the current step, which `apply_gradients` completes.
 
         Args:
-          gradients: dict of embedding input's name -> the gradient of the graph's loss, float32 of the input's shape.
+          gradients: dict of embedding input's name -> gradient of the graph's loss, float32 with the input's shape.
             Rows of inputs on which the loss does not depend take a step with gradient 0.
           weight: see `worker_rows.weighed`.
         """
@@ -178,17 +179,17 @@ class Embeddings:
     def apply_gradients(
         self, looked_up: LookedUp, gradients: Mapping[str, np.ndarray], weight: float, step: RowStep
     ) -> None:
-        """Adds gradients as `add_gradients` does, and makes the step of all rows whose gradients were added."""
+        """Adds gradients as `add_gradients` does, then updates all rows whose gradients were added in this step."""
         self.add_gradients(looked_up, gradients, weight)
         with self._row_turns.to_step():
-            for part in self._gradients.take(step):  # L2 reads the rows, so this is the worker's turn, too.
+            for part in self._gradients.take(step):  # L2 reads the rows, so `take` also has to run in the turn.
                 with contextlib.nullcontext() if part.rows.are_copies else self.push_latency.measure():
                     part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
 
     def sync(self) -> None:
-        """Syncs this worker's copies with the service: a collective if strict, otherwise in the background.
+        """Syncs this worker's copies with the service: as a collective if strict, otherwise in the background.
 
-        Waits for the previous sync if it still runs, and raises its error if it failed.
+        Waits for the previous sync if it is still running, and raises its error if it failed.
         """
         self._turns.finish_pending()
         if self.is_strict:
@@ -201,19 +202,19 @@ class Embeddings:
             self._background.start(lambda: self._timed(sync))
 
     def look(self) -> None:
-        """Raises the error of the background sync, or an error if the service has ended, as soon as it is known."""
+        """Raises an error if the service has ended or the background sync has failed. Does not wait."""
         self._store.look()
         if not self._background.is_busy:
             self._background.wait()
 
     def flush(self) -> None:
-        """Syncs, and returns when the store has exactly every change of this worker, and no row misses a step.
+        """Syncs, and returns when the store has exactly all changes of this worker and no row has missed a step.
 
-        A collective with `HostRows`, and with a dense optimizer.
+        A collective with `HostRows`, with a dense optimizer and with strict syncs.
         """
         if self._dense:
             self._turns.finish_pending()
-            distributed.barrier("rows_stepped")  # A row that another worker is about to step does not miss that step.
+            distributed.barrier("rows_stepped")  # A row that another worker is about to update has not missed a step.
         self.catch_up()
         if self.is_strict:
             self._sync_strictly()
@@ -224,13 +225,13 @@ class Embeddings:
         self._meet_on_hosts("host_rows_flushed")
 
     def catch_up(self) -> None:
-        """Trains all rows of the steps so far, and has rows of a dense optimizer make the steps that they missed."""
+        """Finishes the updates of the steps so far. Rows of a dense optimizer also make the steps that they missed."""
         self._turns.finish_pending()
         for rows in self._dense if distributed.local_rank() == 0 else ():
             rows.flush()
 
     def close(self) -> None:
-        """Waits for a running sync and ignores its errors; for a training that ends early."""
+        """Waits for a running sync and ignores its errors, because the training may have ended early."""
         self._background.close()
         self._each_table.close()
 
@@ -256,7 +257,7 @@ class Embeddings:
                 slots = rows.find(lookup.unique)
             with rows.locked():
                 feed |= self._inputs[name].gather(lookup, rows.rows, slots)
-            if rows.totals().misses == asked:  # A request measures itself.
+            if rows.totals().misses == asked:  # A request measures its own latency.
                 latency = self.local_latency if rows.are_copies else self.lookup_latency
                 latency.record(1e6 * (time.perf_counter() - began))
             tables.append(TableLookup(rows, self._inputs[name], lookup, slots))

@@ -1,4 +1,4 @@
-"""Whether all workers train one model: by the graph before training, by the values while it runs."""
+"""Checks that all workers train one model: from the graph before training, from the values while training runs."""
 
 import logging
 import re
@@ -14,18 +14,19 @@ from ctr_trainer.system.messages.errors import UserError
 _UPDATE = re.compile(r"(Resource)?(Sparse)?Apply|Assign|(Resource)?Scatter")
 # Operations whose results are equal on all workers.
 _EXCHANGE = re.compile(r"Horovod(Grouped)?(Allreduce|Allgather)|HorovodBroadcast")
-# Operations whose results differ between workers: inputs, fed values and ranks. Random operations are not among them,
-# since all workers have the seed of `RunConfig`.
+# Operations whose results differ between workers: inputs, fed values and ranks. Random operations are not listed,
+# because all workers use the seed of `RunConfig`.
 _OWN = re.compile(
     r"IteratorGetNext|Placeholder(V2)?$|(Eager)?PyFunc|QueueDequeue|Reader|ReadFile|Horovod(Local|Cross)?Rank"
     r"|HorovodAlltoall|HorovodReducescatter"
 )
-# Operations that keep a sum a sum: a loss is a sum if one of these takes a sum.
+# Operations whose result counts as a sum over the examples if one of their inputs is such a sum.
 _KEEP_SUMS = ("Add", "AddV2", "AddN", "Sub", "Neg", "Mul", "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims")
 _VARIABLE = ("VarHandleOp", "VariableV2")
 _HOST_SUM = "host_sum."
 _log = logging.getLogger(__name__)
-# Largest difference of a variable between ranks, relative to its largest value: kinds of processors round differently.
+# Largest allowed difference of a variable between ranks, relative to its largest value. Types of processors round
+# differently.
 _ROUNDING = 1e-4
 _NAMED = 5
 
@@ -33,20 +34,20 @@ _NAMED = 5
 def lone_updates(train_op: tf.Operation | tf.Tensor, variables: Sequence[tf1.Variable]) -> list[tf1.Variable]:
     """Returns the variables whose update depends on this worker's examples other than through an exchange.
 
-    It follows each update of a variable against the flow of the graph. An exchange, such as Horovod's allreduce or
-    `HostSum`, ends the way, since its result is equal on all workers. A way that ends at the examples makes the
-    variable differ from worker to worker. A call of a function counts as an exchange if there is one within
-    the function, and a condition if there is one in a branch.
+    Traces the inputs of each update backwards through the graph. A path ends at an exchange, such as Horovod's
+    allreduce or `HostSum`, because the result of an exchange is equal on all workers. If a path reaches the examples,
+    the variable differs between workers. A function call counts as an exchange if the function contains one, and a
+    conditional counts as an exchange if one of its branches contains one.
     """
     graph = _Graph(getattr(train_op, "op", train_op))
     return [variable for variable in variables if graph.is_own(graph.updates(variable.op))]
 
 
 def summed_over_examples(loss: tf.Tensor) -> str:
-    """Returns the name of the operation by which a loss is a sum over the examples of a batch; "" if none is seen.
+    """Returns the name of the operation that sums a loss over the examples of a batch; "" if none is found.
 
-    It looks behind additions and products of the loss, as far as the first mean, division or sum. A sum that is
-    multiplied by a constant counts as one, a sum that is divided by anything does not.
+    Traces the additions and products of the loss backwards to the first mean, division or sum. A sum that is multiplied
+    by a constant counts as a sum. A sum that is divided by anything does not.
     """
     graph, seen, queue = _Graph(loss.op), set(), [loss.op]
     while queue:
@@ -81,7 +82,7 @@ class _Graph:
                 queue += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
     def updates(self, variable: tf.Operation) -> list[tf.Operation]:
-        """Returns the operations of the `train_op` that update a variable, given its own operation."""
+        """Returns the operations of the `train_op` that update a variable, given the variable's own operation."""
         found, seen, queue = [], set(), list(variable.outputs)
         while queue:
             tensor = queue.pop()
@@ -91,12 +92,12 @@ class _Graph:
                 seen.add(op)
                 if _UPDATE.match(op.type) or any(_UPDATE.match(node.op) for node in self._called(op.node_def)):
                     found.append(op)
-                # The handle or the reference, handed on.
+                # Follow the outputs that pass on the handle or the reference.
                 queue += [out for out in op.outputs if out.dtype == tf.resource or out.dtype != out.dtype.base_dtype]
         return found
 
     def is_own(self, updates: Iterable[tf.Operation]) -> bool:
-        """Returns whether one of these operations takes in what differs from worker to worker."""
+        """Returns whether one of these operations depends on a value that differs between workers."""
         taken = []
         for op in updates:
             if not any(_is_exchange(node.op, node.name) for node in self._called(op.node_def)):
@@ -104,7 +105,7 @@ class _Graph:
         return self._reaches_own(taken, set(updates))
 
     def _reaches_own(self, queue: list[tf.Operation], seen: set[tf.Operation]) -> bool:
-        """Returns whether a way from the queue, against the flow, ends at what differs from worker to worker."""
+        """Returns whether a backward path from the queue reaches a value that differs between workers."""
         while queue:
             op = queue.pop()
             if op in seen or _is_exchange(op.type, op.name):
@@ -119,17 +120,17 @@ class _Graph:
                 return True
             branches = [tensor.op for tensor in op.inputs]
             if op.type == "Merge" and not any(branch.type == "NextIteration" for branch in branches):
-                # A condition of TensorFlow 1. Horovod exchanges in one branch, and a lone worker takes the other.
+                # A conditional of TensorFlow 1. Horovod exchanges in one branch, and a single worker takes the other.
                 if all(self._reaches_own([branch], set(seen)) for branch in branches):
                     return True
                 continue
             if op.type in _VARIABLE and not _is_trainable(op):
-                queue += self.updates(op)  # Such as a sum of the gradients of several steps.
+                queue += self.updates(op)  # For example, the sum of the gradients of several steps.
             queue += branches
         return False
 
     def _called(self, node: tf1.NodeDef) -> list[tf1.NodeDef]:
-        """Returns the nodes of the functions that a node calls, and of those that these call."""
+        """Returns the nodes of all functions that a node calls, directly or indirectly."""
         found, names, known = [], _functions(node), set()
         while names:
             name = names.pop()
@@ -146,7 +147,7 @@ def _is_exchange(kind: str, name: str) -> bool:
 
 
 def _is_trainable(op: tf.Operation) -> bool:
-    """Returns whether an operation is of a trainable variable, which is looked at by itself."""
+    """Returns whether an operation belongs to a trainable variable, whose updates are checked separately."""
     return any(variable.op is op for variable in tf1.trainable_variables())
 
 
@@ -158,7 +159,7 @@ def _functions(node: tf1.NodeDef) -> list[str]:
 
 
 class EqualVariables:
-    """Compares the trainable variables of the current graph over all ranks; a lone worker has nothing to compare.
+    """Compares the trainable variables of the current graph across all ranks. With one worker, does nothing.
 
     The ranks compare a checksum of each variable's bits, so a comparison reads the variables once and exchanges 8 bytes
     per variable. Only variables whose checksums differ are compared value by value.
@@ -173,10 +174,10 @@ class EqualVariables:
         self._has_warned = False
 
     def check(self, session: tf1.Session, step: int) -> None:
-        """Returns if the variables are equal on all ranks, apart from rounding. A collective.
+        """Checks that the variables are equal on all ranks, apart from rounding. A collective.
 
         Raises:
-          UserError: some differ; names them.
+          UserError: some variables differ. The message names up to five of them.
         """
         if not self._variables:
             return
@@ -212,7 +213,7 @@ class EqualVariables:
 
 
 def _checksum(variable: tf1.Variable) -> tf.Tensor:
-    """Returns the sum of a variable's bits, read as integers; the sum wraps around."""
+    """Returns the sum of a variable's values, reading their bits as integers. The sum wraps around."""
     value = variable.read_value()
     integers = {2: tf.int16, 4: tf.int32, 8: tf.int64}[value.dtype.size]
     bits = tf.bitcast(value, integers)
@@ -220,7 +221,10 @@ def _checksum(variable: tf1.Variable) -> tf.Tensor:
 
 
 def _apart(own: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest difference in parts of the largest value; 0 if a value is not finite, which others refuse."""
+    """Returns the largest difference relative to the largest value; 0 if a value is not finite.
+
+    Other checks refuse values that are not finite.
+    """
     own, other = own.astype(np.float64), other.astype(np.float64)
     if not (own.size and np.isfinite(own).all() and np.isfinite(other).all()):
         return 0.0

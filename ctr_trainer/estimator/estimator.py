@@ -54,18 +54,18 @@ class Estimator(TrainedModel):
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data. It may declare any of the
             parameters `mode`, `params`, `config`, `position` (where a restarted run resumes its data) and
             `input_context` (`tf.distribute.InputContext`). All ranks must get the same number of batches: for a
-            `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens if they do not, and
-            `RunConfig.equal_inputs` what happens if they get the same batches.
-          hooks: more session hooks.
-          steps: number of further steps; excludes `max_steps`.
+            `tf.data.Dataset`, `RunConfig.uneven_inputs` determines what happens if they do not, and
+            `RunConfig.equal_inputs` determines what happens if they get the same batches.
+          hooks: additional session hooks.
+          steps: number of additional steps; cannot be combined with `max_steps`.
           max_steps: the global step to stop at; a checkpoint of that step ends the call on all ranks.
           saving_listeners: must be empty.
-          evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None for none.
+          evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None to not evaluate.
           resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
 
         Returns:
-          `TrainResult`; None if there was nothing to do. If a lost service was restarted, it covers the steps since the
-          checkpoint that all ranks went back to.
+          `TrainResult`; None if there was nothing to do. If a lost service was restarted, the result covers only the
+          steps since the checkpoint from which all ranks resumed.
 
         Raises:
           ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart.
@@ -101,7 +101,7 @@ class Estimator(TrainedModel):
             try:
                 return self._train_with_restarts(job, hooks or (), evaluation)
             finally:
-                tf1.summary.FileWriterCache.clear()  # Closes the files of the events.
+                tf1.summary.FileWriterCache.clear()  # Closes the event files.
 
     def _train_with_restarts(
         self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None
@@ -120,7 +120,7 @@ class Estimator(TrainedModel):
                     raise ServiceLost(f"{str(error).rstrip()}. {resumes}") from None
                 restarts -= 1
                 words.take_back()
-                # All ranks are here: `Guard` kept them in step until they agreed.
+                # All ranks reach this line, because `Guard` kept them in step until they agreed.
                 _log.error("%s. Restarting it, %d restarts left. %s", error, restarts, resumes)
                 job = dataclasses.replace(job, checkpoint=self.latest_checkpoint())
 
@@ -203,7 +203,7 @@ def _log_start(training: Training) -> None:
 
 @contextlib.contextmanager
 def _watched_step(training: Training) -> Iterator[None]:
-    """Tells the watchdog what the block waits for, and tells the other ranks if the input of this rank ends in it."""
+    """Reports to the watchdog what the block waits for, and to the other ranks if this rank's input ends in it."""
     waiting = distributed.watchdog().waiting(f"step {training.steps.step + 1} and its gradient exchange")
     with waiting, training.input_ends.noticed():
         yield

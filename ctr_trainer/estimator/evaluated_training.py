@@ -30,13 +30,15 @@ from ctr_trainer.system.messages.errors import UserError
 
 
 class InLoopEvaluation:
-    """A model's evaluation graph, evaluated while another graph trains the model; made in the training graph's scope.
+    """Evaluates a model in its own graph while another graph trains the model.
 
-    An evaluation takes the dense variables of rank 0, as a checkpoint does. It reads the rows from the store after all
-    ranks have flushed theirs; keys without a row read zeros and get no row. With several workers each flush is one sync
-    more than without the evaluation; a lone worker trains the same to the bit.
+    The constructor must be called while the training graph is the default graph.
 
-    After a signal, which `stop` knows, no more batches are evaluated.
+    An evaluation uses the dense variables of rank 0, as a checkpoint does. It reads the rows from the store after all
+    ranks have flushed their rows. Keys without a row read zeros and get no row. With several workers, each evaluation
+    adds one sync to the training. With one worker, the training is the same to the bit.
+
+    After `stop` has received a signal, no more batches are evaluated.
 
     Raises:
       UserError: the evaluation graph has variables that the training graph does not have.
@@ -81,7 +83,7 @@ class InLoopEvaluation:
         return self._evaluation.metric_names
 
     def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
-        """Returns the metrics of all ranks; None if the training is to stop because of a signal. A collective.
+        """Returns the metrics over all ranks; None if a signal stops the training. A collective.
 
         Raises:
           ServiceLost: the embedding service is lost, and all ranks have agreed on it.
@@ -123,7 +125,7 @@ class InLoopEvaluation:
 
 
 class EvaluatedTraining(EvaluationHook):
-    """The evaluations of a training by an `EvalSpec`; made in the training graph's scope."""
+    """Evaluates during training, see `EvalSpec`. Construct it while the training graph is the default graph."""
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
         period = _period(eval_spec, estimator.config, training.feed)
@@ -169,7 +171,7 @@ class EvaluatedTraining(EvaluationHook):
             exporters.run(self._exporters, self._estimator, self._last_path, metrics, is_final)
 
     def close(self) -> None:
-        """Stops the threads that read data, and closes the summaries; also after an error."""
+        """Stops the threads that read data, and closes the summaries. Also called after an error."""
         self._in_loop.close()
         self._selection.close()
 

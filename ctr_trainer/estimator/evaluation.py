@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 class ExampleGroups:
-    """Reads a feature or id column as int64 groups: keys and integers as they are, other values by their hash.
+    """Reads a feature or id column as int64 groups: keys and integers unchanged, other values hashed.
 
-    A missing value is a group of its own.
+    Missing values form a group.
 
     Args:
       name: name of an id column or a single-valued sparse feature, or of a feature of a `tf.data.Dataset`.
@@ -74,7 +74,7 @@ class Evaluation:
     """Accumulates a model's metrics over the steps, then over the ranks.
 
     Raises:
-      UserError: there is no column to group by.
+      UserError: the column to group by does not exist.
 
     Attributes:
       steps: number of evaluated batches.
@@ -94,7 +94,7 @@ class Evaluation:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all batches."""
+        """Clears the metrics of all batches so far."""
         self._click = EvaluationMetrics(self._labels, self._config.exact_auc, self._groups is not None)
         self._loss = Mean()
         self._updates: dict[str, float] = dict.fromkeys(self._own, 0.0)
@@ -122,7 +122,7 @@ class Evaluation:
         self.steps += 1
 
     def results(self) -> dict[str, Any]:
-        """Returns the metrics of all ranks, and the rows of `reliability` by label. A collective."""
+        """Returns the metrics over all ranks, including the table `reliability` of each label. A collective."""
         self._click.merge(distributed.all_sum, distributed.all_gather)
         of_ranks = distributed.all_gather(self._loss.state, "metric.losses").reshape(-1, 2)
         if distributed.is_chief() and len(of_ranks) > 1 and self._loss.state[1] and (of_ranks == of_ranks[0]).all():
@@ -147,7 +147,7 @@ class Evaluation:
 
 
 def _warn_of_leaks(results: dict[str, Any]) -> None:
-    """Logs a warning if an AUC is higher than honest features reach."""
+    """Logs a warning if an AUC is so high that a feature probably leaks the label."""
     for name, value in results.items():
         if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC:
             _log.warning(

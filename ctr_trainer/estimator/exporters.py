@@ -1,4 +1,4 @@
-"""Exporters that run after evaluations, by the names of `tf.estimator`."""
+"""Exporters that run after evaluations, with the names and arguments of `tf.estimator`."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ from ctr_trainer.serving.export import directory
 from ctr_trainer.system.files.paths import path_of
 
 _log = logging.getLogger(__name__)
-_DIRECTORY = "export"  # Below the model directory.
+_DIRECTORY = "export"  # In the model directory.
 _VERSION = re.compile(r"\d+")
 Metrics = Mapping[str, Any]
 
@@ -32,14 +32,16 @@ class Exporter(Protocol):
         eval_result: Metrics,
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports a checkpoint, or not; called on rank 0. Returns the directory of the SavedModel, or None.
+        """Exports a checkpoint if the exporter decides to. Returns the directory of the SavedModel, or None.
+
+        Called on rank 0 only.
 
         Args:
           estimator: the `Estimator`.
           export_path: the parent of the SavedModel's directory.
           checkpoint_path: path of the checkpoint that was evaluated.
           eval_result: the metrics, with `global_step`.
-          is_the_final_export: False after each evaluation, True in the last call, after the training.
+          is_the_final_export: False after each evaluation; True in the last call, after training.
         """
 
 
@@ -50,7 +52,7 @@ class LatestExporter:
       name: its directory is `MODEL_DIR/export/<name>`.
       serving_input_receiver_fn: see `Estimator.export_saved_model`; None for a model with a feature spec.
       assets_extra: dict of path in `assets.extra` -> file to copy there.
-      as_text: not used: a SavedModel is binary.
+      as_text: not used, because a SavedModel is binary.
       exports_to_keep: number of newest exports to keep; None keeps all.
     """
 
@@ -88,7 +90,7 @@ class LatestExporter:
 
 
 class FinalExporter(LatestExporter):
-    """Exports the model once, after the training; for the arguments see `LatestExporter`."""
+    """Exports the model once, after training. For the arguments see `LatestExporter`."""
 
     def __init__(
         self,
@@ -111,11 +113,11 @@ def loss_smaller(best_eval_result: Metrics, current_eval_result: Metrics) -> boo
 class BestExporter(LatestExporter):
     """Exports the model after each evaluation that is better than all earlier ones.
 
-    After a restart it compares with the evaluations in the model directory.
+    After a restart, it also compares with the evaluations that are recorded in the model directory.
 
     Args:
       name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep: see `LatestExporter`.
-      event_file_pattern: not used: the evaluations are in `MODEL_DIR/evaluations.json`.
+      event_file_pattern: not used, because the evaluations are in `MODEL_DIR/evaluations.json`.
       compare_fn: f(best_eval_result, current_eval_result) -> whether the current one is better.
     """
 
@@ -149,7 +151,7 @@ class BestExporter(LatestExporter):
 
 
 def run(exporters: Iterable[Exporter], estimator: Any, path: str, metrics: Metrics, is_final: bool) -> None:
-    """Calls each exporter with the checkpoint at `path`; for rank 0."""
+    """Calls each exporter with the checkpoint at `path`. Must be called on rank 0 only."""
     for exporter in exporters:
         parent = str(path_of(estimator.model_dir) / _DIRECTORY / exporter.name)
         exporter.export(estimator, parent, path, metrics, is_final)

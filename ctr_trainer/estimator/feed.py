@@ -1,4 +1,4 @@
-"""The input of a graph: its tensors, and what feeds them."""
+"""The input of a graph: its tensors, and the objects that feed values to them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ctr_trainer.system.measuring.latency import Latency
 
 
 class GraphInput:
-    """The features and labels from which a model is built, and what is known about the data before it is built.
+    """The features and labels from which a model is built, and the properties of the data that are known by then.
 
     Attributes:
       features, labels: the arguments of `model_fn`.
-      fed: whether the features are `FedFeatures`, whose values are fed at each step; otherwise the graph reads its
+      fed: whether the features are `FedFeatures`, whose values are fed at each step. Otherwise the graph reads its
         input itself.
-      weight: scalar tensor, the weight of a batch; None if all batches weigh the same.
+      weight: scalar tensor, the weight of a batch; None if all batches have equal weights.
       batch_size: examples per batch, padding included. This and the attributes below are None if unknown.
       batches: number of batches from the input's start to its end.
       batches_per_epoch: number of batches in a whole epoch.
-      in_epochs: the epochs of the input.
+      in_epochs: `Epochs` of the input.
       epochs: number of epochs of the whole run, including epochs before this input's start.
     """
 
@@ -49,7 +49,7 @@ class GraphInput:
 
     @property
     def uses_embeddings(self) -> bool:
-        """Whether the model uses any embedding input; known after the model was built."""
+        """Whether the model uses any embedding input. It is known only after the model was built."""
         return False
 
     def weights(self, labels: tf.Tensor) -> tf.Tensor:
@@ -65,13 +65,13 @@ class GraphInput:
         within_training: bool = False,
         clock: Clock | None = None,
     ) -> Feed:
-        """Returns the `Feed` of the model that was built. The feed reads nothing before its `rewind`.
+        """Returns the `Feed` of the model that was built. The feed reads nothing before its `rewind` is called.
 
         Args:
-          store: has the rows; see `open_store`.
+          store: the store of the embedding rows; see `open_store`.
           spec: the model to train; None to evaluate or predict.
-          trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables as
-            `config` says.
+          trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables
+            according to `config`.
           within_training: whether this input is evaluated while another input trains. If so, each step reads the rows
             from the store.
           clock: `Clock` of the training thread; None if it is not needed.
@@ -83,13 +83,13 @@ class GraphInput:
 
 
 class DatasetInput(GraphInput):
-    """A `tf.data.Dataset` of (features, labels), or a tuple of tensors of the two, which the graph reads itself.
+    """A `tf.data.Dataset` of (features, labels), or the tensors of both, which the graph reads itself.
 
-    A resumed run reads it from the beginning.
+    A resumed run reads the data from the beginning.
 
     Args:
-      data: the Dataset or the tensors; the features alone if there are no labels.
-      has_read: f(), called after each batch; None for nothing.
+      data: the Dataset or the tuple of tensors; only the features if there are no labels.
+      has_read: callback f(), called after each batch is read, or None.
     """
 
     def __init__(self, data: Any, has_read: Callable[[], None] | None = None) -> None:
@@ -107,7 +107,7 @@ def read_in_graph(dataset: tf.data.Dataset) -> Any:
 
 
 def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
-    """Returns the features and labels of a batch, available after `has_read` was called."""
+    """Returns the features and labels of a batch. They become available after the graph has called `has_read`."""
 
     def counted() -> np.int32:
         has_read()
@@ -124,7 +124,7 @@ def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
 
 
 class Feed:
-    """What feeds a graph. This class feeds nothing: it is for a graph that reads its input itself.
+    """Feeds a graph. This base class feeds nothing; it serves graphs that read their input themselves.
 
     Attributes:
       inputs: the input from which the graph was built.
@@ -133,7 +133,7 @@ class Feed:
       latencies: the latency of each operation on batches and rows, in all threads.
       steps: number of optimizer steps from the input's start to its end; None if it is unknown.
       is_live: whether the examples come from a stream.
-      stream_state: f() -> how far a stream is read, see `GivenReader`; None without a stream and on other ranks than 0.
+      stream_state: f() -> progress in the stream, see `GivenReader`; None without a stream and on ranks other than 0.
       status_lines: functions f() -> a line for the log.
     """
 
@@ -154,7 +154,7 @@ class Feed:
 
     @property
     def examples(self) -> int:
-        """The number of examples that were fed since `rewind`."""
+        """The number of examples fed since `rewind`."""
         return 0
 
     @property
@@ -164,20 +164,20 @@ class Feed:
         return None if state is None else lambda: state()["event_seconds"]
 
     def rewind(self) -> None:
-        """Feeds from the first batch on; inputs that the graph reads itself restart in each session."""
+        """Restarts at the first batch. An input that the graph reads itself restarts in each session."""
 
     def flush(self) -> None:
-        """Returns when the store has every change that the steps so far made."""
+        """Returns when the store has every change made by the steps so far."""
 
     def position_after(self, steps: int) -> dict[str, Any] | None:
         """Returns the position of the input after `steps` more steps of every worker; None if it is unknown."""
         return None
 
     def committed(self, position: dict[str, Any] | None) -> None:
-        """Tells the input that a checkpoint with this position is complete."""
+        """Notifies the input that a checkpoint with this position is complete."""
 
     def epochs_after(self, steps: int) -> float | None:
-        """Returns how many epochs are done after `steps` more steps; None if it is unknown."""
+        """Returns the number of epochs completed after `steps` more steps; None if it is unknown."""
         return None
 
     def with_columns(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -185,4 +185,4 @@ class Feed:
         return predictions
 
     def close(self) -> None:
-        """Ends the threads that read ahead and sync. They use the store, so call this before the store is closed."""
+        """Stops the threads that read ahead and sync. They use the store, so call this before closing the store."""

@@ -1,4 +1,4 @@
-"""What an `input_fn` is made of or returns: arrays in memory, a reader of batches, or a dataset that is padded."""
+"""Input functions for arrays in memory, and wrappers for the batch readers and datasets that an `input_fn` returns."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ def numpy_input_fn(
     queue_capacity: int = 1000,
     num_threads: int = 1,
 ) -> Callable[[], tf.data.Dataset]:
-    """Returns an `input_fn` of this rank's share of the examples: with K ranks, every Kth example.
+    """Returns an `input_fn` that reads this rank's share of the examples: every Kth example with K ranks.
 
     Args:
       x: array, or dict of name -> array; all arrays have the same length.
-      y: labels, an array or a dict of arrays; None for none.
-      batch_size: examples of each worker's batch.
-      num_epochs: number of times the examples are read; None for no end.
-      shuffle: whether the order changes with each epoch.
+      y: labels, an array or a dict of arrays; None if there are no labels.
+      batch_size: number of examples in each worker's batch.
+      num_epochs: number of times to read the examples; None repeats them forever.
+      shuffle: whether to shuffle the examples in each epoch.
       queue_capacity: size of the shuffle buffer, in examples.
       num_threads: not used.
     """
@@ -62,13 +62,13 @@ def pandas_input_fn(
     num_threads: int = 1,
     target_column: str = "target",
 ) -> Callable[[], tf.data.Dataset]:
-    """Returns an `input_fn` of the columns of a DataFrame; see `numpy_input_fn`.
+    """Returns an `input_fn` that reads the columns of a DataFrame; see `numpy_input_fn`.
 
     Args:
       x: `pandas.DataFrame`.
-      y: `pandas.Series` or `pandas.DataFrame` of labels; None for none.
+      y: `pandas.Series` or `pandas.DataFrame` of labels; None if there are no labels.
       batch_size, num_epochs, shuffle, queue_capacity, num_threads: see `numpy_input_fn`.
-      target_column: not used: labels are `y`.
+      target_column: not used, because the labels are `y`.
     """
     labels = y if y is None or getattr(y, "ndim", 1) == 1 else _columns(y)
     labels = np.asarray(labels) if labels is not None and not isinstance(labels, Mapping) else labels
@@ -81,7 +81,7 @@ def _columns(frame: Any) -> dict[str, np.ndarray]:
 
 
 class Reader(Protocol):
-    """The attributes that every reader has."""
+    """Attributes that every reader has."""
 
     @property
     def spec(self) -> FeatureSpec: ...
@@ -100,21 +100,21 @@ class GivenReader:
 
     Args:
       reader: a `data.reader.BatchReader`, or another `Reader`. If its spec has quantiles, it also needs
-        `with_statistics`, so that a model can be evaluated on data with statistics of their own.
+        `with_statistics`, so that a model can be evaluated on data with other statistics.
 
     Attributes:
       steps: number of batches from the reader's start to its end; None if unknown.
       steps_per_epoch: number of batches in a whole epoch; None if unknown.
-      in_epochs: the epochs of the reader; None if unknown.
-      epochs: the epoch before which the reader stops; None if unknown.
+      in_epochs: `Epochs` of the reader; None if unknown.
+      epochs: number of the epoch before which the reader stops; None for no end, or if unknown.
       is_live: whether examples arrive one by one, as in a stream.
-      position_after: f(steps) -> the position after every worker read this many batches since the reader's start; None
-        if unknown.
+      position_after: f(steps) -> the position after every worker has read `steps` batches since the reader's start;
+        None if unknown.
       committed: f(position), called after a checkpoint with this position is complete.
-      status_lines: f() -> list of f() -> a line for the log.
-      stream_state: of a stream, f() -> {`event_seconds`: the newest event time in seconds since 1970, 0 before the
-        first; `lag_records`: how many records wait}; None otherwise.
-      read_latency: OpsReadSample, the time that the reader took for each batch.
+      status_lines: f() -> list of functions, each of which returns a line for the log.
+      stream_state: for a stream, f() -> {`event_seconds`: the newest event time in seconds since 1970, 0 before the
+        first event; `lag_records`: number of records that are not read yet}; None otherwise.
+      read_latency: OpsReadSample: the time that the reader takes for each batch.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -145,8 +145,8 @@ class GivenReader:
 class WholeSteps:
     """The batches of a reader, followed by zero-weight batches that complete the last optimizer step.
 
-    So the last examples are trained on although they do not fill a step. All ranks have the same number of batches, so
-    all add the same number. The added batches repeat the last batch: they look up no other row.
+    Training therefore uses the last examples even if they do not fill a step. All ranks have the same number of
+    batches, so all ranks add the same number. The added batches repeat the last batch, so they look up no other row.
 
     Args:
       batches_per_step: number of batches in an optimizer step.
@@ -162,7 +162,7 @@ class WholeSteps:
             count += 1
             yield last
         self._count = count
-        for _ in range(-count % self._per_step):  # Not empty only if there was a last batch.
+        for _ in range(-count % self._per_step):  # Empty if there was no batch, so `last` is defined.
             yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
 
     def taken_by(self, steps: int) -> int:
@@ -172,15 +172,15 @@ class WholeSteps:
 
 
 class PaddedInput(DatasetInput):
-    """The input of a rank, continued with zero-weight batches until the inputs of all ranks have ended.
+    """The input of a rank, followed by zero-weight batches until the inputs of all ranks have ended.
 
-    A zero-weight batch repeats the last batch. In each step the ranks sum the weights of their batches and the
-    number of ranks that have another batch, by one exchange of two numbers that runs concurrently with the computation.
-    So each rank knows the share of its batch, and after which step all ranks end.
+    A zero-weight batch repeats the last batch. In each step, one exchange of two numbers, which runs concurrently with
+    the computation, sums the weights of all ranks' batches and counts the ranks that have another batch. From these
+    sums, each rank knows its batch's share of the step and the step after which all ranks end.
 
     Args:
       data: this rank's `tf.data.Dataset`, read one batch ahead.
-      has_read: f(), called after each batch; None for nothing.
+      has_read: callback f(), called after each batch is read, or None.
 
     Attributes:
       weight: scalar float32, the number of examples in this rank's batch; 0 for a zero-weight batch.
@@ -207,10 +207,10 @@ class PaddedInput(DatasetInput):
 
 
 def padded(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a Dataset of (element, (weight, has_next)) that repeats the last element forever; empty if `dataset` is.
+    """Returns a Dataset of (element, (weight, has_next)) that repeats the last element of `dataset` forever.
 
-    `weight` is the number of examples in the element, or 0 for the repetitions. `has_next` is 1 if an element follows
-    that is not a repetition, and 0 otherwise. Both are float32.
+    `weight` is the number of examples in the element, or 0 for a repetition. `has_next` is 1 if another element follows
+    that is not a repetition, and 0 otherwise. Both are float32. If `dataset` is empty, the result is empty, too.
     """
     spec = dataset.element_spec
     none = tuple(_zeros(part) for part in _parts(spec))
@@ -253,7 +253,7 @@ def _parts(element: Any) -> tuple[tf.Tensor, ...]:
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    """Returns the smallest tensor of a `tf.TensorSpec`."""
+    """Returns the smallest tensor that conforms to a `tf.TensorSpec`."""
     return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
 
 

@@ -1,4 +1,4 @@
-"""A model directory: its checkpoints as all ranks see them, its features, and the lock of the job that trains it."""
+"""A model directory: its checkpoints, on which all ranks agree, its features, and the lock of the job that trains."""
 
 import contextlib
 import dataclasses
@@ -34,12 +34,12 @@ _CURE = "put a copy of this file in its place, or train into another model_dir"
 
 
 def newest_checkpoint(model_dir: str) -> Checkpoint | None:
-    """Returns the newest `Checkpoint` that is whole, on every rank; None if there is no checkpoint. A collective.
+    """Returns the newest intact `Checkpoint` on every rank; None if there is no checkpoint. A collective.
 
-    Rank 0 reads all of its files. It logs each checkpoint that it refuses, and why, and takes the previous one.
+    Rank 0 reads all files of a checkpoint. If it is damaged, rank 0 logs the reason and tries the previous checkpoint.
 
     Raises:
-      UserError: there are checkpoints, but none is whole.
+      UserError: there are checkpoints, but all are damaged.
     """
     return _on_every_rank(lambda: checkpoints.newest_whole(model_dir))
 
@@ -78,7 +78,7 @@ def checkpoint_at(path: str) -> Checkpoint:
         `tf.train.latest_checkpoint(model_dir)` returns it.
 
     Raises:
-      UserError: there is none, or it is damaged.
+      UserError: there is no checkpoint, or it is damaged.
     """
     for place in (path_of(path), path_of(path).parent):
         if (place / checkpoints.MANIFEST).exists():
@@ -90,7 +90,7 @@ def checkpoint_at(path: str) -> Checkpoint:
 
 
 def checkpoint_at_on_every_rank(path: str) -> Checkpoint:
-    """Returns the `checkpoint_at` of rank 0 on every rank. A collective."""
+    """Calls `checkpoint_at` on rank 0, and returns its result on every rank. A collective."""
     return _on_every_rank(lambda: checkpoint_at(path))
 
 
@@ -115,11 +115,11 @@ def _best(model_dir: str) -> Checkpoint:
 def _on_every_rank(look: Callable[[], Found]) -> Found:
     found: Checkpoint | None = look() if distributed.is_chief() else None
     values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
-    return cast(Found, Checkpoint(**values) if values else None)  # The checkpoint that rank 0 has found.
+    return cast(Found, Checkpoint(**values) if values else None)  # The checkpoint that rank 0 found.
 
 
 def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
-    """Returns the first line of a resumed training: its checkpoint, the epoch, the best value, and the workers now."""
+    """Returns the first log line of a resumed training: the checkpoint, epoch, best value and number of workers."""
     said = [f"resuming from {checkpoint.path}: step {checkpoint.step}"]
     known = progress(checkpoint.position)
     if known:
@@ -132,9 +132,9 @@ def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
 
 
 def starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
-    """Returns the first line of a training without a checkpoint: that it starts from step 0, and how much it reads.
+    """Returns the first log line of a training without a checkpoint: its start at step 0, and how much it will read.
 
-    `epochs` is None if the input does not say how many it has.
+    `epochs` is None if the number of epochs is unknown.
     """
     said, end = [], length.end()
     if length.epochs is not None and length.epochs.rows is not None:
@@ -148,7 +148,7 @@ def starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
 
 
 def resume_text(model_dir: str) -> str:
-    """Returns the sentence that says where the same command resumes. Not a collective."""
+    """Returns a log sentence that says where the same command resumes. Not a collective."""
     found = checkpoints.latest_checkpoint(model_dir)
     if found is None:
         return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
@@ -158,7 +158,8 @@ def resume_text(model_dir: str) -> str:
 def point_tensorflow_to(model_dir: str, checkpoint: Checkpoint | None) -> None:
     """Makes `tf.train.latest_checkpoint(model_dir)` return the dense variables of a `Checkpoint`.
 
-    Does nothing for a model directory in a store, where TensorFlow does not look. None has TensorFlow find none.
+    If `checkpoint` is None, TensorFlow finds no checkpoint. Does nothing for a model directory in a remote store, where
+    TensorFlow does not look.
 
     Raises:
       UserError: TensorFlow's file belongs to another program, or cannot be written.
@@ -180,7 +181,7 @@ def tensorflow_directory(checkpoint: Checkpoint | None, model_dir: str) -> str:
     """Returns the directory in which TensorFlow finds a `Checkpoint` with local dense variables.
 
     Args:
-      model_dir: local directory of the model; for a model in a store, a directory without TensorFlow's file.
+      model_dir: local directory of the model; for a model in a remote store, a directory without TensorFlow's file.
     """
     if checkpoint is None or is_local(checkpoint.path):
         return model_dir
@@ -205,7 +206,7 @@ def features_path(model_dir: str) -> Path:
 
 
 def save_features(model_dir: str, features: Features) -> None:
-    """Keeps the feature spec and the statistics in the model directory, for evaluation and export."""
+    """Writes the feature spec and the statistics to the model directory, for evaluation and export."""
     values = {"spec": features.spec.to_dict(), "statistics": features.statistics}
     features_path(model_dir).write_json(values)
 
@@ -237,13 +238,13 @@ def load_features(model_dir: str) -> TrainedFeatures | None:
 
 @contextlib.contextmanager
 def one_job(model_dir: str) -> Iterator[PathLease | None]:
-    """Locks the directory for a training within the block; evaluations, predictions and exports need no lock.
+    """Locks the directory while the block trains a model there. Evaluations, predictions and exports need no lock.
 
     Yields:
-      on rank 0 the lock, whose `check` raises UserError if it was lost; on other ranks None.
+      on rank 0, the lock, whose `check` raises UserError if the lock was lost; None on other ranks.
 
     Raises:
-      UserError: another job trains there; names its process, its host and its start.
+      UserError: another job trains there. The message names that job's process, host and start time.
     """
 
     def refusal(holder: str) -> str:

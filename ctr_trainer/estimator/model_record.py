@@ -1,4 +1,4 @@
-"""What is to be trained, and what defines its graph: checkpoints record that, so that no other model reads them."""
+"""The model to train, and the settings that define its graph. Checkpoints record them, to refuse other models."""
 
 import dataclasses
 import inspect
@@ -22,7 +22,7 @@ _OURS = "ctr_trainer.models."
 _OF_ROWS = ("embedding_optimizer", "embedding_initial_accumulator", "embedding_stddev", "seed")
 # Names of params of a program's own model that change its training but not its graph.
 OF_TRAINING = ("learning_rate", "dropout", "batch_size")
-Spell = Callable[[str, Any], str]  # Writes the name and the value of a setting as its user does.
+Spell = Callable[[str, Any], str]  # Formats the name and the value of a setting as its user writes them.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +31,12 @@ class ModelRecord:
 
     Attributes:
       name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
-      params: by name, those that JSON can represent.
-      defaults: of the params by name, if known.
+      params: dict of param name -> value, for the values that JSON can represent.
+      defaults: dict of param name -> default value, for the params whose default is known.
       may_change: names of the params that may change after training.
-      rows: settings by flag of how embedding rows are created and trained.
+      rows: dict of flag -> value of the settings that determine how embedding rows are created and trained.
       optimizer: name of the dense variables' optimizer; None if it is not known.
-      spell: writes a param as its user does.
+      spell: formats a param as its user writes it.
     """
 
     name: str | None
@@ -55,7 +55,7 @@ class ModelRecord:
         config: RunConfig,
         may_change: Sequence[str] = (),
     ) -> "ModelRecord":
-        """Returns the ModelRecord of an `Estimator`'s arguments; `name` is None for the name of the function."""
+        """Returns the ModelRecord of an `Estimator`'s arguments. If `name` is None, the function's name is used."""
         if dataclasses.is_dataclass(params):
             all_params = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
         else:
@@ -75,7 +75,7 @@ class ModelRecord:
         )
 
     def to_dict(self, features: Features | None = None) -> dict[str, Any]:
-        """Returns what a checkpoint records, with the feature spec and the statistics of `FedFeatures`."""
+        """Returns the values that a checkpoint records, with the spec and the statistics of `features` if given."""
         values: dict[str, Any] = {
             "name": self.name,
             "params": self.params,
@@ -87,10 +87,10 @@ class ModelRecord:
         return values
 
     def check(self, checkpoint: Checkpoint, model_dir: str, training: bool = False) -> None:
-        """Refuses a checkpoint of another model; if the training continues, of other optimizers too.
+        """Refuses a checkpoint of another model; for `training`, also one with other optimizers or row settings.
 
         Raises:
-          UserError: the model is another one; names each setting that differs, with both values.
+          UserError: a setting differs. The message names each setting that differs, with both values.
         """
         recorded = checkpoint.model
         if recorded is None:
@@ -104,7 +104,7 @@ class ModelRecord:
         trained_name = recorded["name"]
         if self.name and trained_name and not is_same(self.name, trained_name):
             raise refusal(model_dir, [(flag("model", self.name), flag("model", trained_name))])
-        # A param that was added by a later version had its default when this checkpoint was written.
+        # If a later version added a param, the param had its default value when this checkpoint was written.
         params = {**self.defaults, **recorded["params"]}
         pairs = [
             (self.spell, name, own, params[name])
@@ -128,14 +128,14 @@ class ModelRecord:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingJob:
-    """What to train, and where it starts.
+    """The model to train, its input, and the point from which the training starts.
 
     Attributes:
-      record: with it the checkpoint is compared, and each new checkpoint keeps it.
+      record: compared with the record in `checkpoint`, and written to each new checkpoint.
       checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
-      newer_checkpoints: what to call the checkpoints after `checkpoint`, which no longer count.
-      last_step: the global step to stop at; None for the end of the input.
-      warm_start: what to start from if there is no checkpoint, see `warm_start_of`.
+      newer_checkpoints: prefix of the names to which checkpoints after `checkpoint`, no longer used, are renamed.
+      last_step: the global step to stop at; None to stop at the end of the input.
+      warm_start: the model to start from if there is no checkpoint, see `warm_start_of`.
       staging: the local copy of the model directory.
       lock: the lock of the model directory, on rank 0; None on other ranks.
     """
@@ -156,12 +156,12 @@ class TrainingJob:
 
     @property
     def start(self) -> int:
-        """The global step that the training starts from."""
+        """The global step at which the training starts."""
         return self.checkpoint.step if self.checkpoint else 0
 
 
 def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
-    """Returns the error for settings that differ, each as (setting as given, setting as trained with)."""
+    """Returns the error for settings that differ, each a pair (given setting, setting used in training)."""
     given, trained = (" ".join(texts) for texts in zip(*differing, strict=True))
     return UserError(
         f"{given}, but the model in {model_dir} was trained with {trained}: leave that out, or name another model_dir"
@@ -177,7 +177,7 @@ def name_of(model_fn: Callable[..., Any]) -> str | None:
     """Returns `module:function`; None for a function that is defined in a program or in another function."""
     module, function = getattr(model_fn, "__module__", None), getattr(model_fn, "__qualname__", "")
     if not inspect.isfunction(model_fn) or module in (None, "__main__") or "." in function:
-        return None  # No import finds it.
+        return None  # It cannot be imported.
     return f"{module}:{function}"
 
 
@@ -189,7 +189,7 @@ def canonical(name: str) -> str:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Returns whether two names belong to one function, which may be imported by a longer or a shorter name."""
+    """Returns whether two names refer to one function, which may be imported under a longer or a shorter name."""
     longer, shorter = sorted((one, other), key=len, reverse=True)
     return longer == shorter or (":" in shorter and longer.endswith(f".{shorter}"))
 
@@ -207,5 +207,5 @@ def _is_json(value: Any) -> bool:
 
 
 def _json(value: Any) -> Any:
-    """Returns a value as a checkpoint gives it back: JSON has no tuples."""
+    """Returns a value as it is read from a checkpoint, since JSON turns tuples into lists."""
     return json.loads(json.dumps(value))

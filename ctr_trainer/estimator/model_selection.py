@@ -25,7 +25,7 @@ _LOSSES = ("loss", "logloss")
 
 @dataclasses.dataclass
 class EvaluationHistory:
-    """The evaluations of a model so far, and which checkpoint is the best.
+    """The evaluations of a model so far, and the best checkpoint.
 
     Attributes:
       evaluations: dicts of `step` and the metrics, by ascending step.
@@ -37,7 +37,7 @@ class EvaluationHistory:
 
     @staticmethod
     def load(model_dir: str) -> "EvaluationHistory":
-        """Returns the EvaluationHistory of a model directory; it is empty if there is no file."""
+        """Returns the EvaluationHistory of a model directory. It is empty if there is no file."""
         path = path_of(model_dir) / FILE
         if not path.exists():
             return EvaluationHistory()
@@ -51,16 +51,16 @@ class EvaluationHistory:
         (path_of(model_dir) / FILE).write_json(values, indent=None)
 
     def go_back(self, step: int) -> None:
-        """Forgets the evaluations after `step`, from which training resumes; `best` stays."""
+        """Removes the evaluations after `step`, from which training resumes. Keeps `best`."""
         self.evaluations = [each for each in self.evaluations if each["step"] <= step]
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds an evaluation; it replaces the evaluations of this step and of later steps."""
+        """Adds an evaluation, which replaces the evaluations of this step and of later steps."""
         self.go_back(step - 1)
         self.evaluations.append({"step": step, **metrics})
 
     def improves(self, metric: str, direction: str, value: float) -> bool:
-        """Returns whether a value is better than the best checkpoint's; NaN never is."""
+        """Returns whether a value is better than the value of the best checkpoint. NaN is never better."""
         if self.best is None or (self.best["metric"], self.best["direction"]) != (metric, direction):
             return not math.isnan(value)
         return is_better(value, self.best["value"], direction)
@@ -75,14 +75,14 @@ class EvaluationHistory:
         return best
 
     def without_improvement(self, metric: str, direction: str, min_delta: float = 0.0) -> int:
-        """Returns how many of the last evaluations were not better, by more than `min_delta`, than an earlier one."""
+        """Returns the number of evaluations since the last one that beat all earlier ones by more than `min_delta`."""
         waited = 0
         for improved in self._improved(metric, direction, min_delta):
             waited = 0 if improved else waited + 1
         return waited
 
     def falls(self, metric: str, direction: str, min_delta: float = 0.0, patience: int = 1) -> int:
-        """Returns how often `patience` evaluations in a row were without improvement; see `schedules.Plateau`."""
+        """Returns how often `patience` consecutive evaluations brought no improvement; see `schedules.Plateau`."""
         waited = falls = 0
         for improved in self._improved(metric, direction, min_delta):
             waited = 0 if improved else waited + 1
@@ -110,7 +110,7 @@ def is_better(value: float, reference: float, direction: str, min_delta: float =
 
 
 def without_nan(metrics: Any) -> Any:
-    """Returns nested dicts and lists with None in place of NaN and infinities, which JSON does not have."""
+    """Returns nested dicts and lists with None instead of NaN and infinities, which JSON cannot represent."""
     if isinstance(metrics, dict):
         return {name: without_nan(value) for name, value in metrics.items()}
     if isinstance(metrics, list):
@@ -119,26 +119,26 @@ def without_nan(metrics: Any) -> Any:
 
 
 class ModelSelection:
-    """Evaluates when called; logs, records and summarizes the metrics; keeps the checkpoint if it is the best so far.
+    """Evaluates when called, logs, records and summarizes the metrics, and keeps the checkpoint if it is the best.
 
-    Rank 0 decides and tells the other ranks. After a restart it continues with the recorded evaluations up to the
-    step of the checkpoint, so the patience is counted as if the run had not been interrupted.
+    Rank 0 decides and broadcasts the decision. After a restart, it uses the recorded evaluations up to the step of the
+    checkpoint, so the patience is counted as if the run had not been interrupted.
 
     Args:
-      evaluate: f(session) -> dict of metrics, or None if the training is to stop because of a signal; a collective.
+      evaluate: f(session) -> dict of metrics, or None if a signal stops the training; a collective.
       metric_names: names of the metrics that `evaluate` returns.
       model_dir: directory of the history, the best checkpoint and the summaries.
       save: f(session, step) -> path of the checkpoint of that step; a collective.
       start: the step from which training resumes.
-      plateau: lowers the learning rates if evaluations do not improve; None for never.
+      plateau: lowers the learning rates if evaluations do not improve; None to leave them unchanged.
 
     Attributes:
       falls: how often the evaluations so far have lowered the learning rates, see `EvaluationHistory.falls`.
       metrics: metrics of the last evaluation, with `global_step`; None before the first one.
-      stopped: whether it ended the training.
+      stopped: whether early stopping has ended the training.
 
     Raises:
-      UserError: there is no such metric.
+      UserError: the model has no metric of the name `EvalSpec.best_metric`.
     """
 
     def __init__(
@@ -168,13 +168,13 @@ class ModelSelection:
             self.falls = distributed.broadcast_object(self._count_falls(), "learning_rate_falls")
 
     def begin(self, session: tf1.Session) -> None:
-        """Sets the learning rates to what the evaluations so far have made of them."""
+        """Lowers the learning rates as the evaluations so far require."""
         if self._plateau and self.falls:
             factor = self._plateau.set(session, self.falls)
             _log.info("learning rates resume at %g of their full value, because of the evaluations so far", factor)
 
     def __call__(self, session: tf1.Session, step: int) -> bool:
-        """Returns whether training is to stop. A collective."""
+        """Evaluates, and returns whether to stop training. A collective."""
         found, fallen = self._evaluate(session), self.falls
         if found is None:
             return False
@@ -200,7 +200,7 @@ class ModelSelection:
         return stop
 
     def _decide(self, step: int, metrics: Mapping[str, float]) -> tuple[bool, bool, int]:
-        """Records an evaluation. Returns whether it is the best so far, whether training is to stop, and `falls`."""
+        """Records an evaluation. Returns whether it is the best so far, whether to stop training, and `falls`."""
         self._summarize(step, metrics)
         self._history.add(step, metrics)
         self._history.save(self._model_dir)
@@ -213,7 +213,7 @@ class ModelSelection:
         return self._history.improves(name, self._spec.direction, metrics[name]), stop, self._count_falls()
 
     def _described(self, step: int, metrics: Mapping[str, float]) -> str:
-        """Returns the log's text about an evaluation: first the metric that counts and its best value."""
+        """Returns the log text for an evaluation, which begins with the selected metric and its best value."""
         first = self._spec.best_metric or next((name for name in metrics if name.split("/")[0] == "auc"), "loss")
         best, kept = self._history.best_by(first, DIRECTIONS.get(first.split("/")[0], "max")), ""
         if self._spec.best_metric:
@@ -240,7 +240,7 @@ class ModelSelection:
         retention.keep_best(self._model_dir, path)
         name, direction = self._spec.best_metric or "", self._spec.direction
         self._history.best = {"metric": name, "direction": direction, "step": step, "value": metrics[name]}
-        # This write makes the new checkpoint the best one; until then it was the previous one.
+        # This write makes the new checkpoint the best one. Before it, the previous one is still the best.
         self._history.save(self._model_dir)
         retention.remove_other_bests(self._model_dir, step)
 
@@ -253,7 +253,7 @@ class ModelSelection:
         self._writer.flush()
 
     def close(self) -> None:
-        """Closes the file of the summaries."""
+        """Closes the summary file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -264,12 +264,12 @@ def _text(metric: str, value: float) -> str:
 
 
 def _without_improvement(history: EvaluationHistory, spec: EvalSpec) -> int:
-    """Returns how many of the last evaluations did not improve the metric that counts."""
+    """Returns the number of evaluations since `best_metric` last improved."""
     return history.without_improvement(spec.best_metric or "", spec.direction, spec.early_stopping_min_delta)
 
 
 def is_over(model_dir: str, eval_spec: EvalSpec, step: int) -> bool:
-    """Returns whether a run that is at `step` was stopped early there. A collective."""
+    """Returns whether early stopping ended the run at `step`. A collective."""
     over = False
     if distributed.is_chief() and eval_spec.early_stopping_patience:
         history = EvaluationHistory.load(model_dir)

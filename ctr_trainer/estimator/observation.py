@@ -1,4 +1,4 @@
-"""Tells the ranks that wait what the other ranks are doing, and whose input has ended."""
+"""Informs waiting ranks of what the other ranks are doing, and of a rank whose input has ended."""
 
 import contextlib
 import logging
@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 class InputEnds:
-    """Counts the batches that this rank has read, and tells the other ranks when its input has ended.
+    """Counts the batches that this rank reads, and notifies the other ranks when its input ends.
 
     A rank without a batch leaves the training, and the other ranks wait for it in the exchange of a step that it never
-    makes. It cannot tell them by a collective, because they are inside another one, so it leaves a notice. Steps do not
-    look for notices; a rank that waits does. If it has read more batches than the rank of the notice, the step cannot
-    end.
+    makes. It cannot notify them by a collective, because they are inside another one, so it leaves a notice. Only
+    waiting ranks look for notices. If a waiting rank has read more batches than the rank that left the notice, its step
+    cannot end.
 
     Args:
       clock: `Clock` of the training thread.
@@ -35,7 +35,7 @@ class InputEnds:
         self._batches = 0
 
     def begin(self) -> None:
-        """Removes the notice of an earlier training; to be called before the ranks meet."""
+        """Removes the notice of an earlier training. Call this before a barrier of all ranks."""
         self._notices.put(_INPUT_ENDED, "")
 
     def has_read(self) -> None:
@@ -44,7 +44,7 @@ class InputEnds:
 
     @contextlib.contextmanager
     def noticed(self) -> Iterator[None]:
-        """Leaves the notice if the body of the `with`, a step, reaches the end of the input."""
+        """Leaves the notice if the block, which runs a step, reaches the end of the input."""
         try:
             yield
         except _AT_THE_END:
@@ -52,7 +52,7 @@ class InputEnds:
             raise
 
     def problem(self) -> str:
-        """Returns the reason, a sentence, why the current step cannot end; "" if there is none."""
+        """Returns a sentence that explains why the current step cannot end; "" if it can."""
         notice = self._notices.get(_INPUT_ENDED)
         if not notice:
             return ""
@@ -69,14 +69,14 @@ class InputEnds:
 
 @contextlib.contextmanager
 def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iterator[None]:
-    """Within the block, the watchdog's messages name the ranks for which this rank waits. A collective.
+    """Makes the watchdog's messages within the block name the ranks for which this rank waits. A collective.
 
-    If a rank has no place to which it can write, it logs a warning, and the other ranks cannot see what it is doing.
+    If a rank cannot write its state, it logs a warning, and the other ranks cannot see what it is doing.
 
     Args:
       clock: `Clock` of the training thread.
-      model_dir: read by ranks of other hosts as well, if the hosts share it.
-      input_ends: knows whether another rank has no batch for the current step.
+      model_dir: directory that ranks on other hosts also read, if the hosts share it.
+      input_ends: reports whether another rank has no batch for the current step.
     """
     # A launcher reads the signs of life even if there is only one rank.
     if distributed.size() == 1 and not Placement.of_this_process().job:
@@ -90,7 +90,7 @@ def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iter
     except OSError as error:
         _log.warning("rank %d cannot say what it is doing: %s", distributed.rank(), error)
     input_ends.begin()
-    # After this, no rank reads what an earlier run has left.
+    # After this barrier, no rank reads a heartbeat or a notice of an earlier run.
     distributed.barrier("heartbeats")
     watchdog.explain = lambda: liveness.describe_missing(model_dir, size, distributed.rank())
     signs = SignsOfLife(model_dir, size, min(SECONDS, watchdog.timeout))

@@ -1,4 +1,4 @@
-"""Opens the rows of each table for a worker, and looks them up in turn with its steps or while a step runs."""
+"""Opens the rows of each table for a worker, and looks them up between steps or while a step runs."""
 
 import collections
 import concurrent.futures
@@ -30,19 +30,19 @@ _T = TypeVar("_T")
 class EachTable:
     """Calls a function for the copies of each table, concurrently if there are several tables.
 
-    The threads run on these cores; None for the cores of this process.
+    The threads run on `cores`; None for the cores of this process.
     """
 
     def __init__(self, copies: Mapping[str, WorkerRows], cores: set[int] | None) -> None:
         self._copies = copies
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
-        if len(copies) > 1:  # For each table, one request of a sync and one that pulls ahead run concurrently.
+        if len(copies) > 1:  # Each table may have one sync request and one request that pulls ahead at the same time.
             self._threads = concurrent.futures.ThreadPoolExecutor(
                 2 * len(copies), initializer=hardware.run_on, initargs=(cores,)
             )
 
     def call(self, function: Callable[[str, WorkerRows], _T]) -> dict[str, _T]:
-        """Returns `function(name, rows)` by table name; waits for all calls before it raises."""
+        """Returns a dict of table name -> `function(name, rows)`. Waits for all calls before it raises an error."""
         if self._threads is None:
             return {name: function(name, rows) for name, rows in self._copies.items()}
         futures = {name: self._threads.submit(function, name, rows) for name, rows in self._copies.items()}
@@ -50,7 +50,7 @@ class EachTable:
         return {name: future.result() for name, future in futures.items()}
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Stops the threads."""
         if self._threads:
             self._threads.shutdown()
 
@@ -64,11 +64,11 @@ def open_rows(
     push_latency: Latency,
     uncached: bool = False,
 ) -> dict[str, WorkerRows]:
-    """Creates the tables in the store and returns the `WorkerRows` of each by the table's name. A collective.
+    """Creates the tables in the store, and returns a dict of table name -> `WorkerRows`. A collective.
 
     Args:
       config: decides which workers share one copy of the rows.
-      lookup_latency, push_latency: record the requests of copies to the service.
+      lookup_latency, push_latency: record the requests that copies send to the service.
       uncached: whether each lookup reads the store.
     """
 
@@ -82,7 +82,7 @@ def open_rows(
     if store.host_memory is None and (distributed.size() > 1 or not copies_of_hosts(config)):
         copies = _own_copies(config, lookup_latency, push_latency)
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
-    is_owner = distributed.local_rank() == 0  # It makes the arrays in the host's memory, which the other ranks open.
+    is_owner = distributed.local_rank() == 0  # It creates the arrays in the host's memory. The other ranks open them.
     copies = _host_copies(config, lookup_latency, push_latency, is_owner)
 
     def opened() -> dict[str, WorkerRows]:
@@ -92,13 +92,13 @@ def open_rows(
 
 
 def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step: int | None) -> list[WorkerRows]:
-    """Has the rows of a dense optimizer make up for the steps that they miss, and returns them; [] for a lazy one.
+    """Makes the rows of a dense optimizer catch up on the steps that they miss. Returns them; [] for a lazy optimizer.
 
     Args:
-      first_step: the global step that the training starts from; None for an evaluation.
+      first_step: the global step at which training starts; None for an evaluation.
 
     Raises:
-      SettingError: the rows cannot: they are copies, or limits say which keys have rows.
+      SettingError: the optimizer is dense, but the rows are copies, or limits determine which keys have rows.
     """
     dense = list(rows) if config.row_optimizer.moves_all_rows and first_step is not None else []
     for each in dense:
@@ -156,7 +156,7 @@ def _host_copies(
 
 
 def _first_then_others(is_first: bool, call: Callable[[], _T], barrier: str) -> _T:
-    """Returns `call()`, made by the ranks with `is_first` before the other ranks make it. A collective."""
+    """Returns `call()`. The ranks with `is_first` complete the call before the other ranks make it. A collective."""
     if not is_first:
         distributed.barrier(barrier)
     result = call()
@@ -170,7 +170,7 @@ def as_trained(config: TableConfig, trained: Mapping[str, TableConfig]) -> Table
     """Returns the `TableConfig` with which a table was trained.
 
     Raises:
-      UserError: the model uses a table or widths with which it was not trained.
+      UserError: the model uses a table or dims with which it was not trained.
     """
     found = trained.get(config.name)
     if found is None or found.dims != config.dims:
@@ -183,12 +183,12 @@ def as_trained(config: TableConfig, trained: Mapping[str, TableConfig]) -> Table
 
 
 class RowsInTurn:
-    """Looks up the rows of a batch before its step and trains them after it, in the thread of the steps.
+    """Looks up the rows of a batch before its step and trains them after it, in the training thread.
 
     Args:
       look_up: f(lookups, create) -> `LookedUp`, see `Embeddings.look_up`.
       batches: iterable of (`Batch`, lookups).
-      training: whether a key without a row gets one.
+      training: whether a key without a row gets a new row.
     """
 
     def __init__(self, look_up: Callable[..., LookedUp], batches: Iterable[tuple[Batch, Any]], training: bool) -> None:
@@ -203,14 +203,14 @@ class RowsInTurn:
         return self._look_up(lookups, create=self._training)
 
     def train(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Calls a method of `Embeddings` that takes gradients, before any later lookup except the next one."""
+        """Calls a method of `Embeddings` that takes gradients. Only the next lookup may run before this call ends."""
         call(*arguments)
 
     def finish_pending(self) -> None:
-        """Trains all rows of the steps so far, before a sync or a flush."""
+        """Finishes training the rows of the steps so far. Called before a sync or a flush."""
 
     def close(self) -> None:
-        """Ends the background work; also after an error."""
+        """Stops the background work. Also called after an error."""
 
 
 class RowPipeline(RowsInTurn):
@@ -218,15 +218,15 @@ class RowPipeline(RowsInTurn):
 
     One thread does both in a fixed order, so a run is as repeatable as without a pipeline:
 
-        thread of the steps:   step t          step t+1          step t+2
+        training thread:       step t          step t+1          step t+2
         pipeline thread:       train t-1, look up t+1   train t, look up t+2   ...
 
-    Staleness: a step reads rows that lack the update of the previous step, and of no other. Before a sync, a checkpoint
-    or an evaluation, all rows are trained, and the batch that was looked up ahead is looked up again. So the rows are
-    complete there, and a resumed run continues like a run that was not interrupted.
+    Staleness: a step reads rows that lack only the update of the previous step. Before a sync, a checkpoint or an
+    evaluation, all rows are trained, and the batch that was looked up ahead is looked up again. The rows are then
+    complete, and a resumed run continues like a run that was not interrupted.
 
-    Caveat: a new key of the batch that is looked up ahead gets its row at once, so a checkpoint may hold rows that no
-    step has trained yet. Not for tables with limits, whose rows may be removed before a step trains them.
+    Caveat: a new key in a batch that is looked up ahead gets its row at once, so a checkpoint may contain rows that no
+    step has trained yet. Tables with limits are not supported, because a row may be removed before a step trains it.
 
     Source: the semi-synchronous training pipelines of TorchRec (`TrainPipelineSemiSync`).
     """

@@ -1,4 +1,4 @@
-"""Opens the store of the embedding rows: one for training, another for evaluation and prediction."""
+"""Opens a store of embedding rows, either for training or for evaluation and prediction."""
 
 import contextlib
 import dataclasses
@@ -30,20 +30,20 @@ from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
-# In addition to its floats, a row has a key, a place in the index and a version.
+# In addition to its floats, a row has a key, an entry in the index and a version.
 _MORE_BYTES_OF_A_ROW = 8 + 5 + 4
-# Memory that is kept for the messages of syncs: many of `wire.PAGE_BYTES` are allocated and freed at the same time.
+# Freed memory to keep for sync messages, because many buffers of `wire.PAGE_BYTES` are allocated and freed at once.
 _KEPT_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
 def open_host_memory() -> Iterator[SharedMemory]:
-    """Yields the `SharedMemory` of this host's workers, which the host's first rank makes and removes. A collective."""
+    """Yields the `SharedMemory` of this host's workers. The host's first rank creates and removes it. A collective."""
     own = SharedMemory() if distributed.local_rank() == 0 else None
     address = _of_this_host(own.address if own else None)
     with contextlib.closing(own or SharedMemory(address)) as memory:
         yield memory
-        # The memory is removed with the rank that made it, and other ranks may still be reading.
+        # The rank that created the memory removes it, but other ranks may still be reading.
         distributed.barrier("host_memory_close")
 
 
@@ -53,25 +53,25 @@ def any_host_has_several_workers() -> bool:
 
 
 def _of_this_host(address: str | None) -> str:
-    """Returns the `address` that the first rank of this host gave. A collective."""
+    """Returns the `address` argument of the first rank of this host. A collective."""
     line = json.dumps({"host": socket.gethostname(), "address": address}) + "\n"
     lines = distributed.all_gather(np.frombuffer(line.encode(), np.uint8), "host_memory").tobytes()
     ranks = [json.loads(line) for line in lines.decode().splitlines()][: distributed.rank() + 1]
-    # The last one up to this rank: horovodrun may have been given one machine under two names.
+    # Takes the last address up to this rank, because horovodrun may have been given one machine under two names.
     return [rank["address"] for rank in ranks if rank["address"] and rank["host"] == socket.gethostname()][-1]
 
 
 def copies_of_hosts(config: EmbeddingConfig) -> bool:
-    """Returns whether the workers of a host train one copy of the rows of a service."""
+    """Returns whether the workers of a host share one copy of the service's rows."""
     if config.row_copies != "auto":
         return config.row_copies == "host"
     return not config.strict_sync and SharedMemory.is_possible()
 
 
 class EvaluationStore:
-    """The rows of a checkpoint, once per host: in the process of a lone rank, or in memory that the host's ranks share.
+    """The rows of a checkpoint, in memory that the ranks of a host share; without `memory`, in this process.
 
-    Each host reads the checkpoint's files.
+    One rank of each host reads the checkpoint's files; without `memory`, each rank does.
     """
 
     def __init__(self, memory: SharedMemory | None = None) -> None:
@@ -79,7 +79,7 @@ class EvaluationStore:
         self.store = LocalStore() if memory is None else LocalStore(SharedTables(memory))
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Reads the rows of the store's tables on one rank of each host. A collective.
+        """Reads the rows of the store's tables from the checkpoint's files. A collective.
 
         Raises:
           UserError: the rows do not fit into memory, or one of their files cannot be read.
@@ -121,7 +121,7 @@ def in_fixed_order(config: RunConfig) -> RunConfig:
     """Returns the settings of a deterministic run, which syncs strictly unless its workers share one copy of the rows.
 
     Raises:
-      SettingError: one copy of the rows per host is asked for, and there are several hosts.
+      SettingError: the settings request one copy of the rows per host, but there are several hosts.
     """
     rows = config.embedding
     is_one_host = distributed.local_size() == distributed.size()
@@ -144,12 +144,12 @@ def open_store(
 ) -> Iterator[Store]:
     """Yields the store that `config.service` names. A collective if there are several workers.
 
-    At the end of the block, local services and shared memory that were made here are removed. Until then no other
-    training can use a service.
+    At the end of the block, the local services and the shared memory that were created here are removed. Until then, no
+    other training can use the service.
 
     Args:
       is_published: whether a background thread publishes the rows.
-      services: used if `config.service` is `auto`, and possibly started before; None for new ones.
+      services: local services, possibly running already, to use if `config.service` is `auto`; None to start new ones.
 
     Raises:
       UserError: `config.service` is `auto` or `shared` with workers on several hosts, the service does not start, or
@@ -180,7 +180,7 @@ def open_store(
 def _named_service(
     config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None
 ) -> contextlib.AbstractContextManager[Store]:
-    """Returns a context manager of a client of the service at the addresses that the settings name."""
+    """Returns a context manager that yields a client of the service at the addresses in the settings."""
     files, addresses = config.security, config.service.split(",")
     security = ClientSecurity.read(
         token_file=files.token_file,
@@ -197,7 +197,7 @@ def _named_service(
 def _local_service(
     config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None, services: LocalServices
 ) -> Iterator[Store]:
-    """Yields a client of the service that rank 0 starts, or has started."""
+    """Yields a client of the service that rank 0 starts or has already started."""
     with contextlib.ExitStack() as stack:
         started, ended = None, []
         if distributed.is_chief():
@@ -223,7 +223,7 @@ def _local_service(
 
 
 def _refuse_loopback(addresses: Sequence[str]) -> None:
-    """Raises UserError if a `host:port` leads each host to itself, although other hosts have workers."""
+    """Raises UserError if a `host:port` resolves to this host's loopback, which other hosts cannot reach."""
     for address in addresses:
         if own := reach.loopback_of(address):
             name, here = address.rpartition(":")[0], socket.gethostname()
@@ -264,7 +264,7 @@ def _leased(
         if distributed.is_chief():
             lease = Lease.new(model_dir, Placement.of_this_process().job)
             client = stack.enter_context(opened(lease))
-            stack.callback(client.release)  # Also after an error: the training that resumes need not wait.
+            stack.callback(client.release)  # Also after an error, so that a resumed training need not wait.
         values = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
         if client is None:
             client = stack.enter_context(opened(Lease(**values)))
@@ -274,13 +274,13 @@ def _leased(
 
 
 def raise_together(store: Store) -> None:
-    """Raises ServiceLost on every rank if a guarded store was lost on one. A collective if the store is guarded."""
+    """Raises ServiceLost on every rank if any rank has lost a guarded store. A collective if the store is guarded."""
     if not store.is_guarded:
         return
     raise_if_lost(store, int(distributed.all_sum(np.array(store.lost is not None, np.int32), "service_lost")))
 
 
 def raise_if_lost(store: Store, lost: int) -> None:
-    """Raises ServiceLost if the number of ranks that have lost the store, `lost`, is not 0."""
+    """Raises ServiceLost if `lost`, the number of ranks that have lost the store, is not 0."""
     if lost:
         raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")

@@ -23,45 +23,44 @@ _ROWS_COOLDOWN_SHARE = 0.1
 
 
 class TrainOp(TrainSettings):
-    """Makes the `train_op` of a loss: dense gradients averaged over the workers, one backward pass for all.
+    """Makes the `train_op` of a loss: averages dense gradients over the workers, with one backward pass for all.
 
-    With K workers and A = `accumulation_steps`, `scale` = K, sqrt(K), 1, K A or sqrt(K A) (`linear`, `sqrt`, `none`,
-    `linear_batches`, `sqrt_batches`), g_r the gradient of the loss averaged over worker r's examples, and W_r the sum
-    of their weights:
+    With K workers and A = `accumulation_steps`, `scale` is K, sqrt(K), 1, K A or sqrt(K A) (`linear`, `sqrt`, `none`,
+    `linear_batches`, `sqrt_batches`). g_r is the gradient of the loss averaged over worker r's examples, and W_r is the
+    sum of their weights. The updates are
 
         dense:  w -= scale * learning_rate * optimizer(sum_r W_r g_r / sum_r W_r)
-        rows:   see `embedding.worker.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r in place of g_r
+        rows:   see `embedding.worker.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r instead of g_r
 
-    so that with SGD both parts move as those of one worker would with all examples in one batch: the sum of K steps of
-    size 1/K is a mean. With `accumulation_steps` the sums also go over the micro-batches, and there is one step for
-    all of them.
+    With SGD, both parts are therefore updated as by one worker with all examples in one batch: the sum of K steps of
+    size 1/K is a mean. With `accumulation_steps`, the sums also run over the micro-batches, which share one step.
 
-    With `dense_sync_steps` = N > 1 (local SGD) each worker steps its own dense variables by its own g_r, and every N
-    steps all of them, with the optimizer's state, become their mean over the workers:
+    With `dense_sync_steps` = N > 1 (local SGD), each worker updates its own dense variables with its own g_r. Every N
+    steps, the variables and the optimizer state become their mean over the workers:
 
         dense:  w_r -= scale * learning_rate * optimizer(g_r);  after N steps  w = sum_r w_r / K
-        rows:   as above with 1 in place of K W_r / sum_s W_s
+        rows:   as above with 1 instead of K W_r / sum_s W_s
 
-    The dense variables of a worker then lack up to N steps of the other workers, and the means count all workers
-    equally, whatever the weights of their examples.
+    The dense variables of a worker then lack up to N steps of the other workers. The means count all workers equally,
+    whatever the weights of their examples.
 
-    Staleness: with `overlap_allreduce` the dense gradients of a step are reduced while the next step runs, and applied
-    at its end. They are therefore computed on variables that lack the gradients of the previous step. Nothing is lost:
-    a checkpoint, and so the end of training, first applies the gradients that are being reduced, and the next step
-    applies none. Rows are updated as in local SGD, since the weights of the other workers are not known in time.
+    Staleness: with `overlap_allreduce`, the dense gradients of a step are reduced while the next step runs, and applied
+    at its end. They are therefore computed on variables that lack the gradients of the previous step. No gradient is
+    lost: a checkpoint, and so the end of training, first applies the gradients that are being reduced, and the next
+    step applies none. Rows are updated as in local SGD, because the other workers' weights are not known in time.
 
-    The gradients are clipped and regularized after the reduction: + l2 * w, then the clipping.
+    After the reduction, `l2 * w` is added to the gradients, and then they are clipped.
 
     Attributes: see `TrainSettings`.
 
     Raises:
-      UserError: a setting out of its range.
+      UserError: a setting is out of its range.
 
     Source: Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019, algorithm 1.
     """
 
     def __call__(self, loss: tf.Tensor, features: Any) -> tf.Operation:
-        """Returns the train_op; records the `StepPlan` and the `RowTraining` of the graph."""
+        """Returns the `train_op`, and records the `StepPlan` and the `RowTraining` of the graph."""
         step = tf1.train.get_or_create_global_step().read_value()
         notes().run_length = dataclasses.replace(notes().run_length, accumulation_steps=self.accumulation_steps)
         learning_rate, rows_learning_rate = self._learning_rates(step)
@@ -91,7 +90,7 @@ class TrainOp(TrainSettings):
         if overlap:
             begin = next_step([*gradients.kept, *gradients.after])
             drain = tf.group(*gradients.update())
-        with tf.control_dependencies(gradients.kept):  # With an overlap, when all of the step has read the variables.
+        with tf.control_dependencies(gradients.kept):  # With an overlap, after the whole step has read the variables.
             train_op = next_step([*gradients.update(), *gradients.after])
         notes().step_plan = StepPlan(
             accumulate=gradients.accumulate,
@@ -104,7 +103,7 @@ class TrainOp(TrainSettings):
         return train_op
 
     def _averaged(self) -> str:
-        """Returns the sentence of the log about workers that average their dense variables."""
+        """Returns the log line for workers that average their dense variables."""
         by = "through shared memory" if dense_exchange.is_in_memory() else "by hvd.allreduce"
         return (
             f"gradient exchange: none; every {self.dense_sync_steps} steps the workers average their dense variables "
@@ -112,7 +111,7 @@ class TrainOp(TrainSettings):
         )
 
     def _scale(self) -> float:
-        """Returns the factor by which the learning rates grow with the number of workers."""
+        """Returns the factor that scales the learning rates with the number of workers."""
         return distributed.lr_scale(self.scale_lr, self.accumulation_steps)
 
     def _learning_rates(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -138,7 +137,7 @@ def next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
 
 
 def _row_schedule(name: str, begin: int, end: int | None) -> Schedule:
-    """Returns the `Schedule` of the rows. Its cooldown is short, because new rows have much to learn."""
+    """Returns the `Schedule` of the rows. Its cooldown is short, because new rows still have much to learn."""
     if name == "cooldown" and end is not None:
         return Schedule(name, decay_steps=cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE))
     return Schedule(name)
@@ -147,8 +146,8 @@ def _row_schedule(name: str, begin: int, end: int | None) -> Schedule:
 def _stair_lines(schedule: Schedule, run: RunLength) -> Iterator[str]:
     """Yields the log line about a learning rate that changes at given steps.
 
-    In a resumed run only the changes after its first step are named. Earlier ones may lie at steps that never were, if
-    the run has another number of workers than before.
+    In a resumed run, the line names only the changes after its first step. If the number of workers has changed,
+    earlier changes may belong to steps that were never made.
     """
     of, start, epochs = "the learning rate of the dense variables", run.start, run.steps_of_epochs()
     if schedule.name == "piecewise":
@@ -165,7 +164,7 @@ def _stair_lines(schedule: Schedule, run: RunLength) -> Iterator[str]:
 
 
 def _rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[str]:
-    """Yields the log lines about learning rates, of the dense variables and the rows, that depend on the run's end."""
+    """Yields the log lines about the learning rates, for dense variables and rows, that depend on the run's end."""
     end, epochs = run.end(), run.steps_of_epochs()
     if not (schedule.depends_on_end or rows.depends_on_end) or end == run.start:
         return
@@ -183,7 +182,7 @@ def _rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[
         first, steps = schedules.span(of, run.begin, end, epochs)
         if steps and of.name in OF_THE_RUN:
             last = first + steps
-            # A resumed run may be within its decay, which then began at an earlier step or at one that never was.
+            # A resumed run may be within its decay, whose first step is then an earlier one, or was never made.
             falls = f"to {of.end:g} of its full value at step {last:.10g}"
             if first >= run.start:
                 falls = f"from its full value at step {first:.10g} to {of.end:g} of it at step {last:.10g}"

@@ -1,4 +1,4 @@
-"""A training whose session and loop are a program's own."""
+"""Training with a session and a loop that the user's program provides."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,8 @@ class OwnLoop:
       loss: scalar tensor.
       hooks: for the session, after `hvd.BroadcastGlobalVariablesHook(0)`. They feed batches and rows, train and sync
         the rows, save them together with the dense variables, and log rates, AUC and means.
-      checkpoint_dir: `checkpoint_dir` of the session on rank 0, with `save_checkpoint_secs=None`; None on other ranks.
+      checkpoint_dir: the argument `checkpoint_dir` of the session on rank 0, together with `save_checkpoint_secs=None`.
+        Other ranks pass None.
     """
 
     train_op: tf.Operation
@@ -48,14 +49,14 @@ def own_loop(
     config: RunConfig = RunConfig(),  # noqa: B008, frozen
     params: Any = None,
 ) -> Iterator[OwnLoop]:
-    """Builds the graph of a model, and yields what a training loop of your own needs; resumes the newest checkpoint.
+    """Builds the graph of a model, and yields the parts for your own training loop. Resumes the newest checkpoint.
 
     A collective: all ranks call it with equal arguments, after `hvd.init`. `examples/horovod_loop.py` is a complete
     program.
 
     Args:
       model_fn, params: see `Estimator`. Its `train_op` must exchange the gradients of all trainable variables.
-      input_fn: see `Estimator.train`. To resume, it declares `position` and passes it to its `BatchReader`.
+      input_fn: see `Estimator.train`. To resume, it must declare `position` and pass it to its `BatchReader`.
       model_dir: directory of the checkpoints: a path or a URL.
       config: `RunConfig`.
 
@@ -63,7 +64,7 @@ def own_loop(
       `OwnLoop`.
 
     Raises:
-      UserError: `model_dir` has dense variables without rows, or rows without dense variables; or another model.
+      UserError: `model_dir` has dense variables without rows, rows without dense variables, or another model.
     """
     model_dir = str(path_of(model_dir).absolute())
     owns = distributed.local_rank() == 0
@@ -96,11 +97,11 @@ def own_loop(
 
 
 class _OneStep(tf1.train.SessionRunHook):
-    """Refuses a session whose dense variables are of another step than the rows.
+    """Refuses a session whose dense variables belong to another step than the rows.
 
     Args:
       step: step of the rows.
-      model_dir: model directory, for the message.
+      model_dir: model directory, for the error message.
     """
 
     def __init__(self, step: int, model_dir: str) -> None:

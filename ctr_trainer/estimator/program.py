@@ -1,4 +1,4 @@
-"""What programs for `tf.estimator` give an Estimator, in the form that this package works with."""
+"""Converts the arguments of a program for `tf.estimator` to the form that this package uses."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-# In the names of the variables that Horovod 0.28.1 adds gradients up in.
+# Part of the names of the variables in which Horovod 0.28.1 accumulates gradients.
 _AGGREGATION = "aggregation_variables"
 _NAMED = 5
 _LINE = (
@@ -35,19 +35,19 @@ _LINE = (
 
 
 def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: float) -> EstimatorSpec:
-    """Returns the `EstimatorSpec` of a training, with the `train_op` of its optimizer where it gives one.
+    """Returns the `EstimatorSpec` of a training. If the spec has an optimizer, makes a `train_op` from it.
 
-    With g_r the gradient of the loss on worker r, a mean over its W_r examples, the optimizer applies
+    Let g_r be the gradient of the loss on worker r, a mean over its W_r examples. The optimizer applies
 
         sum_r W_r g_r / sum_r W_r
 
-    by `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers step as one does on all their examples.
-
-    The examples of a `tf.data` batch weigh 1 each.
+    through `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers make the step of one worker with all their
+    examples. Each example of a `tf.data` batch has the weight 1.
 
     Raises:
-      UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
-        updates a trainable variable by gradients that are not exchanged, or Horovod adds up gradients of several steps.
+      UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several workers, the
+        `train_op` updates a trainable variable by gradients that are not exchanged, or Horovod accumulates gradients
+        over several steps.
     """
     if distributed.size() > 1 and notes().step_plan is FOREIGN_STEP:
         _warn_of_sum(spec.loss)
@@ -90,7 +90,7 @@ def _examples(inputs: GraphInput) -> tf.Tensor:
 
 
 def _warn_of_sum(loss: tf.Tensor) -> None:
-    """Says so if a loss seems to be a sum over the examples: the mean of the workers' gradients is then too small."""
+    """Logs a warning if a loss seems to be a sum over the examples. Averaged worker gradients are then too small."""
     name = summed_over_examples(loss)
     if name and distributed.is_chief():
         workers = distributed.size()
@@ -103,7 +103,7 @@ def _warn_of_sum(loss: tf.Tensor) -> None:
 
 
 def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:
-    """Raises UserError if the workers' copies of a trainable variable would drift apart; names the variables."""
+    """Raises UserError if the workers' copies of a trainable variable would diverge. The message names up to five."""
     variables = tf1.trainable_variables()
     lone = [variable.op.name for variable in lone_updates(train_op, variables)]
     if lone:
@@ -117,7 +117,7 @@ def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:
 
 
 def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
-    """Raises UserError if Horovod adds up the gradients of several steps, which it exchanges within a condition."""
+    """Raises UserError if Horovod accumulates gradients over several steps: it exchanges them within a conditional."""
     if any(_AGGREGATION in operation.name for operation in train_op.graph.get_operations()):
         raise UserError(
             f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
@@ -127,9 +127,9 @@ def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
 
 
 def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: RunConfig, position: Any = None) -> Any:
-    """Calls `input_fn` with the arguments among `mode`, `params`, `config`, `position` and `input_context` it declares.
+    """Calls `input_fn` with the arguments that it declares: `mode`, `params`, `config`, `position`, `input_context`.
 
-    `position` is where the input resumes after a restart, as `BatchReader.position_after` gave it; None for the start.
+    `position` is where the input resumes, as returned by `BatchReader.position_after`; None for the beginning.
     """
     workers = distributed.size()
     context = tf.distribute.InputContext(workers, distributed.rank(), workers)
@@ -144,12 +144,12 @@ def make_input(
     trained: TrainedFeatures | None = None,
     has_read: Callable[[], None] | None = None,
 ) -> GraphInput:
-    """Returns the `GraphInput` of what an `input_fn` returned.
+    """Returns the `GraphInput` of the data that an `input_fn` returned.
 
     Args:
-      data: see `GivenReader` and `DatasetInput`; what has a `spec` is a reader.
+      data: see `GivenReader` and `DatasetInput`; an object with a `spec` is a reader.
       trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
-      has_read: f(), called after each batch; None for nothing.
+      has_read: callback f(), called after each batch is read, or None.
 
     Raises:
       UserError: the feature spec of the data differs from the feature spec of the model in `model_dir`.
@@ -179,10 +179,10 @@ def make_input(
 
 
 def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> RunConfig:
-    """Returns the settings with the model directory that an Estimator is given.
+    """Returns the settings with the model directory that was given to an Estimator or is already in the settings.
 
     Raises:
-      UserError: there is no model directory, or there are two.
+      UserError: no model directory is given, or two different ones are given.
     """
     given = None if model_dir is None else str(model_dir)
     if given is None and config.model_dir is None:
@@ -193,9 +193,9 @@ def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> Ru
 
 
 def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Callable[..., Any]:
-    """Returns f(features, labels, mode, params) that calls a `model_fn` with those of them that it declares.
+    """Returns f(features, labels, mode, params) that calls a `model_fn` with the arguments that it declares.
 
-    It may declare `config`, the Estimator's, too.
+    The `model_fn` may also declare `config`, the `RunConfig` of the Estimator.
     """
     declared = inspect.signature(model_fn).parameters
     if "config" not in declared and (len(declared) == 4 or any(p.kind == p.VAR_POSITIONAL for p in declared.values())):
@@ -212,10 +212,10 @@ def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Call
 
 
 def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> dict[str, tf.Tensor]:
-    """Returns a model's predictions by name, only the named ones if `keys` is given.
+    """Returns a dict of a model's predictions, limited to the names in `keys` if given.
 
     Raises:
-      UserError: there is no prediction of such a name.
+      UserError: the model has no prediction of a name in `keys`.
     """
     named = predictions if isinstance(predictions, Mapping) else {"output": predictions}
     keys = [keys] if isinstance(keys, str) else keys
@@ -228,10 +228,10 @@ def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> di
 def run_program(main: Callable[[], Any]) -> int:
     """Runs the main function of a program; returns the exit status for `sys.exit`.
 
-    If a rank fails, one rank logs why the job ends. On SIGTERM or SIGINT a training ends after the current step, with a
-    checkpoint.
+    If a rank fails, one rank logs why the job ends. On SIGTERM or SIGINT, a training ends after the current step and
+    saves a checkpoint.
 
     Args:
-      main: f(), the whole work of the process.
+      main: f(), which does all the work of the process.
     """
     return last_words.of_this_process().run(main)

@@ -1,4 +1,4 @@
-"""Publications of a model: continuously while it trains, or once from a checkpoint."""
+"""Publishes a model, either continuously while it trains or once from a checkpoint."""
 
 import contextlib
 import dataclasses
@@ -47,14 +47,14 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 _log = logging.getLogger(__name__)
 _VARIABLES = "variables"
 _GENERATION, _EPOCH = 1, 0
-_LOG = "publish.log"  # Below the model directory.
+_LOG = "publish.log"  # In the model directory.
 
 
 class DenseTower:
     """Writes exports without rows (`rows="none"`) in milliseconds each, because the graph is made only once.
 
     Attributes:
-      variables: (shape, dtype) of each variable of the tower by name, including the global step.
+      variables: dict of variable name -> (shape, dtype) of the tower's variables, including the global step.
     """
 
     def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
@@ -76,7 +76,7 @@ class DenseTower:
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
     def write(self, path: str | os.PathLike[str], values: Mapping[str, np.ndarray]) -> None:
-        """Writes the SavedModel with these values of all variables to a local directory, which is empty or absent."""
+        """Writes the SavedModel with the given variable values to a local directory, which must be empty or absent."""
         prefix = os.path.join(path, _VARIABLES, _VARIABLES)
         os.makedirs(os.path.dirname(prefix), exist_ok=True)
         fed = {self._fed[name]: values[name] for name in self._fed}
@@ -94,7 +94,7 @@ class DenseTower:
 def _export(
     path: str, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures, ranks: bool = True
 ) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
-    """Writes a SavedModel with arbitrary values of the variables. Returns (shape, dtype) of each variable by name."""
+    """Writes a SavedModel with arbitrary variable values. Returns a dict of variable name -> (shape, dtype)."""
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features = RowInputs(*trained_features)
@@ -116,10 +116,11 @@ def _export(
 
 
 def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: Checkpoint, dtype: str) -> Record:
-    """Writes the first generation of a publication to a local path, where nothing is yet.
+    """Writes the first generation of a publication to a local path, which must be empty or absent.
 
     Raises:
-      UserError: the checkpoint is damaged, not finite or another model's, or the publication cannot be written.
+      UserError: the checkpoint is damaged, is not finite or belongs to another model, or the publication cannot be
+        written.
     """
     directory = records.generation_path(url, _GENERATION)
     dense, base = records.dense_name(_EPOCH), records.name_of(BASE, _EPOCH)
@@ -146,7 +147,7 @@ def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: C
 
 
 def refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
-    """Raises UserError if a variable of the exported tower of a checkpoint is not finite; names both."""
+    """Raises UserError if a variable in a checkpoint's exported tower is not finite. The message names both."""
     variables = tf.train.load_checkpoint(
         os.path.join(tower, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
     )
@@ -158,7 +159,7 @@ def refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
 def _write_rows(
     directory: Path, base: str, checkpoint: Checkpoint, dtype: str
 ) -> tuple[list[TableConfig], list[dict[str, Any]]]:
-    """Returns (configurations of the tables, the record's entries of their files)."""
+    """Writes the packed rows. Returns the tables' configurations and the entries of their files for the record."""
     configs: dict[str, TableConfig] = {}
     files: dict[str, ArrowFile] = {}
     entries: list[dict[str, Any]] = []
@@ -184,22 +185,22 @@ def _write_rows(
 
 @dataclasses.dataclass(frozen=True)
 class Publishing:
-    """What publishes a training from rank 0."""
+    """The objects with which rank 0 publishes a model during training."""
 
     publisher: Publisher
     tower: DenseTower
     hook: PublishHook
 
     def close(self) -> None:
-        """Ends the publication, also after an error."""
+        """Ends the publication. Also called after an error."""
         self.publisher.close()
         self.tower.close()
 
 
 def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
-    """Returns the `Publishing` of a training with `RunConfig.publish`; None on ranks other than 0, and without it.
+    """Returns the `Publishing` of a training; None on ranks other than 0, and if `RunConfig.publish` names no target.
 
-    Call it in the training graph's scope.
+    Call this while the training graph is the default graph.
 
     Raises:
       UserError: the model has no feature spec, which a server needs to look up its rows.
@@ -220,7 +221,7 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
     name = job.record.name or "model"
     spool = Spool(path_of(job.model_dir) / DIRECTORY, name, training.store, configs, publish.dtype, feed.stream_state)
     log = os.path.join(local_directory(job.model_dir), _LOG)
-    cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed, on all cores 19%.
+    cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed; 19% on all cores.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)
     publisher = Publisher(spool, tower.write, DeliverySupervisor(process), publish)
     grace_secs = job.config.grace_secs
@@ -231,7 +232,8 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
         lambda: stop.is_asked,
         grace_secs,
         training.clock,
-        # Rows that other workers are about to step catch up at checkpoints and evaluations, for which all workers meet.
+        # With several workers, another worker may be about to update a row, so rows catch up only at checkpoints and
+        # evaluations, for which all workers meet.
         catch_up=feed.embeddings.catch_up if feed.embeddings and distributed.size() == 1 else lambda: None,
     )
     return Publishing(publisher, tower, hook)

@@ -1,9 +1,9 @@
-"""Which checkpoints are kept, and which of them share files.
+"""Decides which checkpoints are kept and which of them share files.
 
-Each checkpoint's directory holds its whole chain. The checkpoints of a chain share its older files as hard links (in a
-store, each has copies), so removing one checkpoint never takes a file from another. But a damaged file may damage every
-checkpoint of its chain. Therefore the newest checkpoint of the previous chain is kept too, and the best checkpoint has
-files of its own: whichever file is damaged, one whole checkpoint does not need it.
+Each checkpoint directory contains its whole chain. The checkpoints of a chain share its older files as hard links (in a
+remote store, each has copies), so removing one checkpoint never removes a file of another. However, a damaged file may
+damage every checkpoint of its chain. Therefore the newest checkpoint of the previous chain is kept too, and the best
+checkpoint has its own files: whichever file is damaged, one checkpoint does not need it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def base_of_next(model_dir: str, last: Checkpoint | None, full_every: int) -> Checkpoint | None:
-    """Returns the `Checkpoint` whose chain the next one, after `last`, extends; None if the next one has to be full."""
+    """Returns the `Checkpoint` whose chain the checkpoint after `last` extends; None if that one has to be full."""
     if last is None or last.chain_length >= full_every:
         return None
     if path_of(last.path).parent != path_of(model_dir) / checkpoints.RECENT:
@@ -32,10 +32,10 @@ def base_of_next(model_dir: str, last: Checkpoint | None, full_every: int) -> Ch
 def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Entry]:
     """Completes the chain of a snapshot that was just written to `path`. Returns all files, for `commit`.
 
-    `files` is what `Store.save` returned, which was asked to extend `before`.
+    `files` is the return value of `Store.save`, called with the snapshot of `before` as `since`.
 
     Raises:
-      UserError: a file of the earlier chain is missing; names it.
+      UserError: a file of the earlier chain is missing. The message names the file.
     """
     if before is None or not files or files[0].get("since") is None:
         return files
@@ -45,7 +45,7 @@ def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Ent
 
 
 def remove_old(model_dir: str, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints and the newest one of an earlier chain; 0 keeps all."""
+    """Removes all checkpoints except the newest `keep` ones and the newest one of an earlier chain. 0 keeps all."""
     found = checkpoints.list_checkpoints(model_dir)
     if not keep or not found:
         return
@@ -57,7 +57,7 @@ def remove_old(model_dir: str, keep: int) -> None:
 
 
 def remove_unfinished(model_dir: str) -> None:
-    """Removes the unfinished checkpoints of killed processes; the caller holds the lock of the model directory."""
+    """Removes the unfinished checkpoints of killed processes. The caller must hold the model directory's lock."""
     for path in checkpoints.unfinished(model_dir):
         path_of(path).remove_all()
 
@@ -65,7 +65,7 @@ def remove_unfinished(model_dir: str) -> None:
 def set_aside(model_dir: str, after: int, why: str) -> None:
     """Renames the checkpoints of steps greater than `after` to `why-step-...`, so that they are no longer used.
 
-    Otherwise `remove_old` would keep them in place of the new checkpoints of a training that resumes from `after`.
+    Otherwise `remove_old` would keep them instead of the new checkpoints of a training that resumes from `after`.
     """
     for path in checkpoints.directories(model_dir):
         if checkpoints.step_of(path) > after:
@@ -80,11 +80,11 @@ def set_aside(model_dir: str, after: int, why: str) -> None:
 def keep_best(model_dir: str, path: str) -> None:
     """Copies the checkpoint in `path` to `MODEL_DIR/best`, so that it survives the removal of the original.
 
-    It counts as the best checkpoint once `EvaluationHistory.best` names its step; after that, `remove_other_bests` may
-    remove the previous one. Files that the previous best checkpoint also has are shared with it, not copied.
+    The copy becomes the best checkpoint when `EvaluationHistory.best` names its step. After that, `remove_other_bests`
+    may remove the previous one. Files that the previous best checkpoint also has are shared with it, not copied.
 
     Raises:
-      UserError: a file cannot be copied, or is damaged; names it.
+      UserError: a file is damaged or cannot be copied. The message names the file.
     """
     source = path_of(path)
     kept = path_of(model_dir) / checkpoints.BEST / source.name
@@ -106,20 +106,20 @@ def keep_best(model_dir: str, path: str) -> None:
                 raise UserError(f"{source / entry['file']}: altered since the checkpoint was written")
     (draft / checkpoints.MANIFEST).copy_from(source / checkpoints.MANIFEST)
     draft.sync()
-    kept.remove_all()  # There is one if training resumed from an earlier step and came to this step again.
+    kept.remove_all()  # It exists if training resumed from an earlier step and reached this step again.
     draft.move_to(kept, checkpoints.MANIFEST)
     kept.parent.sync()
 
 
 def remove_other_bests(model_dir: str, step: int) -> None:
-    """Removes all that `keep_best` has kept, except the checkpoint of `step`."""
+    """Removes all checkpoints that `keep_best` has kept, except the one of `step`."""
     for path in checkpoints.directories(model_dir, checkpoints.BEST):
         if checkpoints.step_of(path) != step:
             _remove(path)
 
 
 def _remove(path: str) -> None:
-    (path_of(path) / checkpoints.MANIFEST).unlink()  # First, so that a half-removed checkpoint does not count.
+    (path_of(path) / checkpoints.MANIFEST).unlink()  # First, so that a partly removed checkpoint is not used.
     path_of(path).remove_all()
 
 

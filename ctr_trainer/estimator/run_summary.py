@@ -1,4 +1,4 @@
-"""The summary of a training run: where its time went, over all ranks."""
+"""The summary of a training run: the time of each phase over all ranks, and other figures."""
 
 import dataclasses
 import logging
@@ -26,10 +26,10 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class MeasuringHooks:
-    """The hooks of a training that have figures for its summary.
+    """The hooks of a training that provide figures for its summary.
 
     Attributes:
-      trace: sees no step of a lone worker without `phase_steps`.
+      trace: traces no step of a single worker without `phase_steps`.
       load: None without `phase_steps`.
       service: None on ranks other than 0.
     """
@@ -42,13 +42,13 @@ class MeasuringHooks:
 
 
 def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
-    """Returns the measured fields of `TrainResult`; rank 0 logs the last lines of the service. A collective.
+    """Returns the measured fields of `TrainResult`. Rank 0 logs the last lines about the service. A collective.
 
-    It reads the notes of the training graph, so call it in the scope of the graph.
+    Call this while the training graph is the default graph, because it reads the notes of the graph.
     """
     clock, steps, feed = training.clock, training.steps, training.feed
     examples = int(distributed.all_sum(np.asarray(feed.examples, np.int64), "train_examples"))
-    # All ranks are here, so the service has answered every request of the training.
+    # All ranks have reached this line, so the service has answered every request of the training.
     for line in hooks.service.lines() if hooks.service else ():
         _log.info(line)
     own = _own_figures(training, hooks)
@@ -97,10 +97,10 @@ def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
 
 
 def _own_figures(training: Training, hooks: MeasuringHooks) -> dict[str, float]:
-    """Returns the figures of this rank: the seconds of each phase, and then by name what the summary shows.
+    """Returns a dict of this rank's figures: the seconds of each phase, and the other values that the summary needs.
 
-    In `exchange` seconds of `session` only the exchange of gradients was running. One rank of a host makes the `syncs`
-    for the copies of the host. The seconds of the lock are of all threads.
+    `exchange` is the part of the `session` seconds when only the exchange of gradients was running. If a host has one
+    copy of the rows, only one of its ranks counts the `syncs`. The seconds of the lock are summed over all threads.
     """
     clock, embeddings = training.clock, training.feed.embeddings
     totals = embeddings.totals() if embeddings else RowTotals()
@@ -143,7 +143,7 @@ def _circumstances(training: Training, shares: Mapping[str, float], silent: floa
 
 
 def _memory(result: TrainResult) -> str:
-    """Returns the line about memory and GPUs."""
+    """Returns the log line about memory and GPUs."""
 
     def megabytes(figures: Mapping[str, float]) -> str:
         most = f" (most {figures['max'] / 1e6:,.0f})" if result["workers"] > 1 else ""
@@ -164,7 +164,7 @@ def _over_ranks(values: np.ndarray, digits: int) -> dict[str, float]:
 
 
 def _gpu(busy: np.ndarray, used: np.ndarray) -> dict[str, dict[str, float]] | None:
-    """Returns `TrainResult.gpu`, from float64[ranks] each; ranks whose GPU is unknown are left out."""
+    """Returns `TrainResult.gpu` from two float64[ranks]. Ranks with unknown GPU figures are left out."""
     known = ~np.isnan(busy)
     return {"busy": _over_ranks(busy[known], 3), "bytes": _over_ranks(used[known], 0)} if known.any() else None
 

@@ -1,4 +1,4 @@
-"""Writes checkpoints of both halves of a model while it trains."""
+"""Writes checkpoints of the embedding rows and the dense variables of a model while it trains."""
 
 import contextlib
 import logging
@@ -30,11 +30,12 @@ _CLOSE_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 class Saving:
     """Writes checkpoints of the rows and the dense variables of one step.
 
-    The steps wait while both halves are captured. Then the service writes the rows in the background, and a thread of
-    rank 0 writes the rest, the manifest last. Only one checkpoint is written at a time: the next one waits.
+    The steps wait while both are captured. A service then writes the rows in the background (without a service, they
+    are written at once), and a thread of rank 0 writes the rest, the manifest last. If the previous checkpoint is still
+    being written, the next one waits.
 
     Args:
-      settle: f(session), applies what is pending to the dense variables on all ranks; a collective.
+      settle: f(session), applies pending updates to the dense variables on all ranks; a collective.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Saving:
         settle: Callable[[tf1.Session], None],
     ) -> None:
         self._job, self._saver, self._feed, self._store, self._settle = job, saver, feed, store, settle
-        restored = self._last = job.checkpoint  # The next one may extend its chain; only rank 0 keeps it up to date.
+        restored = self._last = job.checkpoint  # The next checkpoint may extend its chain. Only rank 0 updates it.
         self._begun_path = self._last_path = restored.path if restored else None
         self._examples_before = restored.examples if restored else 0
         self._finite, self._equal = _finite_variables(), EqualVariables()
@@ -59,11 +60,11 @@ class Saving:
         self._writing = Background("the writing of a checkpoint")
 
     def __call__(self, session: tf1.Session, step: int) -> str:
-        """Writes the checkpoint of `step`, unless there is one. Returns its path. A collective.
+        """Writes the checkpoint of `step` unless it was already written. Returns its path. A collective.
 
         Raises:
-          UserError: it cannot be written, a variable or a row is not finite, or variables differ between the ranks. The
-            earlier checkpoints stay valid.
+          UserError: the checkpoint cannot be written, a variable or a row is not finite, or variables differ between
+            the ranks. The earlier checkpoints stay valid.
           ServiceLost: the embedding service is lost, and all ranks have agreed on it.
         """
         self.begin(session, step)
@@ -73,7 +74,7 @@ class Saving:
         return checkpoints.checkpoint_path(self._job.model_dir, step)
 
     def begin(self, session: tf1.Session, step: int) -> None:
-        """Captures both halves of `step`, to be written in the background. A collective.
+        """Captures the rows and the dense variables of `step`, to be written in the background. A collective.
 
         Raises:
           UserError, ServiceLost: see `__call__`; the error may also be about the previous checkpoint.
@@ -102,12 +103,12 @@ class Saving:
         raise_if_lost(self._store, int(lost))
 
     def look(self) -> None:
-        """Raises the error of the thread that writes, if it has ended with one."""
+        """Raises the error of the writing thread if the thread has failed. Does not wait."""
         if not self._writing.is_busy:
             self._writing.wait()
 
     def close(self) -> None:
-        """Waits a few seconds for a checkpoint that is being written, also after an error."""
+        """Waits a few seconds for a checkpoint that is being written. Also called after an error."""
         with contextlib.suppress(UserError):
             self._writing.close(_CLOSE_SECONDS)
 
@@ -122,15 +123,15 @@ class Saving:
 
     @contextlib.contextmanager
     def naming_the_last_checkpoint(self, has_trained: Callable[[], bool]) -> Iterator[None]:
-        """Adds to the UserErrors of the block from which checkpoint the same command resumes.
+        """Adds to each UserError of the block the checkpoint from which the same command resumes.
 
         Args:
-          has_trained: f() -> whether a step was done; before that nothing is added.
+          has_trained: f() -> whether a step was made. Before the first step, nothing is added.
         """
         try:
             yield
         except ServiceLost:
-            raise  # `Estimator.train` adds it, or restarts.
+            raise  # `Estimator.train` adds the checkpoint, or restarts.
         except UserError as error:
             if not has_trained():
                 raise
@@ -141,7 +142,7 @@ class Saving:
             raise UserError(f"{str(error).rstrip('.')}. {last}") from None
 
     def _wait_for_begun(self) -> None:
-        """Waits on ranks other than 0 a few seconds for the begun checkpoint, so that they name the right one."""
+        """On ranks other than 0, waits a few seconds for the begun checkpoint, so that they name the right one."""
         if distributed.is_chief() or self._begun_path == self._last_path:
             return
         manifest, deadline = path_of(self._begun_path) / checkpoints.MANIFEST, time.monotonic() + _CLOSE_SECONDS
@@ -168,7 +169,7 @@ class Saving:
             with _naming(path), dense:
                 files = finish()
             if self._store.lost:
-                return  # All ranks will know at their next sync.
+                return  # All ranks learn at their next sync that the service is lost.
             with _naming(path):
                 tables = retention.extend(path, files, base)
                 self._check_lock()  # Writing may have taken minutes, in which another job may have taken the lock.
@@ -207,7 +208,7 @@ class Saving:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Turns errors of the block into a UserError that names the checkpoint."""
+    """Converts errors of the block to a UserError that names the checkpoint."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
@@ -218,14 +219,14 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def _finite_variables() -> dict[str, tf.Tensor]:
-    """Returns by name of each floating-point variable a boolean scalar: whether all its values are finite."""
+    """Returns a dict of name of a floating-point variable -> boolean scalar, whether all its values are finite."""
     return {
         v.op.name: tf.reduce_all(tf.math.is_finite(v)) for v in tf1.global_variables() if v.dtype.base_dtype.is_floating
     }
 
 
 def _log_change(restored: Checkpoint, share: float | None) -> None:
-    """Logs that the share of the negative examples differs from the checkpoint's, if it does."""
+    """Logs a warning if the share of the negative examples differs from the share in the checkpoint."""
     before = restored.negative_sampling
     if None not in (before, share) and before != share:
         _log.warning(

@@ -1,4 +1,4 @@
-"""Learning rates that change with the step: the equations of `settings.schedule.Schedule` in a graph."""
+"""Learning rates that change with the step: the equations of `settings.schedule.Schedule` as TensorFlow operations."""
 
 import math
 
@@ -11,19 +11,19 @@ from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
 COOLDOWN_SHARE = 0.2  # Of the run's steps.
-# Largest error of a quotient before it is rounded down.
+# Largest error of a quotient, added before the quotient is rounded down.
 _ROUNDING = 1e-9
 
 
 class Plateau:
-    """A factor in the training graph that the evaluations of a run lower.
+    """A learning-rate factor in the training graph, which evaluations without an improvement lower.
 
         factor = max(decay_rate ** falls, end)
 
     Attributes:
-      patience: how many evaluations without an improvement, since the last one that improved or the last fall, make a
-        fall.
-      factor: scalar float32 variable, not part of checkpoints: what it is follows from the evaluations so far.
+      patience: number of evaluations without an improvement, counted since the last improvement or the last fall, that
+        cause a fall.
+      factor: scalar float32 variable. It is not part of checkpoints, because it follows from the evaluations so far.
     """
 
     def __init__(self, decay_rate: float, end: float, patience: int) -> None:
@@ -43,7 +43,7 @@ class Plateau:
 
 
 def cooldown_steps(steps: int, share: float) -> int:
-    """Returns how many steps a share of a run's steps is, at least 1."""
+    """Returns the number of steps in a share of a run's steps, at least 1."""
     return max(int(share * steps), 1)
 
 
@@ -58,11 +58,11 @@ def factor(
 
     Args:
       step: the global step, an integer.
-      begin, end: the global steps that the run's schedule begins and ends at; end is None if it is not known.
+      begin, end: the global steps at which the run's schedule begins and ends; `end` is None if it is not known.
       epochs: `StepsOfEpochs` of the run; None if they are not known.
 
     Raises:
-      UserError: the unit is an epoch, and its steps are not known.
+      UserError: the unit is an epoch, but the number of steps per epoch is not known.
     """
     unit = _unit(schedule, epochs)
     found = tf.constant(1.0)
@@ -91,14 +91,14 @@ def factor(
 
 
 def changes(schedule: Schedule, epochs: StepsOfEpochs | None = None) -> list[tuple[float, int]]:
-    """Returns the (factor, global step from which it counts) of `piecewise`, after the first factor."""
+    """Returns the pairs (factor, first global step with it) of the schedule `piecewise`, without the first factor."""
     unit = _unit(schedule, epochs)
     steps = [math.ceil(unit.first + boundary * unit.steps - _ROUNDING) for boundary in schedule.boundaries]
     return list(zip(schedule.factors[1:], steps, strict=True))
 
 
 def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs | None = None) -> tuple[float, float]:
-    """Returns (the global step that the decay begins at, the steps that it takes), the latter 0 without a decay."""
+    """Returns (global step at which the decay begins, number of its steps). Without a decay, the number is 0."""
     if schedule.name in ("constant", "piecewise", "plateau"):
         return begin, 0
     if end is None and schedule.depends_on_end:
@@ -125,7 +125,7 @@ def stair(schedule: Schedule, at: int, epochs: StepsOfEpochs | None = None) -> t
 
 
 def _unit(schedule: Schedule, epochs: StepsOfEpochs | None) -> StepsOfEpochs:
-    """Returns `StepsOfEpochs` of the schedule's unit."""
+    """Returns the unit of the schedule as `StepsOfEpochs`."""
     if schedule.unit == "step":
         return StepsOfEpochs()
     if epochs is None:

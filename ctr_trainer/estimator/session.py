@@ -25,20 +25,20 @@ def training_session(
     saver: tf1.train.Saver,
     given: tf1.train.Scaffold | None = None,
 ) -> tf1.train.MonitoredSession:
-    """Makes the `MonitoredTrainingSession` of the current graph. A collective.
+    """Creates the `MonitoredTrainingSession` of the current graph. A collective.
 
-    Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names;
-    then all ranks take the variables of rank 0. The session itself adds the `SummarySaverHook` of rank 0.
-    `StepRate` replaces its `StepCounterHook`, and `CheckpointHook`, which saves dense variables and rows together,
-    replaces its `CheckpointSaverHook`.
+    Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names, and
+    then broadcasts its variables to all ranks. The session itself adds the `SummarySaverHook` of rank 0. `StepRate`
+    replaces its `StepCounterHook`, and `CheckpointHook`, which saves dense variables and rows together, replaces its
+    `CheckpointSaverHook`.
 
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
-      model_dir: local directory for its summaries.
-      given: the Scaffold of the `EstimatorSpec`, which initializes the variables; None for none.
+      model_dir: local directory for the summaries.
+      given: the Scaffold of the `EstimatorSpec`, which initializes the variables, or None.
 
     Raises:
-      UserError: the checkpoint has not the graph's variables.
+      UserError: the checkpoint does not have the graph's variables.
     """
     is_chief = distributed.is_chief()
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
@@ -58,12 +58,12 @@ def training_session(
 def session_of(
     checkpoint: Checkpoint | None, hooks: Iterable[tf1.train.SessionRunHook], config: RunConfig
 ) -> tf1.train.MonitoredSession:
-    """Makes the `MonitoredSession` of the current graph, to evaluate or predict with a checkpoint. A collective.
+    """Creates the `MonitoredSession` of the current graph, to evaluate or predict with a checkpoint. A collective.
 
-    Rank 0 restores the dense variables; then all ranks take the variables of rank 0.
+    Rank 0 restores the dense variables and broadcasts its variables to all ranks.
 
     Raises:
-      UserError: the checkpoint has not the graph's variables.
+      UserError: the checkpoint does not have the graph's variables.
     """
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         creator = tf1.train.ChiefSessionCreator(
@@ -77,7 +77,7 @@ def session_of(
 
 @contextlib.contextmanager
 def _restored(checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
-    """Gives the `Checkpoint` that this rank restores, with its dense variables in a local file; None on ranks but 0."""
+    """Yields the `Checkpoint` with its dense variables in a local file; None without one and on ranks other than 0."""
     if checkpoint is None or not distributed.is_chief():
         yield None
         return
@@ -86,7 +86,7 @@ def _restored(checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
 
 
 class _OneSessionHook(tf1.train.SessionRunHook):
-    """Ends a training whose session was lost: TensorFlow would restore an older step than the step of the rows."""
+    """Ends a training whose session was lost, because TensorFlow would restore variables older than the rows."""
 
     _made = False
 
@@ -100,24 +100,24 @@ class _OneSessionHook(tf1.train.SessionRunHook):
 
 
 class _PreparedRunsHook(tf1.train.SessionRunHook):
-    """Prepares the runs of the session, see `PreparedRuns`."""
+    """Replaces the `run` of the session by `PreparedRuns`."""
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         session.run = PreparedRuns(session)
 
 
 class PreparedRuns:
-    """`run` of a session that takes the same fetches and feeds apart only once; its results are the same.
+    """A `run` for a session that parses equal fetches and feeds only once. Its results are the same.
 
-    `tf.Session.run` takes its fetches and feeds apart at each call, which for the fetches of a training's hooks is
-    0.5 ms of Python; a step of DeepFM takes 7 ms. The session itself still makes every run with options, such as a
-    trace, and runs whose fetches are other than tensors and operations in dicts, lists and tuples.
+    `tf.Session.run` parses its fetches and feeds in each call, which takes 0.5 ms of Python for the fetches of the
+    training hooks. A step of DeepFM takes 7 ms. The session's own `run` still makes all runs with options, such as a
+    trace, and all runs whose fetches are not tensors and operations in dicts, lists and tuples.
 
     Args:
-      session: the session, whose `run` is not replaced yet.
+      session: the session, before its `run` is replaced.
 
-    Source: the callables of TensorFlow's Keras backend. Caveat: `Session._make_callable_from_options` is not public;
-    `Session.make_callable`, which is, prepares nothing if there are feeds.
+    Source: the callables of TensorFlow's Keras backend. Caveat: `Session._make_callable_from_options` is not public.
+    The public `Session.make_callable` prepares nothing if there are feeds.
     """
 
     def __init__(self, session: tf1.Session) -> None:
@@ -146,7 +146,7 @@ class PreparedRuns:
 
 
 class _PreparedRun:
-    """A run of certain fetches and feeds. It keeps them, so that no other object gets their ids.
+    """A run with fixed fetches and feeds. It keeps references to them, so that no other object gets their ids.
 
     Args:
       session: the session.
@@ -158,7 +158,7 @@ class _PreparedRun:
         self._session, self._leaves = session, leaves
         self._feeds = [(feed, feed.dtype.as_numpy_dtype, feed.shape) for feed in feeds]
         options = config_pb2.CallableOptions(feed=[feed.name for feed in feeds])
-        places = {id(feed): place for place, feed in enumerate(feeds)}  # In the values of the feeds and the fetches.
+        places = {id(feed): place for place, feed in enumerate(feeds)}  # Among the values of feeds and fetches.
         for leaf in {id(leaf): leaf for leaf in leaves}.values():
             if isinstance(leaf, tf.Operation):
                 options.target.append(leaf.name)
@@ -176,12 +176,12 @@ class _PreparedRun:
             if not shape.is_compatible_with(value.shape):
                 raise ValueError(f"cannot feed a value of shape {value.shape} for {feed.name}, which is {shape}")
             fed.append(value)
-        # By `_do_call`, as in `Session.run`: its errors name the operation and where it was made.
+        # Calls `_do_call`, as `Session.run` does, because its errors name the operation and where it was created.
         return self._results([*fed, *self._session._do_call(self._callable, *fed), None])
 
 
 def _structure(fetches: Any, leaves: list) -> tuple:
-    """Returns what tells the structure of these fetches from others, and appends what is in it to `leaves`."""
+    """Returns a key that identifies the structure of the fetches, and appends their leaves to `leaves`."""
     kind = type(fetches)
     if kind is dict:
         return kind, *fetches, *(_structure(part, leaves) for part in fetches.values())
@@ -192,7 +192,7 @@ def _structure(fetches: Any, leaves: list) -> tuple:
 
 
 def _results_of(fetches: Any, places: dict[int, int]) -> Callable[[list], Any]:
-    """Returns f(values) -> the structure of the fetches, with `values[places[id(tensor)]]` in place of a tensor."""
+    """Returns f(values) -> the structure of the fetches, with each tensor replaced by `values[places[id(tensor)]]`."""
     kind = type(fetches)
     if kind is dict:
         parts = {name: _results_of(part, places) for name, part in fetches.items()}

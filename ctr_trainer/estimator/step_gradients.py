@@ -1,4 +1,4 @@
-"""The gradients of an optimizer step: of a batch, of several, of all workers' or of the step before."""
+"""The gradients of an optimizer step: averaged over micro-batches and workers, or kept by the previous step."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer, mean_over_ran
 
 @dataclasses.dataclass(frozen=True)
 class StepGradients:
-    """What `step_gradients` makes.
+    """The result of `step_gradients`.
 
     Attributes:
-      pairs: (gradient, variable) of the dense variables that the loss depends on.
-      update: f() -> the operations that step these variables and move the batch statistics of layers.
-      rows: dict of placeholder name -> the gradient of the embedding rows by this worker's batch.
-      weight: scalar float32, the sum of the weights of the examples that the gradients are averaged over.
-      own_weight: scalar float32, the part of `weight` that this worker's examples in this step have.
-      accumulate: operation that only adds a micro-batch; None if a step is one batch.
+      pairs: list of (gradient, variable) for the dense variables on which the loss depends.
+      update: f() -> the operations that update these variables and the batch statistics of layers.
+      rows: dict of placeholder name -> gradient of the embedding rows from this worker's batch.
+      weight: scalar float32, the sum of the weights of the examples over which the gradients are averaged.
+      own_weight: scalar float32, the part of `weight` that belongs to this worker's examples in this step.
+      accumulate: operation that only adds the gradients of a micro-batch; None if a step has one batch.
       kept: with `overlap`, operations that keep this step's gradients for the next step; otherwise [].
       after: operations that have to run at the end of a step.
       exchange: the log line that says how the workers exchange gradients, and why.
@@ -57,18 +57,18 @@ def step_gradients(
     Gradients are averaged over the micro-batches of the step and over the workers, weighted by the examples. A batch of
     padding has the weight 0.
 
-    Staleness: with `overlap`, the gradients are the ones that the previous step kept. Their reduction waits for nothing
-    in this step, so it runs concurrently with the forward and backward pass.
+    Staleness: with `overlap`, the result has the gradients that the previous step kept. Their reduction waits for
+    nothing in this step, so it runs concurrently with the forward and backward pass.
 
     Args:
       loss: scalar, averaged over the examples of this worker's batch.
       weight: scalar float32, the sum of the weights of this batch's examples.
-      rows: placeholders of embedding rows, whose gradients stay this batch's own.
+      rows: placeholders of embedding rows, whose gradients are not averaged.
       accumulation_steps: micro-batches per step.
       exchange: whether to average over all ranks; otherwise over this rank's micro-batches only.
-      overlap: see above; only with an exchange.
+      overlap: see above; requires `exchange`.
       fp16: whether to reduce in float16.
-      sparse: whether a gradient that is `tf.IndexedSlices` stays sparse. If there is one, Horovod exchanges all.
+      sparse: whether `tf.IndexedSlices` stay sparse. If any gradient is sparse, Horovod exchanges all gradients.
     """
     only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
     if fp16:
@@ -116,8 +116,8 @@ class _BatchGradients(MeanOptimizer):
     """Computes the gradients of one batch of this worker, followed by the batch statistics of its layers.
 
     Attributes:
-      rows: gradients of the embedding rows by placeholder name.
-      statistics: the `BatchStatistic`s of the last pairs.
+      rows: dict of placeholder name -> gradient of the embedding rows.
+      statistics: the `BatchStatistic`s to which the last pairs belong.
       is_sparse: whether a gradient is a `tf.IndexedSlices`.
     """
 
@@ -144,7 +144,7 @@ class _BatchGradients(MeanOptimizer):
         self.is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient, _ in self._pairs)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        """Returns the pairs of the trainable variables that the loss depends on, then the pairs of the statistics."""
+        """Returns the pairs of the trainable variables on which the loss depends, then the pairs of the statistics."""
         return self._pairs + [(each.value, each.value) for each in self.statistics]
 
 
@@ -152,7 +152,7 @@ class _MicroBatches(MeanOptimizer):
     """Averages over the micro-batches of a step.
 
     Attributes:
-      accumulate: operation that only adds a micro-batch.
+      accumulate: operation that only adds the gradients of a micro-batch.
       after: operations that clear the sums at the end of the step.
     """
 
@@ -171,7 +171,7 @@ class _MicroBatches(MeanOptimizer):
 
 
 class _StepBefore(MeanOptimizer):
-    """Gives the gradients that the previous step kept.
+    """Returns the gradients that the previous step kept, and keeps the gradients of this step.
 
     Attributes:
       kept: operations that keep the gradients of this step.
@@ -189,7 +189,7 @@ class _StepBefore(MeanOptimizer):
 
 
 def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:
-    """Makes a variable of this rank only, which is not part of checkpoints."""
+    """Creates a variable, initially 0, that belongs to this rank only and is not part of checkpoints."""
     return tf1.get_variable(
         f"{name}/{like.dtype.name}",
         like.shape,
@@ -203,9 +203,9 @@ def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:
 def with_loss_scaling(optimizer: tf1.train.Optimizer) -> tf1.train.Optimizer:
     """Returns the optimizer, with loss scaling if the current graph computes gradients in float16.
 
-    The smallest numbers of float16 are near 6e-8, and smaller gradients vanish. So the loss is multiplied by a scale,
-    and the gradients are divided by it. If a gradient is not finite, the scale halves and the step is left out, on all
-    workers, because the sum over the workers is not finite either. After 2,000 finite steps in a row the scale doubles.
+    The smallest numbers of float16 are near 6e-8, and smaller gradients vanish. Therefore the loss is multiplied by a
+    scale, and the gradients are divided by it. If a gradient is not finite, the sum over the workers is not finite
+    either, so all workers skip the step and halve the scale. After 2,000 consecutive finite steps, the scale doubles.
 
     Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, as implemented by
     `tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer`.
@@ -216,7 +216,7 @@ def with_loss_scaling(optimizer: tf1.train.Optimizer) -> tf1.train.Optimizer:
 
 
 def without_overflow(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the gradients of a batch's rows; all 0 if the loss is scaled and one of them is not finite."""
+    """Returns the gradients of a batch's rows. If the loss is scaled and a gradient is not finite, returns zeros."""
     if not notes().scales_loss or not gradients:
         return gradients
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients.values()])

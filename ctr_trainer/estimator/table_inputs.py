@@ -1,4 +1,4 @@
-"""One table in a step: its rows are fed to the embedding inputs, and the gradients of the inputs train the rows."""
+"""One table in a step: feeds its rows to the embedding inputs, and sums the gradients of these inputs per row."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ class TableGradients:
     Attributes:
       keys: int64[U], distinct.
       slots: int64[U], the slots of the keys' rows; -1 for a key without a row.
-      sums: for each segment float32[U, dim], the summed gradients of equal keys.
+      sums: one float32[U, dim] per segment, the gradients summed over equal keys.
     """
 
     rows: WorkerRows
@@ -62,15 +62,15 @@ class RowGradients:
 
         g = sum_k weighed(g_k) + l2 * share * w;  g *= min(1, clip_norm / |g|)
 
-    over the rows w of all distinct keys in the step; `worker_rows.weighed` defines the weighing. |g| is the norm over
-    all rows of all tables in this worker's step; each worker clips its own step. `share` is `WorkerRows.l2_shares`:
-    without it, a row that K workers use would decay K times as much as with one worker.
+    for the rows w of all distinct keys in the step. `worker_rows.weighed` defines the weights. |g| is the norm over all
+    rows of all tables in this worker's step; each worker clips its own step. `share` is `WorkerRows.l2_shares`. Without
+    it, a row that K workers use would decay K times as much as with one worker.
 
     Args:
       merge_factor: see `merging.gradient_factor`.
-      l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used; rows of
-        a dense optimizer also decay when they are not, see `table.missed_steps`.
-      clip_norm: the largest norm; 0 for no clipping.
+      l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used. Rows of
+        a dense optimizer also decay in the other steps, see `table.missed_steps`.
+      clip_norm: maximum norm; 0 disables clipping.
     """
 
     def __init__(self, merge_factor: float, l2: float = 0.0, clip_norm: float = 0.0) -> None:
@@ -78,11 +78,11 @@ class RowGradients:
         self._batches: list[tuple[list[TableGradients], float]] = []
 
     def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
-        """Adds a micro-batch, always of the same tables in the same order; for the weight see `worker_rows.weighed`."""
+        """Adds a micro-batch, always with the same tables in the same order. For `weight` see `worker_rows.weighed`."""
         self._batches.append((batch, weight))
 
     def take(self, step: RowStep) -> list[TableGradients]:
-        """Returns the gradients of a step, one element per table, and forgets its micro-batches."""
+        """Returns the gradients of a step, one element per table, and removes its micro-batches."""
         weighed_batches, self._batches = self._batches, []
         for batch, weight in weighed_batches:
             for part in batch:
@@ -128,10 +128,10 @@ def _merged(parts: Sequence[TableGradients]) -> TableGradients:
 
 
 class TableInputs:
-    """The tensors of one table that a model uses, and the columns of a row that each tensor takes.
+    """The tensors of one table that a model uses, and the columns of a row that are fed to each tensor.
 
     A row's weights are an embedding if the model uses `embedding` or a sequence, then a linear weight if the model uses
-    `linear`. Keys that no tensor takes are not looked up: a model without histories creates no rows for their keys.
+    `linear`. Keys that no tensor uses are not looked up, so a model without histories creates no rows for their keys.
 
     Args:
       segments: dict of kind -> placeholder; see `FedFeatures`.
@@ -145,7 +145,7 @@ class TableInputs:
 
     def config(self, config: EmbeddingConfig, limits: TableLimits, seed: int) -> TableConfig:
         """Returns the `TableConfig` to train with; `seed` initializes new rows."""
-        # A uniform distribution on +-s has the deviation s / sqrt(3); linear weights start at 0.
+        # A uniform distribution on +-s has the standard deviation s / sqrt(3). Linear weights start at 0.
         scales = {EMBEDDING: config.stddev * math.sqrt(3), LINEAR: 0.0}
         return TableConfig(
             name=self._table.name,
@@ -190,9 +190,9 @@ class TableInputs:
         return feed
 
     def sum_gradients(self, lookup: Lookup, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Returns for each part of a row float32[U, dim], the summed gradients of equal keys.
+        """Returns one float32[U, dim] for each part of a row, the gradients summed over equal keys.
 
-        `gradients` is by tensor name, without the tensors on which the loss does not depend.
+        `gradients` is a dict of tensor name -> gradient, without the tensors on which the loss does not depend.
         """
 
         def of(kind: str) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Training with evaluations, by the names of `tf.estimator`: what it takes, and what it returns."""
+"""Training with evaluations, with the names of `tf.estimator`: the arguments and the results."""
 
 import dataclasses
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainResult(Mapping[str, Any]):
-    """What a call of `Estimator.train` did, and where its time went.
+    """The result of a call of `Estimator.train`, with the time of each phase.
 
     It is also a read-only mapping with the keys of its JSON form, such as `result["global_step"]`.
 
@@ -27,30 +27,31 @@ class TrainResult(Mapping[str, Any]):
       examples: examples of all workers in this call.
       seconds: training time without evaluations.
       examples_per_sec: examples per second of all workers.
-      input_wait_seconds: seconds in which this rank waited for batches.
+      input_wait_seconds: seconds for which this rank waited for batches.
       phases, load: the figures of `StepTraceHook` and `LoadHook` of this rank; None without `RunConfig.phase_steps`.
-      training_auc: the AUC of the training examples of all ranks, by name: `auc`, or with several labels `auc/<label>`.
-      phase_seconds: by phase, the `mean` and the `max` over the ranks. `exchange` is the part of `session` in which
-        only the exchange of gradients was running, estimated from a few steps. `syncing` is the time in which syncs of
-        the rows were running, most of it concurrently with steps.
+      training_auc: dict of name -> AUC of the training examples of all ranks. The name is `auc`, or `auc/<label>` with
+        several labels.
+      phase_seconds: dict of phase -> `mean` and `max` over the ranks. `exchange` is the part of `session` when only the
+        exchange of gradients was running, estimated from a few steps. `syncing` is the time when syncs of the rows were
+        running, most of it concurrently with steps.
       slowest_phase, slowest_phase_share: the phase with the largest mean, and its share of the training time.
-      cache_hit_rate: share of the looked up keys that a worker had; None without a service.
+      cache_hit_rate: share of the looked-up keys whose rows the worker already had; None without a service.
       bytes_per_sync: bytes that one copy of the rows sends and receives from one sync to the next, including misses;
         None without a service.
-      copies_of: who has a copy of the rows: `host` (all workers of a host together) or `worker`; None without a
+      copies_of: the owner of each copy of the rows, `host` (for all workers of a host) or `worker`; None without a
         service.
-      row_lock_wait_percent, row_lock_held_percent: share of the training time in which a worker's threads waited for
-        the lock of the rows and held it, mean of the ranks; None without a lock.
-      service_silent_seconds: seconds in which the embedding service did not answer.
-      resident_bytes: the most memory that each rank held: `mean`, `max`, and a list of all as `ranks`.
+      row_lock_wait_percent, row_lock_held_percent: percentage of the training time for which a worker's threads waited
+        for the lock of the rows and held it, mean over the ranks; None without a lock.
+      service_silent_seconds: seconds for which the embedding service did not answer, mean over the ranks.
+      resident_bytes: peak memory of the ranks: `mean`, `max`, and a list of all as `ranks`.
       service_resident_bytes: memory of all shards at the end; None without a service.
       gpu: `busy` (a share of the time) and `bytes`, each with `mean` and `max` over the ranks; None without GPUs that
         NVML reports on.
-      advice: which flag is most likely to make the run faster: `flag`, `share` and `why`; or None.
+      advice: the flag that is most likely to make the run faster: `flag`, `share` and `why`; or None.
       evaluation: metrics of the last evaluation; None if there was none.
       evaluation_seconds: seconds of all evaluations; None without an `EvalSpec`.
       stopped_early: whether evaluations without an improvement ended the training; None without an `EvalSpec`.
-      warm_start: on rank 0 after a warm start, what was taken and what was left; else None.
+      warm_start: on rank 0 after a warm start, the tables and variables that were taken and left out; else None.
       publication: on rank 0 with `RunConfig.publish`, the figures of `Publisher.results`; else None.
     """
 
@@ -84,7 +85,7 @@ class TrainResult(Mapping[str, Any]):
     publication: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the dict of `train_summary.json`, which has each AUC by its name and leaves out absent figures."""
+        """Returns the dict of `train_summary.json`, which has each AUC under its own name and omits absent figures."""
         values: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -108,7 +109,7 @@ class TrainResult(Mapping[str, Any]):
 
 
 class EvaluationResult(dict[str, Any]):
-    """The metrics of an evaluation by name, such as `metrics["auc"]`; common metrics are attributes too.
+    """The metrics of an evaluation by name, such as `metrics["auc"]`. Common metrics are also attributes.
 
     A click model also has `examples`, the metrics of `EvaluationMetrics` and `reliability`, the rows of
     `Reliability.table`. With several labels the names end with the label, such as `auc/click`.
@@ -137,7 +138,7 @@ class EvaluationResult(dict[str, Any]):
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-    """What to train on.
+    """The input, the length and the hooks of a training.
 
     Attributes:
       input_fn, max_steps, hooks, saving_listeners: see `Estimator.train`.
@@ -151,32 +152,34 @@ class TrainSpec:
 
 @dataclasses.dataclass(frozen=True)
 class EvalSpec(EvaluationConfig):
-    """What to evaluate on during training, how often, and what follows from the metrics.
+    """The input and the period of evaluations during training, and the actions that depend on their metrics.
 
     All ranks evaluate after each step whose number is a multiple of `every_n_steps`, or at the end of every
     `every_n_epochs`-th epoch of the training data, and after the last step. If `throttle_secs` or `start_delay_secs` is
-    given instead, they evaluate as tf.estimator does: after each checkpoint, but not earlier than these times by rank
-    0's clock.
+    given instead, they evaluate as tf.estimator does: after each checkpoint, but not earlier than these times by the
+    clock of rank 0.
 
     Attributes:
-      input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share; read from its beginning each time.
+      input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share; each evaluation reads it from the start.
       name: the summaries are in `MODEL_DIR/eval_<name>`; None for `MODEL_DIR/eval`.
-      hooks: more session hooks of an evaluation.
+      hooks: additional session hooks of an evaluation.
       exporters: list of `LatestExporter`, `BestExporter`, `FinalExporter` or other `exporters.Exporter`s.
-      start_delay_secs: seconds from the start of the training to the first evaluation.
-      throttle_secs: least seconds between two evaluations.
+      start_delay_secs: minimum seconds from the start of the training to the first evaluation.
+      throttle_secs: minimum seconds between two evaluations.
       metrics: `MetricsConfig`.
       every_n_steps: global steps between two evaluations; 0 for one at the end only; 1000 if neither this nor
         `every_n_epochs`, `throttle_secs` or `start_delay_secs` is given.
       every_n_epochs: epochs between two evaluations, counted from the first epoch of the model.
       steps: batches of each rank; 0 or None for all.
       best_metric: metric by which the best checkpoint is kept in `MODEL_DIR/best`; "" or None keeps none.
-      best_direction: `max` or `min`; "" or None for a metric of this package, which knows its own.
-      early_stopping_patience: evaluations without an improvement of `best_metric` that end the training; 0: never.
-      early_stopping_min_delta: smallest change of the metric that counts as an improvement.
+      best_direction: `max` or `min`; "" or None for a metric of this package, whose direction is known.
+      early_stopping_patience: number of evaluations without an improvement of `best_metric` after which the training
+        ends; 0 for no early stopping.
+      early_stopping_min_delta: an improvement is a change of the metric by more than this.
 
     Raises:
-      UserError: both periods, early stopping without `best_metric` or a period, or no direction is known.
+      UserError: both periods are given, early stopping lacks `best_metric` or a period, or the metric's direction is
+        not known.
     """
 
     input_fn: Callable[..., Any]
@@ -214,14 +217,14 @@ class EvalSpec(EvaluationConfig):
 
     @property
     def direction(self) -> str:
-        """`max` or `min`, whichever is better for the metric; "" if that is not known."""
+        """`max` or `min`, whichever is better for the metric; "" if the direction is not known."""
         return self.best_direction or DIRECTIONS.get((self.best_metric or "").split("/")[0], "")
 
 
 def train_and_evaluate(
     estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> tuple[dict[str, Any] | None, TrainResult | None]:
-    """Trains, and evaluates without leaving the training session. A collective.
+    """Trains and evaluates in one training session. A collective.
 
     Args:
       estimator: the `Estimator`.

@@ -39,19 +39,19 @@ class TrainedModel:
     programs for TensorFlow 1 expect.
 
     Args:
-      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`; it may leave out any of these except the features,
-        and declare `config`. `features` is a dict of tensors if the input is a `tf.data.Dataset`, or
-        `features.tensors.Features` if it is a `BatchReader`; then `labels` is float32[B], or a dict of
-        name -> float32[B] if there are several labels. On several workers the loss has to be the mean over the batch's
+      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`. It may omit any argument except `features`, and
+        may declare `config`. If the input is a `tf.data.Dataset`, `features` is a dict of tensors. If the input is a
+        `BatchReader`, `features` is `features.tensors.Features`, and `labels` is float32[B], or a dict of
+        name -> float32[B] if there are several labels. With several workers, the loss must be the mean over the batch's
         examples, see `EstimatorSpec`.
-      model_dir: where checkpoints, summaries and the feature spec are kept: a path or a URL; None for
+      model_dir: directory of checkpoints, summaries and the feature spec: a path or a URL; None for
         `RunConfig.model_dir`.
       params: the `params` of `model_fn`; None for {}. The values of a dataclass or a dict that JSON can represent are
         stored with each checkpoint, and a trained model refuses other values. The values that `ModelParams.may_change`
         names may change; in params of another class, these are `learning_rate`, `dropout` and `batch_size`.
       config: `RunConfig`.
-      name: the name of the model in checkpoints; None for the place from which `model_fn` is imported.
-      may_change: names of more params that may change.
+      name: the name of the model in checkpoints; None for the import path of `model_fn`.
+      may_change: names of additional params that may change.
       services: `LocalServices` that rank 0 started before TensorFlow was imported; None to start them later.
       warm_start_from: a path, see `RunConfig.warm_start`; the path of a TensorFlow checkpoint; or `WarmStartSettings`.
     """
@@ -94,9 +94,9 @@ class TrainedModel:
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data, see `train`. A key that
             training never saw has a row of zeros.
           steps: number of batches per rank; None for all.
-          hooks: more session hooks.
+          hooks: additional session hooks.
           checkpoint_path: directory of a checkpoint, or its path as TensorFlow's `Saver` names it; None for the newest.
-          name: not used: only evaluations of a training write summaries.
+          name: not used, because only evaluations during training write summaries.
           checkpoint: a `Checkpoint`, instead of `checkpoint_path`.
           metrics: the metrics to compute.
 
@@ -129,9 +129,9 @@ class TrainedModel:
         Args:
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data, see `train`.
           predict_keys: names of the predictions to compute; None for all.
-          hooks: more session hooks.
+          hooks: additional session hooks.
           checkpoint_path, checkpoint: see `evaluate`.
-          yield_single_examples: whether to yield one dict per example, not one dict of arrays per batch.
+          yield_single_examples: whether to yield one dict per example instead of one dict of arrays per batch.
 
         Yields:
           dict of name -> value, or array of the values of a batch. It also has the id columns of the data, and the
@@ -172,7 +172,7 @@ class TrainedModel:
             `receiver_tensors`; `estimator.export` has functions that make one. If None, the inputs of the graph are the
             raw values of the feature spec.
           assets_extra: dict of path in `assets.extra` -> the file to copy there.
-          as_text: not used: a SavedModel is binary.
+          as_text: not used, because a SavedModel is binary.
           checkpoint_path, checkpoint: see `evaluate`.
 
         Returns:
@@ -184,7 +184,7 @@ class TrainedModel:
         if not distributed.is_chief():
             return None
         version = int(time.time())
-        while (path_of(export_dir_base) / str(version)).exists():  # An export in the same second.
+        while (path_of(export_dir_base) / str(version)).exists():  # There was an export in the same second.
             version += 1
         path = str(path_of(export_dir_base) / str(version))
         if checkpoint is None and checkpoint_path is not None:
@@ -233,7 +233,7 @@ class TrainedModel:
         return self._variables().get_tensor(name)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest `Checkpoint` that is complete; None if there is none. A collective."""
+        """Returns the newest intact `Checkpoint`; None if there is no checkpoint. A collective."""
         return model_directory.newest_checkpoint(self.model_dir)
 
     def find_checkpoint(self, which: str) -> Checkpoint:
@@ -257,7 +257,7 @@ class TrainedModel:
         return ModelRecord.of(self.model_fn, self._name, self.params, self.config, self._may_change)
 
     def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
-        """Returns the checkpoint, the one at `path`, or the newest. A collective."""
+        """Returns `checkpoint`, else the checkpoint at `path`, else the newest checkpoint. A collective."""
         if checkpoint is None and path is not None:
             checkpoint = model_directory.checkpoint_at_on_every_rank(path)
         return self._of_this_model(checkpoint or model_directory.required_checkpoint(self.model_dir))
@@ -269,7 +269,7 @@ class TrainedModel:
 
     @contextlib.contextmanager
     def _graph(self, mode: str, input_fn: Callable, checkpoint: Checkpoint) -> Iterator[tuple[Feed, EstimatorSpec]]:
-        """Builds the graph of a mode, and restores the rows of a checkpoint into a store of their own. A collective."""
+        """Builds the graph of a mode, and restores the rows of a checkpoint into a separate store. A collective."""
         with contextlib.ExitStack() as stack:
             begin_graph(stack, self.config)
             params = params_as_trained(self.params, checkpoint)
@@ -285,9 +285,9 @@ class TrainedModel:
 
 
 def _trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
-    """Returns the tables by name, with the settings with which they were trained."""
+    """Returns a dict of table name -> the `TableConfig` with which it was trained, without limits."""
     configs = checkpoint.table_configs() if distributed.is_chief() else {}
     values = {name: config.to_dict() for name, config in configs.items()}
     values = distributed.broadcast_object(values, "trained_tables")
-    # Training decided which keys have rows: an evaluation makes none and drops none.
+    # Training decided which keys have rows. An evaluation neither creates nor removes rows.
     return {name: TableConfig.from_dict(each).without_limits() for name, each in values.items()}

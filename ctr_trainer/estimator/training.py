@@ -1,4 +1,4 @@
-"""A training from its job to an open graph, ready for a session; `Estimator.train` and `own_loop` run it."""
+"""Prepares a training: builds its graph and restores its rows. `Estimator.train` and `own_loop` run it."""
 
 import contextlib
 import dataclasses
@@ -41,13 +41,13 @@ class OptimizerStep:
         self._kept = False
         self._average: tf.Operation | None = None
         if plan.dense_sync_steps > 1 and distributed.size() > 1:
-            # The state of the optimizer is averaged too. It measures the gradients: with different states, the workers
-            # would scale their steps differently, and a checkpoint holds only one state.
+            # The optimizer state is averaged too. With different states, the workers would scale their steps
+            # differently. Besides, a checkpoint has only one state.
             variables = [variable for variable in tf1.global_variables() if variable.dtype.is_floating]
             self._average = average_of_ranks(variables, "dense_variables")
 
     def __call__(self, session: tf1.train.MonitoredSession) -> None:
-        """Calls `session.run` once for each batch that the step needs."""
+        """Calls `session.run` once for each batch of the step."""
         for _ in range(self._plan.accumulation_steps - 1):
             session.run(self._plan.accumulate)
         begins = self._plan.begin is not None and not self._kept
@@ -56,10 +56,9 @@ class OptimizerStep:
         session.run(self._plan.begin if begins else self._train_op)
 
     def settle(self, session: tf1.Session | tf1.train.MonitoredSession) -> None:
-        """Applies what is pending to the dense variables, so that they are equal on all ranks. A collective.
+        """Applies pending updates to the dense variables, so that they are equal on all ranks. A collective.
 
-        Under local SGD the variables, the optimizer's state and the moving statistics become their mean over the
-        workers.
+        With local SGD, the variables, the optimizer state and the moving statistics become their mean over the workers.
         """
         with distributed.watchdog().waiting("the other ranks' dense variables"):
             if self._average is not None:
@@ -74,12 +73,12 @@ class Training:
     """A training whose graph is built and whose rows are restored.
 
     Attributes:
-      clock: of the training thread.
+      clock: `Clock` of the training thread.
       steps: counts and measures the steps.
-      warm_start: what the training starts from if there is no checkpoint.
-      saver: of the dense variables.
-      step: makes a step.
-      save: writes a checkpoint of both halves.
+      warm_start: provides the initial values if there is no checkpoint.
+      saver: saves the dense variables.
+      step: runs a step.
+      save: writes a checkpoint of the rows and the dense variables.
     """
 
     job: TrainingJob
@@ -96,10 +95,10 @@ class Training:
 
     @contextlib.contextmanager
     def closing(self, things: Iterable[Any]) -> Iterator[None]:
-        """Closes `save` and the things at the end of the block, the last one first; an error names the last checkpoint.
+        """Closes `save` and `things` at the end of the block, the last one first. An error names the last checkpoint.
 
-        TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end. It
-        leaves a thing without the method `close` alone.
+        TensorFlow calls a hook's `end` only after a training without a failure. This method closes hooks in any case.
+        Objects without a method `close` are ignored.
         """
         with (
             self.save.naming_the_last_checkpoint(lambda: self.steps.step > self.job.start),
@@ -113,10 +112,12 @@ class Training:
 
 @contextlib.contextmanager
 def open_training(job: TrainingJob) -> Iterator[Training]:
-    """Builds the graph of a job, and restores the rows; gives the `Training` within its graph. A collective.
+    """Builds the graph of a job, restores the rows and yields the `Training`. A collective.
+
+    Within the block, the graph is the default graph.
 
     Raises:
-      UserError: the checkpoint is of another model; or the store has rows, and there is no checkpoint of them.
+      UserError: the checkpoint belongs to another model, or the store has rows although there is no checkpoint.
     """
     if job.checkpoint:
         job.record.check(job.checkpoint, job.model_dir, training=True)
@@ -170,23 +171,23 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
 
 
 def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:
-    """Makes a graph the current one until the end of the stack, with the seed and the global step."""
+    """Makes a new graph, with the seed and the global step, the default graph until the stack is closed."""
     stack.enter_context(tf.Graph().as_default())
     tf1.set_random_seed(config.seed)
     tf1.train.get_or_create_global_step()
 
 
 def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
-    """Starts reading and looking up ahead; until the end of the stack, an error claims the last word of this process.
+    """Starts reading and looking up ahead. Until the stack is closed, an error claims the last words of this process.
 
-    Lookups ahead read rows, so the store already has the rows of the checkpoint.
+    Lookups ahead read rows, so the store must already have the rows of the checkpoint.
     """
     feed.rewind()
     stack.enter_context(last_words.of_this_process().claimed_on_error())
 
 
 def _build(job: TrainingJob, config: RunConfig, input_ends: InputEnds) -> tuple[GraphInput, EstimatorSpec]:
-    """Calls `input_fn` and `model_fn` in the current graph; returns the input and the spec with its `train_op`."""
+    """Calls `input_fn` and `model_fn` in the current graph. Returns the input, and the spec with its `train_op`."""
     if config.mixed_precision == "float16":
         notes().scales_loss = True
     position = job.checkpoint.position if job.checkpoint else None
@@ -206,7 +207,7 @@ def _build(job: TrainingJob, config: RunConfig, input_ends: InputEnds) -> tuple[
 
 
 def _restore_rows(store: Store, job: TrainingJob) -> None:
-    """Restores the tables from the checkpoint, or makes sure that a new training starts with empty tables."""
+    """Restores the tables from the checkpoint, or checks that a new training starts with empty tables."""
     if job.checkpoint:
         store.restore(job.checkpoint.path, job.checkpoint.tables)
         return

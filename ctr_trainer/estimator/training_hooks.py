@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 _PROGRESSIVE = (
     "auc in the lines of steps is progressive: each training example is scored before the model learns from it"
 )
-# With several workers and no `phase_steps`: number of first steps that do not count, and steps between traced steps.
+# With several workers and without `phase_steps`: number of first steps to skip, and steps between traced steps.
 _FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
-# Seconds between two batches of padding of a quiet stream.
+# Seconds between two padding batches while a stream is quiet.
 _QUIET_STEP_SECONDS = 2.0
 
 
@@ -52,8 +52,8 @@ def training_hooks(
 ) -> tuple[list[tf1.train.SessionRunHook], MeasuringHooks]:
     """Returns the session hooks of a training, and the hooks among them that measure. A collective.
 
-    Each hook declares the phase that its time counts for and its place among the others, see `Order`. The log has the
-    `status_lines`, functions f() -> a line, with the latencies.
+    Each hook declares the phase to which its time is added, and its place among the other hooks, see `Order`. The
+    `status_lines`, functions f() -> a line, are logged together with the latencies.
     """
     feed, spec, store, clock = training.feed, training.spec, training.store, training.clock
     config, model_dir = training.job.config, training.job.staging.path
@@ -102,7 +102,7 @@ def training_hooks(
     hooks.append(RunStatusHook(latencies, status_lines, service, every_n_secs=config.log_secs))
     if config.phase_steps:
         trace = StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
-    else:  # It measures the share of the exchange in a step.
+    else:  # Measures only the share of the exchange in a step.
         trace = StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
     if distributed.size() > 1 or config.phase_steps:
         hooks.append(trace)
@@ -120,14 +120,14 @@ def _sync(embeddings: Embeddings, config: RunConfig, clock: Clock) -> RowSyncHoo
     steps = config.embedding.sync_steps
     if embeddings.is_strict:  # A strict sync is a collective.
         return RowSyncHook(embeddings, steps, clock=clock)
-    # Otherwise the ranks take turns over the window. Publications read the service, which should not lag behind them.
+    # Otherwise the ranks' syncs are spread over `steps`. Publications read the service, so its rows must be recent.
     offset = distributed.rank() * steps // distributed.size()
     seconds = config.publish.secs / 2 if config.publish.to and not config.deterministic else None
     return RowSyncHook(embeddings, steps, offset, clock, every_n_secs=seconds)
 
 
 def _learning_rate() -> tf.Tensor | None:
-    """Returns the scalar named `learning_rate`, which `TrainOp` makes; None if there is none."""
+    """Returns the scalar tensor named `learning_rate`, which `TrainOp` creates; None if there is none."""
     try:
         return tf1.get_default_graph().get_tensor_by_name("learning_rate:0")
     except KeyError:
@@ -135,7 +135,7 @@ def _learning_rate() -> tf.Tensor | None:
 
 
 def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> WorkerFigures:
-    """Returns the figures of this worker as of now, without its rates."""
+    """Returns the current figures of this worker, without its rates."""
     if sync is None or embeddings is None or sync.wait_ms is None:
         return WorkerFigures()
     totals = embeddings.totals()
@@ -145,10 +145,10 @@ def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> 
 
 
 def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
-    """Returns when checkpoints are due; the steps of a stream become slow when it falls quiet.
+    """Returns the period of the checkpoints, which allows for the slow steps of a quiet stream.
 
     Raises:
-      UserError: the checkpoints go by event time, and the examples come from no stream.
+      UserError: the period is in event time, but the examples do not come from a stream.
     """
     if config.save_checkpoints_event_secs and not feed.is_live:
         raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
@@ -167,19 +167,19 @@ def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
 
 
 def _lines() -> OwnLines | MergedLines:
-    """Returns whose figures the lines of this rank show. A collective."""
+    """Returns the source of this rank's log lines: its own figures or the merged ones of all ranks. A collective."""
     if distributed.size() == 1:
         return OwnLines()
 
     def all_sum(sums: np.ndarray) -> np.ndarray:
         return distributed.all_sum(sums, "figures", watched=False)
 
-    all_sum(np.zeros(1))  # Makes its graph and its session now, before the steps.
+    all_sum(np.zeros(1))  # Creates the graph and session of this collective before the steps.
     return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
 
 
 def _line_takers(training: Training) -> list[LineTaker]:
-    """Returns what shows and keeps the lines of the training on this rank; the first one logs them."""
+    """Returns the objects that show and store the log lines of the training on this rank. The first one logs them."""
     job, feed, directory = training.job, training.feed, training.job.staging.path
     takers: list[LineTaker] = [MetricLines(job.config.log_names, feed.event_seconds)]
     if not distributed.is_chief():
@@ -201,9 +201,9 @@ def _line_takers(training: Training) -> list[LineTaker]:
 
 
 def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns, by label, `logits`, `labels` and `weights` for its click metrics; {} for a model without logits.
+    """Returns a dict of label -> `logits`, `labels` and `weights` for its click metrics; {} for a model without logits.
 
-    A model of one label predicts `logits`, and its label is called ""; one of several predicts `logits/<label>`.
+    A model with one label predicts `logits`, and its label is named "". With several, it predicts `logits/<label>`.
     """
     predictions = spec.predictions if isinstance(spec.predictions, dict) else {}
     if inputs.labels is None:
@@ -220,7 +220,7 @@ def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[st
 
 
 def _examples_of_a_step(inputs: GraphInput) -> int | None:
-    """Returns the examples of all workers in a step; None if the input does not say."""
+    """Returns the number of examples of all workers in a step; None if it is not known."""
     if inputs.batch_size is None:
         return None
     return inputs.batch_size * notes().step_plan.accumulation_steps * distributed.size()

@@ -26,13 +26,13 @@ from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_DRAFT = "warm_start"  # Below the model directory, where a service can read: the rows in this training's layout.
+_DRAFT = "warm_start"  # In the model directory, which a service can read: the rows in this training's layout.
 _NAMED = 5
 Block = tuple[np.ndarray, np.ndarray]  # Keys int64[n], rows float32[n, width].
 
 
 def _layout(config: TableConfig) -> Callable[[np.ndarray, np.ndarray], Block]:
-    """Returns f(keys, rows) -> `Block` in a table's layout: weights without a state get an initial row's state."""
+    """Returns f(keys, rows) -> `Block` in a table's layout. Weights without optimizer state get the initial state."""
     initial = InitialRows(config)
 
     def lay_out(keys: np.ndarray, rows: np.ndarray) -> Block:
@@ -46,7 +46,7 @@ def _layout(config: TableConfig) -> Callable[[np.ndarray, np.ndarray], Block]:
 
 
 class WarmStartSettings(NamedTuple):
-    """Which dense variables of a TensorFlow checkpoint a new training starts with.
+    """Selects the dense variables of a TensorFlow checkpoint with which a new training starts.
 
     The fields are the arguments of `tf.compat.v1.train.warm_start`. Embedding rows start with their initial values.
     """
@@ -58,7 +58,7 @@ class WarmStartSettings(NamedTuple):
 
 
 def warm_start_of(source: "str | WarmStartSettings | None", checkpoint: Checkpoint | None) -> "NoWarmStart":
-    """Returns the `WarmStart` of a training on rank 0; `NoWarmStart` on other ranks, whose values come from rank 0.
+    """Returns the `WarmStart` of a training on rank 0; `NoWarmStart` on other ranks, which get rank 0's values.
 
     If the training resumes from a checkpoint, `source` is not read.
 
@@ -79,7 +79,7 @@ def warm_start_of(source: "str | WarmStartSettings | None", checkpoint: Checkpoi
 
 
 def _is_of_tensorflow(source: str) -> bool:
-    """Returns whether a path is a checkpoint of TensorFlow's Saver, or a directory of them, but no model directory."""
+    """Returns whether a path is a checkpoint of TensorFlow's Saver or a directory of such, but no model directory."""
     if not is_local(source) or checkpoints.directories(source) or (path_of(source) / checkpoints.MANIFEST).exists():
         return False
     return os.path.exists(f"{source}.index") or tf.train.latest_checkpoint(source) is not None
@@ -100,14 +100,14 @@ def _checkpoint(source: str) -> Checkpoint | None:
 
 
 class NoWarmStart:
-    """A start with initial values."""
+    """Starts a training with initial values."""
 
     def variables(self) -> AbstractContextManager[None]:
-        """Returns a context manager that makes the graph initialize its variables; the session is made within it."""
+        """Returns a context manager that sets how the graph initializes its variables. Create the session within it."""
         return contextlib.nullcontext()
 
     def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
-        """Gives a store, whose tables are made and empty, the rows to start with."""
+        """Writes the rows of the start to a store whose tables exist and are empty."""
 
     def results(self) -> dict[str, Any]:
         """Returns fields of `TrainResult`."""
@@ -115,7 +115,7 @@ class NoWarmStart:
 
 
 class TensorFlowWarmStart(NoWarmStart):
-    """A start with dense variables of a checkpoint that TensorFlow's Saver wrote."""
+    """Starts a training with dense variables from a checkpoint that TensorFlow's Saver wrote."""
 
     def __init__(self, settings: WarmStartSettings) -> None:
         self._settings = settings
@@ -130,9 +130,9 @@ class TensorFlowWarmStart(NoWarmStart):
 
 
 class WarmStart(NoWarmStart):
-    """A start with the rows of a directory of Parquet files.
+    """Starts a training with the rows in a directory of Parquet files.
 
-    The global step, and with it the schedule of the learning rate, starts at 0.
+    The global step, and with it the learning-rate schedule, starts at 0.
     """
 
     def __init__(self, source: str) -> None:
@@ -183,27 +183,27 @@ class WarmStart(NoWarmStart):
         return {"warm_start": self._results}
 
     def blocks(self, config: TableConfig) -> Iterator[Block] | None:
-        """Returns the rows of a table in the layout of `config`; None if there are none.
+        """Returns the rows of a table in the layout of `config`; None if the source has no such table.
 
         Raises:
-          UserError: the rows have other widths.
+          UserError: the rows do not have the dims of `config`.
         """
         files = parquet_rows.files_of(self._source, config.name)
         lay_out = _layout(config)
         return (lay_out(*block) for block in parquet_rows.blocks(files, config)) if files else None
 
     def _others(self, names: Collection[str]) -> list[str]:
-        """Returns the tables or files that belong to none of the named tables, sorted."""
+        """Returns the sorted names of the tables or files that belong to none of the named tables."""
         taken = {str(file) for name in names for file in parquet_rows.files_of(self._source, name)}
         root = path_of(self._source)
         return sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
 
 
 class CheckpointWarmStart(WarmStart):
-    """A start with the rows of a `Checkpoint`, and with its dense variables of the same names and shapes.
+    """Starts a training with the rows of a `Checkpoint`, and its dense variables of the same names, shapes and types.
 
-    The state of an optimizer is taken if the table has the same optimizer, or the dense optimizer's variables have the
-    same names.
+    The optimizer state of the rows is taken if the table has the same optimizer and the optimizer is not dense. The
+    dense variables include the state of their optimizer.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -221,7 +221,7 @@ class CheckpointWarmStart(WarmStart):
                 f"{self._source}: give the embedding_dim and the model that it was trained with"
             )
         files = [entry for entry in self._checkpoint.tables if entry["table"] == config.name]
-        # Another optimizer's state is of no use, and neither is a state that counts the steps of another training.
+        # The state of another optimizer cannot be used, nor can a state that counts the steps of another training.
         is_kept = there.optimizer.name == config.optimizer.name and not config.optimizer.moves_all_rows
         columns = None if is_kept else there.weights
         lay_out = _layout(config)

@@ -1,1 +1,1 @@
-"""Notes on a graph: what the code that makes the graph tells the code that runs it."""
+"""Notes on a graph, which pass information between the code that builds it and the code that runs it."""

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ModeKeys:
-    """The purposes for which a `model_fn` is called; the names and values of `tf.estimator.ModeKeys`."""
+    """The purposes for which a `model_fn` is called, with the names and values of `tf.estimator.ModeKeys`."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -15,7 +15,7 @@ class ModeKeys:
 
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec:
-    """The operations of a model in one mode, as `tf.estimator.EstimatorSpec` had them.
+    """The operations of a model in one mode, as in `tf.estimator.EstimatorSpec`.
 
     Attributes:
       mode: one of `ModeKeys`.
@@ -24,11 +24,11 @@ class EstimatorSpec:
         labels these are `logits/<label>` and `probabilities/<label>`, and the metrics are `auc/<label>` and so on.
       loss: scalar; needed for training and evaluation.
       train_op: operation of an optimizer step; training needs this or `optimizer`. The Estimator does not exchange its
-        gradients between workers: make it by `DistributedOptimizer(optimizer).minimize` or the package's `TrainOp`.
+        gradients between workers: create it by `DistributedOptimizer(optimizer).minimize` or the package's `TrainOp`.
       eval_metric_ops: dict of name -> (value, update_op). With several workers the values are averaged, weighted by
         examples, which is exact for means only.
       export_outputs: dict of name -> `export.signatures.PredictOutput`, `ClassificationOutput` or `RegressionOutput`:
-        the signatures of an export. None for the predictions.
+        the signatures of an export. None exports the predictions.
       training_chief_hooks: session hooks of rank 0.
       training_hooks: session hooks of all ranks, for training.
       scaffold: `tf.compat.v1.train.Scaffold`, whose operations and functions initialize the variables. Its saver is
@@ -37,9 +37,9 @@ class EstimatorSpec:
       optimizer: a `tf.compat.v1.train.Optimizer`, from which the Estimator makes the `train_op` of all workers; see
         `estimator.program.with_train_op`.
 
-    Caveat: the loss has to be the mean over the batch's examples. The workers' gradients are averaged. If the loss
-    is a sum, K workers with a Kth of the batch each train with a Kth of the gradient that one worker has. The log warns
-    of such a loss.
+    Caveat: the loss must be the mean over the batch's examples, because the workers' gradients are averaged. If the
+    loss is a sum, K workers that each have a Kth of the batch train with a Kth of the gradient of one worker. The log
+    warns of such a loss.
 
     Raises:
       ValueError: the mode is unknown, what the mode needs is missing, or both `train_op` and `optimizer` are given.

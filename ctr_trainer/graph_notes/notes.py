@@ -1,7 +1,7 @@
-"""The notes on a graph: what the code that makes the graph tells the code that runs it.
+"""The notes on a graph, which pass information between the code that builds it and the code that runs it.
 
-A `model_fn` takes features and returns an `EstimatorSpec`, as in `tf.estimator`. The one `GraphNotes` of a graph
-holds what else the training loop has to know about the graph, and what the `model_fn` has to know about the run.
+A `model_fn` takes features and returns an `EstimatorSpec`, as in `tf.estimator`. Each graph has one `GraphNotes` for
+the other facts that the training loop needs about the graph, and that the `model_fn` needs about the run.
 """
 
 import dataclasses
@@ -19,15 +19,15 @@ _KEY = ("ctr_trainer", "notes")  # Not a string: TensorFlow would try to seriali
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """What an optimizer step runs: `accumulate` on each of the first `accumulation_steps` - 1 batches, then `train_op`.
+    """The runs of an optimizer step: `accumulate` on the first `accumulation_steps` - 1 batches, then `train_op`.
 
     Attributes:
-      accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step is one batch.
+      accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step has one batch.
       accumulation_steps: micro-batches per optimizer step.
       begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It replaces
-        `train_op` in the first step, and in the first step after each `drain`. In all other steps `train_op` applies
+        `train_op` in the first step, and in the first step after each `drain`. In all other steps, `train_op` applies
         the gradients of the previous step.
-      drain: operation that applies the gradients that were kept last; None if each step applies its own gradients.
+      drain: operation that applies the most recently kept gradients; None if each step applies its own gradients.
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
         gradients of each step instead, so that the variables are always equal.
       exchange: the log line that says how the workers exchange gradients, and why.
@@ -54,9 +54,9 @@ class RowTraining:
     """The tensors that a session fetches to train the rows of a batch, see `worker_rows.weighed`.
 
     Attributes:
-      gradients: dict of placeholder name -> the gradient of this worker's loss by the rows that are fed there.
+      gradients: dict of placeholder name -> gradient of this worker's loss with respect to the rows that are fed there.
       learning_rate: scalar tensor.
-      learning_rate_scale: the factor by which the job's learning rates are scaled; None for the number of workers.
+      learning_rate_scale: factor that scales the learning rates of the job; None for the number of workers.
       share: scalar tensor, the batch's share of all examples in the step, divided by the sum of the batch's weights;
         None if the batch is the whole step.
     """
@@ -69,7 +69,7 @@ class RowTraining:
 
 @dataclasses.dataclass(frozen=True)
 class BatchWeight:
-    """The weight of this worker's batch, in examples; a batch of padding only has the weight 0.
+    """The weight of this worker's batch, in examples. A batch that is only padding has the weight 0.
 
     Attributes:
       own: scalar float32, the weight of this worker's batch.
@@ -82,17 +82,17 @@ class BatchWeight:
 
 @dataclasses.dataclass
 class GraphNotes:
-    """What is known about a training graph in addition to its `EstimatorSpec`.
+    """The facts about a training graph that its `EstimatorSpec` does not contain.
 
     Attributes:
       run_length: length of the run, on which learning-rate schedules depend; unknown by default.
-      step_plan: what an optimizer step runs; `FOREIGN_STEP` if the `train_op` was not made by this package.
-      row_training: how the embedding rows are trained; None to train them by the gradients of the loss.
+      step_plan: the runs of an optimizer step; `FOREIGN_STEP` if this package did not make the `train_op`.
+      row_training: how the embedding rows are trained; None to train them with the gradients of the loss.
       plateau: `schedules.Plateau`; None if learning rates do not depend on evaluations.
       negative_sampling: the share of the negative examples that the graph trains on; None if it does not set one.
-      batch_weight: None if the batches of all workers weigh the same.
+      batch_weight: the weight of this worker's batch; None if the batches of all workers have equal weights.
       weighs_batches: whether an optimizer of the graph applies `batch_weight`.
-      scales_loss: whether the loss is to be scaled, because gradients are computed in float16.
+      scales_loss: whether to scale the loss, because gradients are computed in float16.
     """
 
     run_length: RunLength = RunLength()
@@ -116,7 +116,7 @@ def notes() -> GraphNotes:
 
 
 def params_as_trained(params: Any, checkpoint: Any) -> Any:
-    """Returns the params of a model with the share of negative examples that a checkpoint was trained with.
+    """Returns the params of a model with the share of negative examples with which a checkpoint was trained.
 
     Args:
       params: `ModelParams`, whose `negative_sampling` is None if the user did not set it. Params of a class without
@@ -151,8 +151,8 @@ class WeighedOptimizer(tf1.train.Optimizer):
         W_r / sum_s W_s * g_r
 
     g_r is the gradient of the loss averaged over worker r's W_r examples. The sum of these products over the workers r
-    is the gradient of the loss averaged over all examples. A batch of padding only has the gradient 0, even if g_r is
-    not finite; if the gradient is sparse, it then has no row.
+    is the gradient of the loss averaged over all examples. If a batch is only padding, the product is 0 even if g_r is
+    not finite, and a sparse gradient has no rows.
 
     Args:
       local: tensors whose gradients are not summed over the workers. These gradients are multiplied by `workers` as
@@ -192,10 +192,10 @@ class WeighedOptimizer(tf1.train.Optimizer):
 def share_of(
     gradient: tf.Tensor | tf.IndexedSlices, weight: BatchWeight, times: int = 1
 ) -> tf.Tensor | tf.IndexedSlices:
-    """Computes W_r / sum_s W_s * times * gradient; 0 for a batch of padding only, even if the gradient is not finite.
+    """Computes W_r / sum_s W_s * times * gradient.
 
-    Of a batch of padding only, `tf.IndexedSlices` then have no row: some optimizers step a row by its momentum even if
-    its gradient is 0.
+    If the batch is only padding, the result is 0 even if the gradient is not finite. `tf.IndexedSlices` then have no
+    rows, because some optimizers update a row by its momentum even if its gradient is 0.
     """
     factor = tf.cast(tf.math.divide_no_nan(weight.own, weight.total) * times, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):

@@ -1,4 +1,4 @@
-"""The length of a run in steps: its learning-rate schedule, its log and its checkpoints depend on it."""
+"""The length of a run in steps, on which its learning-rate schedule, its log and its checkpoints depend."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ class Epochs:
       batches: batches per epoch.
       before: batches that were read before the start of this run. If earlier runs had another batch size or number of
         workers, this is the number converted to the batch size and workers of this run.
-      rows: rows of an epoch over all ranks; None if the input does not say.
+      rows: rows per epoch over all ranks; None if unknown.
     """
 
     batches: int
@@ -22,12 +22,12 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True)
 class StepsOfEpochs:
-    """Where the epochs of the data begin, in global steps.
+    """The global steps at which the epochs of the data begin.
 
     Attributes:
       steps: optimizer steps per epoch; not an integer if a step of several batches spans the end of an epoch.
       first: the global step at which the first epoch begins. It is 0, unless the run resumes with another batch size
-        or number of workers: then it is the step at which the epoch would have begun at the pace of this run.
+        or number of workers. Then it is the step at which the epoch would have begun with the settings of this run.
     """
 
     steps: float = 1.0
@@ -42,12 +42,12 @@ class RunLength:
       begin: the global step at which the run's schedule begins: 0, or the last step of the previous run if that run had
         reached its end.
       start: the global step from which this process resumes; `begin` or later.
-      batches: number of batches that each rank's input has from `start` on; None if the input does not say.
+      batches: number of batches that each rank's input has from `start` on; None if unknown.
       last: the global step to stop at; None if there is none.
-      earlier_end: the end that the run had when its checkpoint was written; None if there is no checkpoint, or if the
-        end was unknown.
-      epochs: None if the input does not say.
-      accumulation_steps: batches of an optimizer step; 1 until the `train_op` is made.
+      earlier_end: the end of the run that its checkpoint recorded; None if there is no checkpoint, or if the end was
+        unknown.
+      epochs: the `Epochs` of the input; None if unknown.
+      accumulation_steps: batches per optimizer step; 1 until the `train_op` is made.
     """
 
     begin: int = 0
@@ -65,25 +65,25 @@ class RunLength:
         return min(ends, default=None)
 
     def steps_of_epochs(self) -> StepsOfEpochs | None:
-        """Returns `StepsOfEpochs`; None if the input does not say how many batches an epoch has."""
+        """Returns `StepsOfEpochs`; None if the number of batches per epoch is unknown."""
         if self.epochs is None:
             return None
         first = self.start - self.epochs.before / self.accumulation_steps
         return StepsOfEpochs(self.epochs.batches / self.accumulation_steps, first)
 
     def epochs_done(self, step: int) -> int:
-        """Returns how many whole epochs are over after a global step from `start` on; `epochs` must not be None."""
+        """Returns the number of epochs completed after global step `step` >= `start`. `epochs` must not be None."""
         assert self.epochs is not None
         return (self.epochs.before + (step - self.start) * self.accumulation_steps) // self.epochs.batches
 
     def next_epoch_end(self, step: int) -> int:
-        """Returns the first global step after `step` by which one more epoch is over; `epochs` must not be None."""
+        """Returns the first global step after `step` at which another epoch is complete. `epochs` must not be None."""
         assert self.epochs is not None
         batches = (self.epochs_done(step) + 1) * self.epochs.batches - self.epochs.before
         return self.start - (-batches // self.accumulation_steps)
 
     def decay(self) -> dict[str, int | None]:
-        """Returns a dict of `begin` and `end`, which a checkpoint keeps."""
+        """Returns a dict of `begin` and `end`, which a checkpoint records."""
         return {"begin": self.begin, "end": self.end()}
 
 

@@ -12,13 +12,13 @@ LIMIT = 16.0
 
 
 def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
-    """Computes the probability that a positive example scores above a negative one; a tie counts a half.
+    """Computes the probability that a positive example scores above a negative one. A tie counts as one half.
 
         AUC = sum_s p_s * (n_<s + n_s / 2) / (P * N)
 
     Args:
       negatives, positives: float64[S], the sum of the examples' weights at each of S scores, in ascending order of the
-        scores. The examples of one score count as ties.
+        scores. Examples with equal scores count as ties.
 
     Returns:
       float; NaN if there are no positive or no negative examples.
@@ -71,21 +71,21 @@ def exact_curves(logits: np.ndarray, signed_weights: np.ndarray) -> tuple[float,
 
 
 class AUC:
-    """The AUC (see `roc_auc`) of examples that are counted in bins of the logit.
+    """The AUC (see `roc_auc`), computed from examples that are counted in bins of the logit.
 
-    There are 131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. The examples of one bin count as ties. On
-    real predictions the AUC is within 1e-5, and the average precision within 1e-4, of the exact figures that
+    There are 131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. Examples in the same bin count as ties.
+    On real predictions, the AUC is within 1e-5, and the average precision within 1e-4, of the exact figures that
     `exact_curves` computes.
 
     Attributes:
-      state: float64[2, bins], per bin the sum of weights of the negative and of the positive examples; the states of
+      state: float64[2, bins], the sums of the weights of negative and of positive examples in each bin. The states of
         two workers add up.
     """
 
     def __init__(self) -> None:
         self.state = np.zeros((2, BINS))
         none = np.zeros(0, np.float32)
-        self.update(none, none, none)  # Compiles the update now, since a step of the training is timed.
+        self.update(none, none, none)  # Compiles the update now, because training steps are timed.
 
     def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
         """Adds examples.
@@ -98,7 +98,7 @@ class AUC:
         _count(logits, labels, weights, self.state)
 
     def coarse(self) -> np.ndarray:
-        """Adds up the state in bins 16 times as wide, for a line of the log: float64[2, COARSE_BINS], 128 KB."""
+        """Returns the state in bins 16 times as wide, for a line of the log: float64[2, COARSE_BINS], 128 KB."""
         return self.state.reshape(2, COARSE_BINS, -1).sum(-1)
 
     def reset(self) -> None:
@@ -115,7 +115,7 @@ class AUC:
 
 @numba.njit(nogil=True, cache=True)
 def bin_of(logit: float) -> int:
-    """Finds the number of the bin, from 0, of a logit that is not NaN."""
+    """Returns the index, from 0, of the bin of a logit that is not NaN."""
     scaled = (logit + LIMIT) * (BINS / (2 * LIMIT))
     return int(min(max(scaled, 0.0), BINS - 1.0))
 
@@ -132,15 +132,14 @@ def _count(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, state: n
 
 
 class Reliability:
-    """The mean prediction and the mean label of each decile of the examples, by prediction.
+    """The mean prediction and the mean label of each decile of the examples, sorted by prediction.
 
-    The examples of one bin of the logit (0.00024 wide, see `AUC`) are never split: all of them go to the decile of
-    the bin's middle. So the deciles are equal to within a bin, and there are fewer than ten if many predictions are
-    tied.
+    A bin of the logit (0.00024 wide, see `AUC`) is never split: all its examples belong to the decile of the bin's
+    middle. Therefore the deciles are equal to within a bin, and there are fewer than ten if many predictions are tied.
 
     Attributes:
-      state: float64[3, bins], per bin the sums of weights, weighted predictions and weighted labels; the states of two
-        workers add up.
+      state: float64[3, bins], the sums of weights, weighted predictions and weighted labels in each bin. The states of
+        two workers add up.
     """
 
     def __init__(self) -> None:
@@ -160,8 +159,7 @@ class Reliability:
 
         Returns:
           list of dicts, by ascending prediction: `decile` (1 to 10), `weight` (sum of the examples' weights),
-            `prob_mean`,
-          `real_mean` and `copc`.
+            `prob_mean`, `real_mean` and `copc`.
         """
         weights = self.state[0]
         total = weights.sum()
@@ -179,7 +177,7 @@ class Reliability:
 
 
 def copc(labels: float, predictions: float) -> float:
-    """Computes clicks over predicted clicks, 1 if the predictions are calibrated.
+    """Computes clicks divided by predicted clicks, which is 1 if the predictions are calibrated.
 
     Args:
       labels: sum or mean of the labels.

@@ -1,4 +1,4 @@
-"""The metrics of a click model, kept together, and the sums behind a line of the training's log."""
+"""The metrics of a click model, and the sums from which a line of the training log is computed."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import numpy as np
 
 from ctr_trainer.metrics.auc import AUC, COARSE_BINS, roc_auc
 
-# Number of batches that are added at once. Added one by one, a batch of 1,024 takes 0.1 ms in place of 0.03, because
-# the code of the metrics has left the core's cache by the next batch.
+# Number of batches that are added at once. If batches of 1,024 are added one by one, each takes 0.1 ms instead of 0.03,
+# because the code of the metrics has left the core's cache by the next batch.
 _BATCHES = 32
 _MEANS = ("xentropy_mean", "accuracy", "prob_mean", "real_mean")
 _PACE = 5  # steps/s, examples/s, workers, hits, misses
@@ -74,7 +74,7 @@ class ClickMetrics:
 
     @property
     def parts(self) -> dict[str, Metric]:
-        """Dictionary of name in the log and the summaries -> metric; the states of each metric add up over workers."""
+        """A dict of name in the log and the summaries -> metric. The states of each metric add up over workers."""
         return {"auc": self.auc, **self._means}
 
     def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
@@ -113,7 +113,8 @@ class ClickMetrics:
           sums: float64[SUMS], the sum of the workers' `sums`.
 
         Returns:
-          dict of metric name -> float. The AUC is of bins 16 times as wide, and within 1e-5 of the AUC of `results`.
+          dict of metric name -> float. The AUC is computed from bins 16 times as wide, and is within 1e-5 of the AUC of
+          `results`.
         """
         histogram, *means = np.split(sums, 2 * COARSE_BINS + 2 * np.arange(len(_MEANS)))
         results = {"auc": roc_auc(*histogram.reshape(2, -1))}
@@ -148,19 +149,19 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def metric_name(name: str, label: str) -> str:
-    """Names a metric of a label: `auc/click` for the label `click`, `auc` for "", the one label of most models."""
+    """Returns the name of a label's metric: `auc/click` for the label `click`; `auc` for "", a model's only label."""
     return f"{name}/{label}" if label else name
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerFigures:
-    """One worker's own figures at a step; a figure that the worker does not have is None.
+    """The figures of one worker at a step. A figure that the worker does not have is None.
 
     Attributes:
       lr: learning rate of the dense variables.
       sync_ms: duration of the last sync of the rows, in milliseconds; None if another worker of the host makes the
         syncs.
-      sync_wait_ms: milliseconds of that sync for which the worker's steps stood still.
+      sync_wait_ms: milliseconds for which the worker's steps waited for that sync.
       hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
       steps_per_sec, examples_per_sec: rates of this worker since the previous line.
     """
@@ -176,19 +177,19 @@ class WorkerFigures:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """The figures of a line of the training's log.
+    """The figures of a line of the training log.
 
     Attributes:
       step: global step of the line.
-      of: workers that the line is about, as `2 workers` or `rank 1`; "" for a lone worker.
-      values: dict of name -> figure: the metrics of each label, and `loss`, which is of the last step alone.
+      of: workers that the line describes, such as `2 workers` or `rank 1`; "" for a single worker.
+      values: dict of name -> figure: the metrics of each label, and `loss`, the loss of the last step only.
       steps_per_sec: steps per second, the mean over the workers.
       examples_per_sec: examples per second, the sum over the workers; None for a model without labels, whose number of
         examples is not known.
-      own: `WorkerFigures` of this worker alone, at that step.
+      own: `WorkerFigures` of this worker only, at that step.
       cache_hit_rate: share of the keys looked up so far by these workers that needed no call to the service; None
         without a service.
-      workers: number of the workers that the line is about.
+      workers: number of workers that the line describes.
     """
 
     step: int
@@ -201,7 +202,7 @@ class Line:
     workers: int = 1
 
     def figures(self) -> dict[str, float]:
-        """Lists by name the figures that files keep of the line."""
+        """Returns a dict of the figures of the line that are written to files."""
         figures = {name: getattr(self.own, name) for name in ("lr", "sync_ms", "sync_wait_ms")}
         figures |= {"cache_hit_rate": self.cache_hit_rate, **self.values, "examples_per_sec": self.examples_per_sec}
         return {name: value for name, value in figures.items() if value is not None}
@@ -222,9 +223,9 @@ def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: Work
 
 
 def since(sums: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-    """Returns the sums, see `pack`, of a line alone; `before` has those of the previous line, if there is one.
+    """Returns the sums (see `pack`) of one line only. `before` has the sums at the previous line, if there is one.
 
-    The AUC in `sums` is of all examples since the start, the rest is of the line.
+    The AUC in `sums` covers all examples since the start. The other figures in `sums` cover only the line.
     """
     found = sums.copy()
     if before is not None:
@@ -234,7 +235,7 @@ def since(sums: np.ndarray, before: np.ndarray | None) -> np.ndarray:
 
 
 def unpack(sums: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures) -> Line:
-    """Makes a line of the sum of the vectors that the workers packed, with the labels in the order of `pack`."""
+    """Creates a `Line` from the sum of the workers' packed vectors, with the labels in the order of `pack`."""
     *parts, rest = np.split(sums, ClickMetrics.SUMS * np.arange(1, len(labels) + 1))
     values: dict[str, float] = {}
     for label, part in zip(labels, parts, strict=True):

@@ -11,7 +11,7 @@ from ctr_trainer.metrics.auc import Reliability, copc, exact_curves
 from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name, sigmoid
 
 Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
-# Whether a greater value is better. A metric that is not here, such as `prob_mean`, is neither better nor worse.
+# Whether a greater or a smaller value is better. A metric that is not listed, such as `prob_mean`, has no direction.
 DIRECTIONS = {
     "auc": "max",
     "accuracy": "max",
@@ -27,9 +27,9 @@ DIRECTIONS = {
 class ScoredExamples:
     """Scores and labels of all examples, in the order in which the workers saw them.
 
-    Caveat: memory grows with the data: 8 bytes per example, 16 with groups. After `gather` each worker holds the
-    examples of all workers, and three copies of them while they are sorted: for 100 million examples 2.4 GB, with
-    groups 4.8 GB.
+    Caveat: memory grows with the data: 8 bytes per example, 16 with groups. After `gather`, each worker holds the
+    examples of all workers, and three copies of them while they are sorted. For 100 million examples, these take
+    2.4 GB, or 4.8 GB with groups.
 
     Args:
       grouped: whether examples have a group.
@@ -50,7 +50,7 @@ class ScoredExamples:
           groups: int64[B], the group of each example; None without groups.
         """
         counts = weights != 0
-        # The sign of the weight says the class, so that an example is two numbers and not three.
+        # The sign of the weight encodes the class, so that an example takes two numbers instead of three.
         signed = np.where(labels > 0.5, weights, -weights)
         part = [logits[counts].astype(np.float32), signed[counts].astype(np.float32)]
         if self._grouped:
@@ -59,10 +59,10 @@ class ScoredExamples:
         self._parts.append(part)
 
     def gather(self, all_gather: Callable[[np.ndarray, str], np.ndarray], name: str) -> None:
-        """Gives the examples of all workers to each worker. A collective.
+        """Collects the examples of all workers on each worker. A collective.
 
         Args:
-          all_gather: f(array, name) -> array, the workers' arrays one after the other.
+          all_gather: f(array, name) -> array, the concatenated arrays of the workers.
           name: name of the collective.
         """
         columns = self.columns()
@@ -70,7 +70,7 @@ class ScoredExamples:
         self._parts = [[all_gather(c, f"{name}.{n}") for c, n in zip(columns, names, strict=False)]]
 
     def columns(self) -> list[np.ndarray]:
-        """Lists the arrays of the examples.
+        """Returns the arrays of all examples.
 
         Returns:
           list of logits float32[n], weights float32[n], with a minus sign for negative examples, and, if there are
@@ -151,7 +151,7 @@ def _sum_groups(logits: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> 
 
 
 def normalized_entropy(logloss: float, real_mean: float) -> float:
-    """Normalises the cross entropy: below 1 is better than predicting the mean label for every example.
+    """Normalizes the cross entropy. A value below 1 is better than predicting the mean label for every example.
 
       NE = logloss / -(p log p + (1 - p) log(1 - p)), p the mean label
 
@@ -170,16 +170,17 @@ def normalized_entropy(logloss: float, real_mean: float) -> float:
 
 
 class EvaluationMetrics:
-    """The metrics of each label. If labels have names, a metric is called as `auc/click`.
+    """The metrics of each label. If labels have names, a metric has a name such as `auc/click`.
 
     The metrics are `auc`, `auc_pr`, `accuracy` (a probability above 0.5 counts as positive), `logloss`,
     `normalized_entropy`, `brier`, `copc`, `prob_mean` and `real_mean`. With groups there are also `gauc`, `gauc_groups`
     (number of groups with both classes) and `gauc_groups_left_out` (number of groups with one class).
 
     Args:
-      labels: names of the labels; [""] for the one label of most models.
-      exact_auc: compute `auc` and `auc_pr` from all scores, in place of bins; `ScoredExamples` says the memory.
-      grouped: whether examples have groups; takes the memory of `ScoredExamples` too.
+      labels: names of the labels; [""] for a model with one label.
+      exact_auc: whether to compute `auc` and `auc_pr` from all scores instead of bins. For the memory, see
+        `ScoredExamples`.
+      grouped: whether examples have groups, which also take the memory of `ScoredExamples`.
     """
 
     def __init__(self, labels: Iterable[str], exact_auc: bool = False, grouped: bool = False) -> None:
@@ -199,11 +200,11 @@ class EvaluationMetrics:
         self._labels[label].update(logits, labels, weights, groups)
 
     def merge(self, all_sum: Merge, all_gather: Merge) -> None:
-        """Gives the examples of all workers to each worker. A collective.
+        """Merges the metrics over all workers, so that each worker has the same results. A collective.
 
         Args:
           all_sum: f(array, name) -> array, the sum over workers, such as `distributed.all_sum`.
-          all_gather: f(array, name) -> array, the workers' arrays one after the other.
+          all_gather: f(array, name) -> array, the concatenated arrays of the workers.
         """
         for label, metrics in self._labels.items():
             metrics.merge(all_sum, all_gather, metric_name("metrics", label))

@@ -1,1 +1,1 @@
-"""One hook a module: what happens around a step of a session."""
+"""Session hooks: the actions before and after each step of a training."""

@@ -1,4 +1,4 @@
-"""Hooks that end a training: in order, or because its batches, labels or loss are wrong."""
+"""Hooks that end a training: in an orderly way, or because its batches or its loss are wrong."""
 
 import itertools
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from ctr_trainer.ranks.stopping import Stopping
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, diverged
 
 _STEPS = 3
-_NONE = -1  # A batch that only pads.
-_TRAININGS = itertools.count()  # Of this process, the same on all ranks.
+_NONE = -1  # Stands for a batch that is only padding.
+_TRAININGS = itertools.count()  # Numbers the trainings of this process, equally on all ranks.
 
 
 class EndTogetherHook(tf1.train.SessionRunHook):
-    """Stops after the step after which no rank has another batch; on all ranks after the same step.
+    """Stops all ranks after the same step, the first one after which no rank has another batch.
 
     Args:
-      next_total: scalar tensor, equal on all ranks: the total weight of all ranks' next batches.
+      next_total: scalar tensor, equal on all ranks: the number of ranks that have another batch.
     """
 
     order = Order.INPUT
@@ -47,7 +47,7 @@ class EqualBatchesHook(StepHook):
 
     Args:
       features, labels: tensors of the batch.
-      weight: scalar tensor, 0 for a batch that only pads; None if there is none.
+      weight: scalar tensor, 0 for a batch that is only padding; None if no batch is.
 
     Raises:
       UserError: two ranks had the same batch in each of the first 3 steps, or in all steps if there were fewer.
@@ -84,7 +84,7 @@ class EqualBatchesHook(StepHook):
             self._compare()
 
     def _compare(self) -> None:
-        """Raises UserError if two ranks have read the same; a collective."""
+        """Raises UserError if two ranks have read the same batches. A collective."""
         own = np.array(self._found, np.int64)
         of_ranks = distributed.all_gather(own, "first_batches").reshape(distributed.size(), -1).tolist()
         for rank, batches in enumerate(of_ranks):
@@ -126,18 +126,18 @@ class FiniteLossHook(StepHook):
 
 
 class StopHook(StepHook):
-    """Stops after the same step on all ranks once one of them got SIGTERM or SIGINT; then the checkpoint is saved.
+    """Stops all ranks after the same step if one of them receives SIGTERM or SIGINT. Then the checkpoint is saved.
 
-    While the session runs, a first signal asks for that; before and after, a signal ends the process at once. To make
-    this hook is a collective.
+    The first signal during the session requests this stop. Before and after the session, a signal ends the process at
+    once. The constructor is a collective.
 
     Args:
       grace_secs: seconds after which the process ends in any case.
       path: f() -> path of the last checkpoint.
 
     Attributes:
-      signal: number of the signal that the training stops for, after the last step; 0 for none. The same on all ranks.
-      error: the `StoppedInOrder` that then ends the training, once it is saved; None before.
+      signal: number of the signal that stops the training, set after the last step; 0 for none. The same on all ranks.
+      error: the `StoppedInOrder` that ends the training after the checkpoint was saved; None before.
     """
 
     order = Order.STOP
@@ -149,9 +149,9 @@ class StopHook(StepHook):
         def all_sum(told: np.ndarray) -> np.ndarray:
             return distributed.all_sum(told, "stopping", watched=False)
 
-        all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, before the steps.
+        all_sum(np.zeros((2, size), np.int64))  # Creates the graph and session of this collective before the steps.
         notices, self._words, self._path = Notices.of_this_job(), last_words.of_this_process(), path
-        # Without horovodrun a rank could not tell the others.
+        # Without horovodrun, a rank cannot notify the other ranks.
         self._grace_secs = grace_secs if size == 1 or notices.address else 0.0
         name, is_lost = str(next(_TRAININGS)), self._words.is_one_lost
         self._stopping = Stopping(rank, size, name, notices, all_sum, distributed.watchdog(), is_lost)
@@ -160,7 +160,7 @@ class StopHook(StepHook):
 
     @property
     def is_asked(self) -> bool:
-        """Whether this rank knows already that the training is to stop; another rank may know it a moment later."""
+        """Whether this rank knows that the training has to stop. Other ranks may learn of it a moment later."""
         return self._stopping.is_asked
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
@@ -174,19 +174,19 @@ class StopHook(StepHook):
             run_context.request_stop()
 
     def end(self, session: tf1.Session) -> None:
-        self.signal = self._stopping.leave()  # Also if the last step of the training was done meanwhile.
+        self.signal = self._stopping.leave()  # Also if the training has made its last step in the meantime.
         if self.signal:
             self.error = StoppedInOrder(self._text(), self.signal)
             self._words.stops_in_order(self.error)  # Before a signal would end the process.
         self._words.signals.keep()
 
     def close(self) -> None:
-        """Ends what `after_create_session` has begun; also after an error."""
+        """Reverses `after_create_session`. Also called after an error."""
         self._stopping.close()
         self._words.signals.keep()
 
     def _text(self) -> str:
-        """Returns the last line of the training."""
+        """Returns the last log line of the training."""
         asked = self._stopping.asked
         whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
         return (

@@ -1,4 +1,4 @@
-"""Where the figures of a training are shown: in the log, in a file for programs, in TensorBoard, at a terminal."""
+"""Shows the figures of a training: in the log, in a file for programs, in TensorBoard and at a terminal."""
 
 import contextlib
 import json
@@ -30,18 +30,18 @@ _ENDLESS = "step {n_fmt}, {speed}, {elapsed} so far{auc}"
 
 
 class MetricLines(LineTaker):
-    """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, one such line per figure, then the rate.
+    """Logs one line per figure, such as `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`.
 
-    The last of these lines is `current lr: 0.050000`, the learning rate of the dense variables at that step. If the
-    figures are of several workers, the line has this worker's rates and then the examples per second of all
-    workers, as in `(63.9 it/sec; 65430.9 examples/sec; 124878.3 of 2 workers)`. For a model with logits the cross
-    entropy is logged, for other models the loss.
+    Then it logs `current lr: 0.050000`, the learning rate of the dense variables at that step. If the figures cover
+    several workers, a line has this worker's rates and then the examples per second of all workers, as in
+    `(63.9 it/sec; 65430.9 examples/sec; 124878.3 of 2 workers)`. For a model with logits, the cross entropy is logged;
+    for other models, the loss.
 
     Args:
       names: one of `LOG_NAMES`. `graph` gives the means the names of their tensors, such as `xentropy_mean:0`, and
-        omits the figures of all workers: each line then has the form that programs of TensorFlow 1 parse.
-      event_seconds: f() -> the newest event time of a stream in seconds since 1970, 0 before the first. A last line
-        then says up to which event time the examples go. None for none.
+        omits the rates of all workers, so that each line has the form that programs for TensorFlow 1 parse.
+      event_seconds: f() -> the newest event time of a stream in seconds since 1970, 0 before the first event. A last
+        line then shows this time. None without a stream.
     """
 
     def __init__(self, names: str = PLAIN_NAMES, event_seconds: Callable[[], float] | None = None) -> None:
@@ -71,10 +71,10 @@ class MetricLines(LineTaker):
 
 
 class MetricsFile(LineTaker):
-    """Appends each `Line` of the training to `metrics.jsonl` as a line of JSON; rank 0 only.
+    """Appends each `Line` of the training to `metrics.jsonl` as a line of JSON. Rank 0 only.
 
-    The first line of a run has only `step`, at which the run starts or resumes, and `time`: earlier lines of later
-    steps belong to a run that was interrupted, and no longer count.
+    The first line of a run has only `step`, at which the run starts or resumes, and `time`. Earlier lines with later
+    steps belong to an interrupted run and are no longer valid.
 
     Args:
       directory: directory of the file.
@@ -88,7 +88,7 @@ class MetricsFile(LineTaker):
         self._write(step, {})
 
     def take(self, line: Line) -> None:
-        # JSON has no NaN: figures that are not defined are omitted.
+        # Undefined figures are omitted, because JSON has no NaN.
         self._write(line.step, {name: value for name, value in line.figures().items() if value == value})
 
     def _write(self, step: int, values: dict[str, float]) -> None:
@@ -97,11 +97,11 @@ class MetricsFile(LineTaker):
 
 
 class Summaries(LineTaker):
-    """Writes each `Line` of the training that is due as a summary for TensorBoard; rank 0 only.
+    """Writes one `Line` of the training per period as a summary for TensorBoard. Rank 0 only.
 
     Args:
       directory: directory of the event file.
-      every_n_steps, every_n_secs: exactly one; the first line after each period is due.
+      every_n_steps, every_n_secs: exactly one; the first line after each period is written.
     """
 
     def __init__(self, directory: str, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
@@ -124,12 +124,12 @@ class Summaries(LineTaker):
 
 
 class StepRate(LineTaker):
-    """Logs `global_step/sec: 63.9` of the steps since the previous line, and keeps it for TensorBoard; for rank 0 only.
+    """Logs the rate since the previous such line, as `global_step/sec: 63.9`, and writes it for TensorBoard.
 
-    It replaces TensorFlow's `StepCounterHook`, which counts evaluations as training time.
+    It replaces TensorFlow's `StepCounterHook`, which counts evaluations as training time. Rank 0 only.
 
     Args:
-      clock: `Clock` of the thread of the steps.
+      clock: `Clock` of the training thread.
       every_n_steps: at least 1.
       directory: directory of the summaries; None for no summaries.
       names: one of `LOG_NAMES`. `graph` logs the line as TensorFlow writes it: `INFO:tensorflow:global_step/sec: 63.9`.
@@ -182,22 +182,21 @@ class ProgressHook(StepHook):
 class TrainingProgress(LineTaker):
     """Redraws `step 1200 of 9000 |...| 65431 examples/s, 02:05 left, auc 0.7812` in place at a terminal.
 
-    The lines of the log appear above it. It shows the rate of all workers and the AUC in the last line of the log.
-    Before the first line, the rate is of all steps so far, under the assumption that all workers are equally fast. If
-    there is no terminal, each `Line` of the training is followed by a line of the log such as
-    `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
+    The lines of the log appear above it. It shows the rate of all workers and the AUC of the last `Line`. Before the
+    first `Line`, it shows the rate of all steps so far, and assumes that all workers are equally fast. Without a
+    terminal, each `Line` is followed by a log line such as `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
 
-    At the end of each epoch, the log says how long the epoch took, without evaluations.
+    At the end of each epoch, the log reports how long the epoch took, without evaluations.
 
     Args:
-      clock: `Clock` of the thread of the steps.
+      clock: `Clock` of the training thread.
       draws: whether to draw at a terminal; False logs lines there too.
-      examples: number of examples of a step of all workers; None if it is not known: then steps are counted.
+      examples: number of examples of all workers in a step; None if unknown, to show steps per second.
       last_step: the step at which training stops, or None.
       steps: number of steps that the input has, or None.
-      epoch: f(steps since the start) -> number of epochs of the data that are done, or None.
+      epoch: f(steps since the start) -> number of epochs completed, or None.
       epochs: number of epochs of the whole run, or None.
-      length: says when the epochs of the run end.
+      length: determines when the epochs of the run end.
     """
 
     def __init__(
@@ -227,7 +226,7 @@ class TrainingProgress(LineTaker):
             self._begin_epoch(step)
         if not self._draws or not sys.stderr.isatty():
             return
-        # The handlers of the log write above the bar.
+        # Makes the log handlers write above the bar.
         self._resources.enter_context(logging_redirect_tqdm())
         self._bar = self._resources.enter_context(
             _Bar(self._clock, self._examples, total=total, initial=step, file=sys.stderr, dynamic_ncols=True)
@@ -240,7 +239,7 @@ class TrainingProgress(LineTaker):
             self._end_epoch(step)
 
     def take(self, line: Line) -> None:
-        """Shows how far the training was at a `Line`; the bar shows its rate and its AUC from now on."""
+        """Makes the bar show the rate and the AUC of a `Line`. Without a bar, logs the progress at the `Line`."""
         if self._bar is not None:
             self._bar.line = line
             self._bar.auc = {name: value for name, value in line.values.items() if name.split("/")[0] == "auc"}
@@ -264,7 +263,7 @@ class TrainingProgress(LineTaker):
     def _end_epoch(self, step: int) -> None:
         began, since = self._epoch_began
         seconds, epochs = self._clock.training_seconds() - since, self._length.epochs
-        assert epochs is not None  # `_begin_epoch` is called only if they are known.
+        assert epochs is not None  # `_begin_epoch` is called only if the epochs are known.
         done = self._length.epochs_done(step)
         parts = [f"{step - began:,} steps"]
         is_whole = began > self._length.start or epochs.before % epochs.batches == 0
@@ -275,7 +274,7 @@ class TrainingProgress(LineTaker):
         self._begin_epoch(step)
 
     def close(self) -> None:
-        """Leaves the bar as it is, and writes the lines of the log to the terminal directly again."""
+        """Leaves the bar on the screen. The log writes directly to the terminal again."""
         self._resources.close()
 
 

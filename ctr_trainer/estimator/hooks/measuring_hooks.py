@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class StepClockHook(StepHook):
-    """The first of all hooks: begins a step, ends its session run, and measures the run.
+    """The first of all hooks: records the start of a step and the end of its session run, and measures the training.
 
     Attributes:
       steps: number of steps of this run.
@@ -56,7 +56,7 @@ class StepClockHook(StepHook):
 
 
 class SessionClockHook(tf1.train.SessionRunHook):
-    """The last of all hooks: before a run the time of the session begins, after it the time of the loop."""
+    """The last of all hooks: starts the time of the session before a run, and the time of the loop after it."""
 
     order = Order.SESSION
 
@@ -71,9 +71,9 @@ class SessionClockHook(tf1.train.SessionRunHook):
 
 
 class LoadHook(StepHook):
-    """Measures the load of the machine, from after the first `skip_steps` steps of a run to its last step.
+    """Measures the load of the machine, from the end of the first `skip_steps` steps of a run to its last step.
 
-    Caveat: it counts all bytes that pass the network interfaces of the machine, whoever sends them.
+    Caveat: it counts the bytes of all processes that use the network interfaces of the machine.
     """
 
     order = Order.LOAD
@@ -94,10 +94,10 @@ class LoadHook(StepHook):
         self._until = self._read()
 
     def results(self) -> dict[str, Any] | None:
-        """Returns what happened per second, or None for a run that was too short or did not end.
+        """Returns the load per second; None if the run was too short or did not end.
 
-        `cpu` is the number of cores that this process used, and `network` has by interface the bytes `received` and
-        `sent`. If there is a service, `service` has its `cpu`, the cores that all shards used, and its `requests`.
+        `cpu` is the number of cores that this process used. `network` is a dict of interface -> bytes `received` and
+        `sent`. If there is a service, `service` has `cpu`, the number of cores that all shards used, and `requests`.
         """
         if self._from is None or self._until is None:
             return None
@@ -131,7 +131,7 @@ class LoadHook(StepHook):
 
 
 class ResourcesHook(StepHook):
-    """Keeps the maximum of resident memory, the mean load of the GPU and the maximum of its memory in use.
+    """Records the maximum resident memory, the mean load of the GPU and its maximum memory in use.
 
     Args:
       read_gpu: the result of `open_gpu` for this worker, or `no_gpu`.
@@ -139,7 +139,7 @@ class ResourcesHook(StepHook):
 
     Attributes:
       resident_bytes: the maximum of this process's resident memory.
-      gpu_busy: the mean share of the time in which the GPU was busy; NaN without a GPU.
+      gpu_busy: the mean share of the time for which the GPU was busy; NaN without a GPU.
       gpu_bytes: the maximum of the GPU's memory in use; NaN without a GPU.
     """
 
@@ -177,14 +177,14 @@ class ResourcesHook(StepHook):
 
 
 class ServiceStatus:
-    """The `[RunStatus]` lines of an embedding service: what all its shards did since the previous lines."""
+    """The `[RunStatus]` lines of an embedding service: the requests to all its shards since the previous lines."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen = self._histograms()
 
     def lines(self) -> list[str]:
-        """Returns a line of the lookups and a line of the pushes; asks each shard once."""
+        """Returns one line about lookups and one about pushes. Sends one request to each shard."""
         if self._store.lost is not None:
             return []
         try:
@@ -202,20 +202,20 @@ class ServiceStatus:
         ]
 
     def _histograms(self) -> dict[str, dict[str, str]]:
-        """Returns by address of a shard, and by name, the durations since the shard started."""
+        """Returns a dict of shard's address -> dict of name -> histogram of durations since the shard started."""
         services = self._store.stats().get("services", {})
         return {address: service["histograms"] for address, service in services.items()}
 
 
 class RunStatusHook(StepHook):
-    """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` of the time since the previous line.
+    """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` for the time since the previous line.
 
-    The first of these lines is preceded by a line that says their unit. The lines of the service come with them while
-    the training runs. At its end they are omitted, since other ranks may still use the service: the caller, who knows
-    when all ranks have ended, asks `ServiceStatus` for the last lines.
+    A line with the unit precedes the first of these lines. While training runs, the lines of the service are logged,
+    too. They are omitted at the end, because other ranks may still use the service. The caller, which knows when all
+    ranks have ended, then gets the last lines from `ServiceStatus`.
 
     Args:
-      others: list of f() -> another line.
+      others: functions f() -> another line.
       service: None for a rank that does not log the service's lines.
       every_n_steps, every_n_secs: exactly one.
     """

@@ -1,4 +1,4 @@
-"""Adds up the figures of training, and gives them out line by line."""
+"""Sums the figures of a training, and passes them on as lines."""
 
 import contextlib
 import dataclasses
@@ -21,34 +21,34 @@ _OF_EVENT_WINDOWS = {"auc": "auc_event_window", "xentropy_mean": "xentropy_event
 
 
 class OwnLines:
-    """Lines of this worker alone."""
+    """Lines of this worker only."""
 
     def put(self, step: int, sums: np.ndarray) -> list[tuple[int, np.ndarray, str]]:
-        """Takes the sums of a line; returns the lines that are known now, as (step, sums, whose)."""
+        """Takes the sums of a line. Returns the lines that are complete now, as (step, sums, name of the workers)."""
         return [(step, sums, "")]
 
     def ready(self) -> list[tuple[int, np.ndarray, str]]:
-        """Returns the lines that have become known in the meantime, without waiting."""
+        """Returns the lines that were completed in the meantime. Does not wait."""
         return []
 
     def finish(self) -> list[tuple[int, np.ndarray, str]]:
-        """Waits for the lines that were not known yet, and returns them."""
+        """Waits for the lines that are not complete yet, and returns them."""
         return []
 
     def close(self) -> None:
-        """Ends the work in progress; also after an error."""
+        """Stops the work in progress. Also called after an error."""
 
 
 class MergedLines(OwnLines):
     """Lines of all workers on rank 0, and of this worker on each other rank.
 
-    The sums of a line are added up in the background, so that no step waits for the slowest rank, and rank 0 knows the
-    line some steps later. A rank waits for a line only when the next line is due, and at the end.
+    The sums of a line are added up in the background, so that no step waits for the slowest rank. Rank 0 has the line
+    some steps later. A rank waits for a line only when the next line is due, and at the end.
 
-    All ranks put a line at the same steps, and finish at the same step. A collective.
+    All ranks must call `put` at the same steps, and `finish` at the same step. A collective.
 
     Args:
-      all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in a thread, one call at a time.
+      all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in a thread, never concurrently.
       waiting: f(what) -> context manager around a wait for the other ranks.
     """
 
@@ -92,13 +92,13 @@ class MergedLines(OwnLines):
 
 
 class LineTaker:
-    """The base of what shows or keeps the lines of a training; `MetricsHook` calls its methods."""
+    """Base class of the objects that show or store the lines of a training. `MetricsHook` calls its methods."""
 
     def start(self, step: int) -> None:
-        """Called before the first step, with the global step that the run starts or resumes from."""
+        """Called before the first step, with the global step at which the run starts or resumes."""
 
     def stepped(self, step: int) -> None:
-        """Called after each step, once the lines that are then known are taken."""
+        """Called after each step, after `take` was called with the lines that are complete by then."""
 
     def take(self, line: Line) -> None:
         """Takes a line."""
@@ -108,15 +108,15 @@ class LineTaker:
 
 
 class EventWindows:
-    """Figures of windows of event time: of the examples of a stream whose events happened in the same hour, say.
+    """Figures of windows of event time, such as of all examples of a stream whose events happened in the same hour.
 
-    Each example counts in the window that is open when its line of the log is due, and it was scored before the model
-    learned from it. A window ends with the first line whose newest event is at or after the end of the window, so its
-    borders are as exact as the lines, and the windows in which the stream is read, are short. Windows begin at
+    Each example counts in the window that is open when its line of the log is due, and was scored before the model
+    learned from it. A window ends with the first line whose newest event is at or after the end of the window. The
+    shorter the lines and the windows in which the stream is read, the more exact are the boundaries. Windows begin at
     multiples of their length since 1970; the first window of a run begins with the run.
 
     Args:
-      event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first.
+      event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first event.
       window_secs: the length of a window, in seconds.
     """
 
@@ -126,7 +126,7 @@ class EventWindows:
         self._number: int | None = None
 
     def add(self, sums: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Adds the sums of a line alone. Returns the figures of the window that it ends; {} if it ends none."""
+        """Adds the sums of one line only. If the line ends a window, returns the window's figures, otherwise {}."""
         self._sums = sums if self._sums is None else self._sums + sums
         now = self._event_seconds()
         number = int(now // self._window_secs) if now else None
@@ -138,7 +138,7 @@ class EventWindows:
 
 
 def _figures(sums: np.ndarray, labels: Sequence[str], names: dict[str, str]) -> dict[str, float]:
-    """Returns figures of sums, by other names for those in `names`; `copc` is the clicks per predicted click."""
+    """Returns the figures of `sums` in `names`, a dict of old -> new name. `copc` is the clicks per predicted click."""
     values = click_metrics.unpack(sums, labels, 0, "", WorkerFigures()).values
     found: dict[str, float] = {}
     for label in labels:
@@ -149,24 +149,24 @@ def _figures(sums: np.ndarray, labels: Sequence[str], names: dict[str, str]) -> 
 
 
 class MetricsHook(StepHook):
-    """Every N steps gives a `Line` to its takers: the AUC since the start, and the means since the previous line.
+    """Passes a `Line` to its takers every N steps: the AUC since the start, and the means since the previous line.
 
-    With `MergedLines` the line of step s is given some steps later, with the next line at the latest.
+    With `MergedLines`, the takers get the line of step s some steps later, at the latest with the next line.
 
     Args:
-      tensors: by label, a dict of `logits`, `labels`, `weights`, float32[B], see `metric_tensors`. {} for a model
-        without logits: then a line has the loss, and its number of examples is not known.
+      tensors: dict of label -> dict of `logits`, `labels`, `weights`, float32[B], see `metric_tensors`. {} for a model
+        without logits, whose lines have the loss, and whose number of examples is not known.
       loss: scalar tensor.
-      takers: take the lines, in this order.
+      takers: get the lines, in this order.
       clock: measures the rates.
       lines: None for `OwnLines`.
       every_n_steps, every_n_secs: exactly one; the period of the lines. `MergedLines` need `every_n_steps`.
       weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
-      own: f() -> `WorkerFigures` at the step just done; the hook adds the learning rate and the rates.
+      own: f() -> `WorkerFigures` at the last step, to which the hook adds the learning rate and the rates.
       learning_rate: scalar tensor, the learning rate of the dense variables; None if there is none.
       of_windows: whether a line also has the AUC since the previous line, `auc_window`, and `copc`, the clicks per
-        predicted click in that time: for training without an end, in which each example is new.
-      event_windows: adds figures of windows of event time to the lines; None for none.
+        predicted click in that time. It is meant for endless training, in which each example is new.
+      event_windows: adds figures of windows of event time to the lines; None to add none.
     """
 
     order = Order.LINES
@@ -198,7 +198,7 @@ class MetricsHook(StepHook):
         self._arguments = tf1.train.SessionRunArgs(fetches)  # The same object for each step.
         self._takers, self._lines = takers, lines or OwnLines()
         self._own = own
-        self._owns: dict[int, WorkerFigures] = {}  # By step, until the line of the step is known.
+        self._owns: dict[int, WorkerFigures] = {}  # By step, until the line of the step is complete.
         self._clock = clock
         self._metrics = {label: ClickMetrics() for label in tensors}
 
@@ -240,13 +240,13 @@ class MetricsHook(StepHook):
         self.close()
 
     def close(self) -> None:
-        """Ends the work in progress; also after an error."""
+        """Stops the work in progress. Also called after an error."""
         self._lines.close()
         for taker in self._takers:
             taker.close()
 
     def auc(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, float]:
-        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the start. A collective."""
+        """Returns a dict of `auc` or `auc/<label>` -> AUC of all ranks' examples since the start. A collective."""
         return {
             metric_name("auc", label): roc_auc(*all_sum(metrics.auc.state, metric_name("train_auc", label)))
             for label, metrics in self._metrics.items()
@@ -275,13 +275,13 @@ class MetricsHook(StepHook):
             line = click_metrics.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
             if self._of_windows:
                 values = line.values | self._window(sums)
-                # A window without examples has means of nothing, which JSON cannot hold.
+                # The means of a window without examples are NaN, which JSON cannot represent.
                 line = dataclasses.replace(line, values={n: value for n, value in values.items() if value == value})
             for taker in self._takers:
                 taker.take(line)
 
     def _window(self, sums: np.ndarray) -> dict[str, float]:
-        """Returns by label the AUC and the COPC since the previous line, and the figures of a window that has ended."""
+        """Returns each label's AUC and COPC since the previous line, and the figures of a window that has ended."""
         own, self._sums_before = click_metrics.since(sums, self._sums_before), sums
         found = _figures(own, list(self._metrics), {"auc": "auc_window", "copc": "copc"})
         return found | (self._event_windows.add(own, list(self._metrics)) if self._event_windows else {})

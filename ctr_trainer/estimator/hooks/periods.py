@@ -1,4 +1,4 @@
-"""When a checkpoint or an evaluation is due: after the same step on all ranks."""
+"""Periods, which determine when a checkpoint or an evaluation is due: after the same step on all ranks."""
 
 import sys
 import time
@@ -9,39 +9,39 @@ import numpy as np
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.system.messages.errors import UserError
 
-# The share of a period that is little; and how many times their own number the first steps can predict.
+# The share of a period that counts as little, and the largest ratio of predicted steps to measured steps.
 _LITTLE, _MOST_TIMES = 0.15, 4
 
 
 class EverySteps:
-    """After every step whose number divides by n.
+    """Due after every step whose number, plus `offset`, is a multiple of n.
 
     Args:
       steps: n; 0 for never.
-      offset: number that is added to the step before it is divided by n.
+      offset: see above.
     """
 
     def __init__(self, steps: int, offset: int = 0) -> None:
         self._steps, self._offset = steps, offset
 
     def is_due(self, step: int) -> bool:
-        """Returns whether to act after this step, which was just done; called after each step, on all ranks."""
+        """Returns whether to act after `step`. Must be called after each step, on all ranks."""
         return bool(self._steps) and (step + self._offset) % self._steps == 0
 
     def begin(self) -> None:
-        """Starts the period: training begins, or has acted."""
+        """Starts the period. Called when training begins, and after an action."""
 
 
 class EveryEpochs(EverySteps):
-    """After each step that completes an n-th epoch of the data, counted from the first epoch of the first run.
+    """Due after each step that completes an n-th epoch of the data, counted from the first epoch of the first run.
 
     Args:
       epochs: n, at least 1.
-      length: says when the epochs of the run end.
-      flags: the settings (epochs, steps) that the error names.
+      length: determines when the epochs of the run end.
+      flags: the names of the settings (epochs, steps) for the error message.
 
     Raises:
-      UserError: the input does not know its epochs.
+      UserError: the number of batches per epoch is not known.
     """
 
     def __init__(self, epochs: int, length: RunLength, flags: tuple[str, str]) -> None:
@@ -58,7 +58,7 @@ class EveryEpochs(EverySteps):
 
 
 class EverySeconds(EverySteps):
-    """Fires after the first step that ends at least this many seconds after the previous time; for one worker.
+    """Due after the first step that ends at least `seconds` after the period started. For one worker.
 
     Args:
       seconds: above 0.
@@ -77,11 +77,11 @@ class EverySeconds(EverySteps):
 
 
 class EventClock:
-    """A clock that event time drives: the seconds from the first event of a run to its newest event.
+    """A clock of event time, which returns the seconds from the first event of a run to its newest event.
 
     Args:
-      event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first. None on the ranks that do
-        not know it, whose clock stands still.
+      event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first event. None on the ranks
+        that do not know it, where the clock returns 0.
     """
 
     def __init__(self, event_seconds: Callable[[], float] | None) -> None:
@@ -94,9 +94,9 @@ class EventClock:
 
 
 class EveryStepsOrSeconds(EverySteps):
-    """Fires after every n-th step, and after a step that ends this many seconds after the previous time.
+    """Due after every n-th step, and after the first step that ends at least `seconds` after the previous action.
 
-    For what each worker decides alone, because its clock decides.
+    Only for actions that need not happen after the same step on all ranks, because each worker uses its own clock.
 
     Args:
       steps, offset: see `EverySteps`.
@@ -116,14 +116,14 @@ class EveryStepsOrSeconds(EverySteps):
 
 
 class ThrottledCheckpoints(EverySteps):
-    """With each checkpoint, but not earlier than `throttle_secs` after the previous time, by rank 0's clock.
+    """Due with each checkpoint, but not earlier than `throttle_secs` after the previous time, by the clock of rank 0.
 
-    It costs one collective with each checkpoint.
+    It costs one collective per checkpoint.
 
     Args:
       checkpoints: the period of the checkpoints, an `EverySteps`.
-      throttle_secs: minimum of seconds between two times.
-      start_delay_secs: minimum of seconds until the first time.
+      throttle_secs: minimum seconds between two times.
+      start_delay_secs: minimum seconds until the first time.
       is_chief: whether this is rank 0.
       all_sum: f(int64[1]) -> the sum of all ranks' arrays.
       clock: f() -> seconds.
@@ -159,22 +159,22 @@ class ThrottledCheckpoints(EverySteps):
 
 
 class SecondsOfChief(EverySeconds):
-    """The period of `EverySeconds` for several workers: by rank 0's clock, after the same step on all ranks.
+    """The period of `EverySeconds` for several workers: by the clock of rank 0, after the same step on all ranks.
 
-    Between two steps, rank 0 tells the other ranks how many steps the rest of the period will take at the current pace.
-    After half of these steps it tells them again. Once little is left, all ranks act after the remaining steps. So rank
-    0 tells them three or four times in a period, and no collective runs while a step runs.
+    Between two steps, rank 0 predicts how many steps the rest of the period will take at the current pace. All ranks
+    meet again after half of these steps. When little of the period is left, all ranks act after the remaining steps. So
+    they meet three or four times in a period, and no collective runs while a step runs.
 
-    Caveat: if steps become slower after rank 0 has told the number of steps, all ranks act later accordingly, unless
-    `longest_step_secs` is given.
+    Caveat: if steps become slower after a prediction, all ranks act later accordingly, unless `longest_step_secs` is
+    given.
 
     Args:
       seconds, clock: see `EverySeconds`.
       is_chief: whether this is rank 0.
       all_sum: f(int64[2]) -> the sum of all ranks' arrays.
-      longest_step_secs: how long a step may take whatever the previous steps took, as on a stream that falls quiet.
-        Rank 0 then tells only as many steps as fit into the rest of the period even if each of them takes that long.
-        0 if the pace is steady.
+      longest_step_secs: maximum seconds of a step, regardless of the previous steps, as on a stream that falls quiet.
+        Rank 0 then predicts only as many steps as fit into the rest of the period if each of them takes that long. 0 if
+        the pace is steady.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class SecondsOfChief(EverySeconds):
         super().__init__(seconds, clock)
         self._is_chief, self._all_sum, self._longest_step_secs = is_chief, all_sum, longest_step_secs
         self._next, self._then = 0, 0
-        self._first: int | None = None  # The step after which rank 0 first told the others.
+        self._first: int | None = None  # The step after which the ranks first met.
         self._pace_from: tuple[int, float] | None = None  # (step, time) from which on the pace is measured.
 
     def is_due(self, step: int) -> bool:
@@ -204,19 +204,21 @@ class SecondsOfChief(EverySeconds):
         return True
 
     def begin(self) -> None:
-        """Starts the period; the time that the action took does not count for the pace."""
+        """Starts the period. The pace does not include the time of the action."""
         super().begin()
         if self._pace_from:
             self._pace_from = self._pace_from[0], self._since
 
     def _tell(self, step: int) -> tuple[int, int]:
-        """Returns the steps until all ranks act or rank 0 tells again, and the steps from the action until it tells
-        again; the latter is 0 if they do not act."""
+        """Returns the number of steps until all ranks act or meet, and from the action until they meet.
+
+        The second number is 0 if the ranks do not act.
+        """
         now, (before, since) = self._clock(), self._pace_from or (step, 0.0)
         self._pace_from = step, now
         self._first = step if self._first is None else self._first
         if step == before:
-            return 1, 0  # Nothing is known of the pace.
+            return 1, 0  # The pace is not known yet.
         pace, most = (step - before) / max(now - since, 1e-9), _MOST_TIMES * (step - self._first)
         left = max(self._seconds - (now - self._since), 0.0)
         if left <= _LITTLE * self._seconds or left * pace < 1:
@@ -226,7 +228,7 @@ class SecondsOfChief(EverySeconds):
         return min(_half(left * pace, most), self._sure(left)), 0
 
     def _sure(self, seconds: float) -> int:
-        """Returns how many steps fit into this many seconds at any pace, at least 1."""
+        """Returns the number of steps that fit into `seconds` at any pace, at least 1."""
         return max(int(seconds / self._longest_step_secs), 1) if self._longest_step_secs else sys.maxsize
 
 

@@ -1,4 +1,4 @@
-"""Profiles a stretch of steps."""
+"""Profiles a range of steps."""
 
 import json
 import logging
@@ -11,19 +11,19 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
 from ctr_trainer.system.measuring.clock import PHASES, Clock, since_1970
 
-_HOST = 1_000_000  # Process number in the trace, above the numbers that TensorFlow gives to its devices.
+_HOST = 1_000_000  # Process number in the trace, above the numbers that TensorFlow assigns to its devices.
 _log = logging.getLogger(__name__)
 
 
 def chrome_trace(spans: list[tuple[str, float, float]], step_stats: Any) -> dict[str, Any]:
-    """Makes a Chrome trace (Trace Event Format, JSON Object Format), with a row per phase and rows for each device.
+    """Creates a Chrome trace (Trace Event Format, JSON Object Format), with a row per phase and rows for each device.
 
     Args:
-      spans: (phase, began, ended) of each stretch, see `Clock.spans`.
+      spans: (phase, began, ended) of each time span, see `Clock.spans`.
       step_stats: `step_stats` of a step's `tf.compat.v1.RunMetadata`; None for no operations.
 
     Returns:
-      dict that JSON can hold.
+      dict that JSON can represent.
     """
     from tensorflow.python.client import timeline
 
@@ -46,18 +46,19 @@ def _named(what: str, name: str, thread: int = 0) -> dict[str, Any]:
 
 
 class ProfileHook(StepHook):
-    """Writes what this rank did in steps `first` to `last`, as files for viewers.
+    """Profiles steps `first` to `last` of this rank, and writes files for viewers.
 
     - `trace.json`, a Chrome trace (chrome://tracing, ui.perfetto.dev): the phases of the training thread in all
       these steps, one row per phase, and every operation of step `first`, which TensorFlow traces fully;
-    - `plugins/profile/...`, for TensorBoard's profiler: steps `first` + 1 to `last`, since the two tracers exclude
-      each other.
+    - `plugins/profile/...`, for TensorBoard's profiler: steps `first` + 1 to `last`, because the two tracers cannot run
+      at the same time.
 
-    Caveat: profiled steps are slower, and each rank keeps its profile in memory until it is written. A training that
-    ends before `last` writes what it has; a training that resumes after `first` profiles nothing.
+    Caveat: profiled steps are slower, and each rank keeps its profile in memory until it is written. If training ends
+    before `last`, the profile of the steps so far is written. If training resumes at `first` or later, nothing is
+    profiled.
 
     Args:
-      directory: a directory of this rank alone; made if it does not exist.
+      directory: directory for this rank only; created if it does not exist.
       clock: `Clock` of the training thread.
       first, last: global steps, 1 <= first < last.
     """
@@ -84,7 +85,7 @@ class ProfileHook(StepHook):
         if self.step + 1 == self._first:
             return tf1.train.SessionRunArgs(None, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE))
         if self._profiling and self._step_trace is None:
-            # TensorBoard recognizes the steps by these.
+            # TensorBoard recognizes the steps by these traces.
             self._step_trace = tf.profiler.experimental.Trace("train", step_num=self.step + 1, _r=1)
             self._step_trace.__enter__()
         return None
@@ -107,14 +108,14 @@ class ProfileHook(StepHook):
         self._write()
 
     def close(self) -> None:
-        """Ends a profile in progress after the training has failed."""
+        """Discards a profile in progress after the training has failed."""
         self._clock.spans = None
         if self._profiling:
             self._profiling = False
             tf.profiler.experimental.stop(save=False)
 
     def _keep_spans(self) -> None:
-        """Keeps spans from the end of the previous step on: `before_run` is called after the batch was read."""
+        """Records spans from the end of the previous step on, as `before_run` is called after the batch was read."""
         if self.step + 1 == self._first:
             self._clock.spans = []
 

@@ -19,7 +19,7 @@ _SHARE_OF_GRACE = 3
 class CheckpointHook(PeriodicHook):
     """Saves a checkpoint after each step at which the period is due, and at the end.
 
-    Every rank takes part, since all ranks must first have sent their updates to the service.
+    All ranks take part, because each rank must first send its updates to the service.
     """
 
     phase, order = "checkpoint", Order.SAVE
@@ -50,14 +50,14 @@ class CheckpointHook(PeriodicHook):
 class PublishHook(PeriodicHook):
     """Offers the dense tower of rank 0 to a publisher at the start, every `secs` seconds, and at the end.
 
-    Staleness: if the dense variables are exchanged every few steps only, the tower has the variables of rank 0.
+    Staleness: if the workers average their dense variables only every few steps, the tower has the variables of rank 0.
 
     Args:
-      names: names of the variables of the tower.
+      names: names of the tower's variables.
       secs: seconds between two offers.
       is_stopping: f() -> whether a signal has asked the training to end.
       grace_secs: seconds that the end of the training may then take.
-      catch_up: f(), called before each offer, has rows of a dense optimizer make the steps that they missed.
+      catch_up: f(), called before each offer, makes the rows of a dense optimizer catch up on missed steps.
     """
 
     order = Order.PUBLISH
@@ -106,12 +106,12 @@ class PublishHook(PeriodicHook):
 
 
 class EvaluationHook(PeriodicHook):
-    """Evaluates after each step at which the period is due, and at the end; stops training if the evaluation says so.
+    """Evaluates after each step at which the period is due, and at the end. Stops training if `evaluate` returns True.
 
-    Every rank takes part.
+    All ranks take part.
 
     Args:
-      evaluate: f(session, step) -> whether training is to stop; a collective.
+      evaluate: f(session, step) -> whether to stop training; a collective.
       stop: once a signal stops the training, the hook no longer evaluates.
     """
 

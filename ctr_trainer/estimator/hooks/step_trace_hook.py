@@ -1,4 +1,4 @@
-"""Where the time of a step and of its session run goes, by the traces of some steps."""
+"""Measures the time of each phase of a step and of its session run, from the traces of some steps."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock
 
 # The purposes of a node: the phases in the graph.
 PURPOSES = tuple(phase.name for phase in TABLE if phase.in_graph)
-# Parts of an operation's name and the purpose that they mean. The first part that fits counts.
+# Purposes, with the patterns of the name parts that indicate them. The first pattern that matches a part counts.
 _SCOPES = (
     ("exchange", re.compile(r"^(dense_exchange(_\d+)?|Horovod\w*|Distributed\w*)$")),
     ("backward", re.compile(r"^gradients(_\d+)?$")),
@@ -26,10 +26,10 @@ _OPERATION = re.compile(r"= *([A-Za-z_]\w*)\(")
 
 
 def purpose(name: str, operation: str) -> str:
-    """Finds the purpose of a node by the scopes in its name.
+    """Returns the purpose of a node, from the scopes in its name.
 
-    The package's training operation makes the scopes `dense_exchange` and `dense_update`, its heads make `loss`, and
-    TensorFlow makes `gradients`. A node in none of these scopes is `forward`.
+    The package's training operation creates the scopes `dense_exchange` and `dense_update`, its heads create `loss`,
+    and TensorFlow creates `gradients`. A node in none of these scopes is `forward`.
 
     Args:
       name: such as `gradients/mlp/MatMul_grad/MatMul`.
@@ -49,17 +49,17 @@ def purpose(name: str, operation: str) -> str:
 def seconds_by_purpose(step_stats: Any, began: float) -> dict[str, float]:
     """Divides the time of one traced run among the purposes of its operations.
 
-    - While operations run, each moment goes in equal parts to the purposes of the running operations.
-    - An operation that only waits for another rank or device counts only while nothing else runs: an exchange during
+    - While operations run, the time is divided equally among the running operations and added to their purposes.
+    - An operation that only waits for another rank or device counts only while nothing else runs, so an exchange during
       the backward pass costs nothing.
-    - While no operation runs, the next one is being scheduled, and the time goes to its purpose. After a wait the time
-      goes to the purpose of the wait, since the thread has yet to wake up.
-    - The time from `began` to the first operation goes to `input_to_device`: it is the transfer of the feeds.
-    - The time after the last operation is left out: TensorFlow collects the trace then.
+    - While no operation runs, the next one is being scheduled, and the time is added to its purpose. After a wait, the
+      time is added to the purpose of the wait, because the thread has yet to wake up.
+    - The time from `began` to the first operation is added to `input_to_device`, because the feeds are transferred.
+    - The time after the last operation is left out, because TensorFlow then collects the trace.
 
     Args:
       step_stats: `step_stats` of the run's `RunMetadata`.
-      began: time when the run was asked for, in seconds since 1970.
+      began: time when the run was requested, in seconds since 1970.
 
     Returns:
       dict of purpose -> seconds.
@@ -96,25 +96,25 @@ def seconds_by_purpose(step_stats: Any, began: float) -> dict[str, float]:
 
 
 class StepTraceHook(StepHook):
-    """Has TensorFlow trace the operations of some steps, which yields the share of each phase in `session`.
+    """Makes TensorFlow trace the operations of some steps, to measure the share of each phase in `session`.
 
-    A traced step takes longer, so it yields only the proportions. With p_i its seconds for purpose i, and R the mean
-    seconds of the session in a step without a trace, a phase inside the graph takes
+    A traced step takes longer, so only its proportions are used. Let p_i be the seconds of purpose i in a traced step,
+    and R the mean seconds of the session in a step without a trace. Then a phase inside the graph takes
 
         R * sum p_i / sum_j p_j     over all traced steps
 
-    and `accounted` is the sum of all phases divided by the step's time, which also has the loop between session runs.
+    `accounted` is the sum of all phases divided by the step's time, which also includes the loop between session runs.
 
-    The first `skip_steps` steps do not count. The last of them is traced as a warm-up, since TensorFlow prepares traced
-    runs in it. Then the `skip_steps`-th step after it is traced, and after that every `every_n_steps`-th step.
+    The first `skip_steps` steps do not count. The last of them is traced as a warm-up, in which TensorFlow prepares
+    traced runs. Then the `skip_steps`-th step after it is traced, and after that every `every_n_steps`-th step.
 
-    All ranks must give it the same periods, since a traced step is slower.
+    All ranks must use the same periods, because a traced step is slower.
 
     Args:
-      clock: `Clock` of the thread of the steps.
+      clock: `Clock` of the training thread.
       skip_steps: at least 2.
       every_n_steps: at least 2; one step in `every_n_steps` is traced.
-      gpu: whether to trace GPUs too, which costs more.
+      gpu: whether to trace GPUs too, which takes more time.
     """
 
     phase, order = "tracing", Order.TRACE
@@ -157,10 +157,10 @@ class StepTraceHook(StepHook):
         return self._purposes.get(purpose, 0.0) / total if total else 0.0
 
     def results(self) -> dict[str, Any] | None:
-        """Returns the time of a step by phase, for JSON; None for a run that was too short.
+        """Returns the time of each phase of a step, for JSON; None if the run was too short.
 
-        Except the counts, all is of a step that is not traced: the mean `step_seconds` and their standard deviation,
-        the `seconds` by phase of `clock.STEP_TITLES`, and the share of a step for which these account.
+        All values except the counts describe a step that is not traced: the mean `step_seconds` and their standard
+        deviation, the `seconds` of each phase of `clock.STEP_TITLES`, and the share of a step for which these account.
         """
         steps = self._done - self._skip_steps
         if not self._traced or steps == self._traced:
@@ -193,7 +193,7 @@ class StepTraceHook(StepHook):
             self._purposes[name] = self._purposes.get(name, 0.0) + value
 
     def _end_step(self) -> None:
-        """Called within the phase `tracing`, so that all other phases have ended."""
+        """Records the times of a step. Called within the phase `tracing`, so that all other phases have ended."""
         seconds = dict(self._clock.seconds)
         step = sum(seconds.values()) - seconds["tracing"]
         if self._done >= self._skip_steps:

@@ -1,4 +1,4 @@
-"""Hooks that keep the ranks and the embedding service together: dense averages, row syncs, losses, expired rows."""
+"""Hooks that keep the ranks and the embedding service in sync, detect a lost service, and remove expired rows."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from ctr_trainer.system.measuring.clock import Clock
 class DenseSyncHook(PeriodicHook):
     """Averages the dense variables of all ranks after every step that is a multiple of `every_n_steps`.
 
-    A checkpoint, and so the end of training, averages them first.
+    They are also averaged before each checkpoint, and therefore at the end of training.
 
     Args:
       settle: f(session) that averages the variables; a collective.
@@ -43,12 +43,12 @@ class RowSyncHook(PeriodicHook):
     previous one has not ended.
 
     Args:
-      every_n_steps: at least 1; 1 is the classic parameter server.
-      offset: 0 to `every_n_steps` - 1, different on each rank, so that the ranks do not sync all at once.
+      every_n_steps: at least 1; 1 corresponds to the classic parameter server.
+      offset: 0 to `every_n_steps` - 1, different on each rank, so that the ranks do not all sync at the same time.
       every_n_secs: above 0; None for no limit. Must be None if a sync is a collective.
 
     Attributes:
-      wait_ms: milliseconds for which the last sync held up the training thread; None before the first.
+      wait_ms: milliseconds for which the last sync blocked the training thread; None before the first sync.
     """
 
     phase, order = "sync", Order.SYNC
@@ -87,7 +87,7 @@ class RowSyncHook(PeriodicHook):
 
 
 class ServiceLossHook(PeriodicHook):
-    """After every step that is a multiple of `every_n_steps`, all ranks raise ServiceLost if one has lost the service.
+    """Raises ServiceLost on all ranks, after a step that is a multiple of `every_n_steps`, if one has lost the service.
 
     Each check costs a reduction of one number.
     """
@@ -105,7 +105,7 @@ class ServiceLossHook(PeriodicHook):
 class EvictionHook(PeriodicHook):
     """Sets the store's clock at the start and after every step that is a multiple of `every_n_steps`.
 
-    The store then removes the rows that have expired. Only rank 0 needs it; `lru` and `ttl_steps` are as exact as the
+    The store then removes the expired rows. Only rank 0 needs this hook. `lru` and `ttl_steps` are only as exact as the
     period.
     """
 
