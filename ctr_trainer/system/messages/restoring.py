@@ -23,7 +23,7 @@ class _Checkpoint(Protocol):
 
 @contextlib.contextmanager
 def refusing_other_variables(checkpoint: _Checkpoint | None, variables: Iterable[tf.Variable]) -> Iterator[None]:
-    """Replaces TensorFlow's errors within the block, which restores a graph's variables, by a message for the user.
+    """Replaces TensorFlow's errors within the block, which restores a graph's variables, with a message for users.
 
     TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable with a different shape.
 
