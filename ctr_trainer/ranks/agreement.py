@@ -153,7 +153,7 @@ def package_version() -> str:
 
 
 def agree(introductions: Callable[[], list[Introduction]]) -> None:
-    """Raises UserError if the ranks are inconsistent. A collective if `introductions` is one.
+    """Raises UserError if the ranks are inconsistent. A collective if `introductions` is a collective.
 
     Args:
       introductions: f() -> the `Introduction` of each rank, all made at about the same time.

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
-    """Sets Horovod's autotuning by environment variables. Call it before Horovod starts, on every rank alike.
+    """Configures Horovod by environment variables. Call it before Horovod starts, with equal arguments on all ranks.
 
     Args:
       tune: whether Horovod searches for its best settings. If so, it writes a log to `log_file`.

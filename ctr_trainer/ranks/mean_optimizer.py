@@ -96,7 +96,7 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
 
 
 class HorovodOptimizer(MeanOptimizer):
-    """Sums gradients, each multiplied by this worker's share of the examples, by `hvd.DistributedOptimizer`.
+    """Multiplies gradients by this worker's share of the examples, and sums them by `hvd.DistributedOptimizer`.
 
     Each gradient is reduced separately, as soon as the backward pass has computed it. Horovod fuses gradients that are
     ready at the same time.

@@ -35,7 +35,7 @@ class Stopping:
       is_one_lost: f() -> whether a rank was lost, so that horovodrun ends the other ranks.
 
     Attributes:
-      explain: f() -> the ranks that the others wait for, in brackets; "" if none is known.
+      explain: f() -> the ranks that the others wait for, in parentheses; "" if none is known.
       signal: number of the signal that stops the training; 0 before all ranks know of the signal.
       asked: the ranks that had been asked to stop when all ranks learned of the signal.
     """

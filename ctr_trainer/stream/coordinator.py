@@ -111,8 +111,9 @@ class Coordinator:
             return directive
 
     def position_after(self, batches: int) -> StreamPosition | None:
-        """Returns the position after this number of batches per worker; None before the stream is opened.
+        """Returns the position after this number of batches per worker.
 
+        Before the stream is opened, this is the position in the checkpoint, or None if there is none.
         Before it returns, it stores the bad records before this position.
         """
         self._dead_letters.flush()

@@ -30,7 +30,7 @@ def uncollected() -> Iterator[None]:
 
 
 class Unavailable(Exception):
-    """The brokers do not answer at present; the message names the failed request and the brokers."""
+    """The brokers do not currently answer. The message names the failed request and the brokers."""
 
 
 class Message(NamedTuple):

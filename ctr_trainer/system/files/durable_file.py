@@ -105,7 +105,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     Caveat: a process that is killed leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
 
     Args:
-      path: path of a file; its directory exists.
+      path: path of a file; its directory must exist.
     """
     draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"  # `of_draft` expects this format.
     try:

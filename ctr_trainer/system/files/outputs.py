@@ -187,7 +187,7 @@ class Unfinished:
 
 
 def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) -> None:
-    """Refuses an output that contains an input, is inside an input, or would match a pattern of the inputs.
+    """Refuses an output that is, contains or is inside an input, or that would match a pattern of the inputs.
 
     Links are followed.
 

@@ -94,13 +94,13 @@ class Staging:
             LocalPath(self.path, name).unlink(missing_ok=True)
 
     def fetch(self) -> None:
-        """Copies the files to which this job appends from the store."""
+        """Downloads the files to which this job appends."""
         for pattern in _FETCHED:
             for file in self._store.glob(pattern):
                 LocalPath(self.path, file.name).write_bytes(file.read_bytes())
 
     def upload(self) -> None:
-        """Copies the files that have changed since the last call to the store.
+        """Uploads the files that have changed since the last call.
 
         Raises:
           UserError: the store rejects a file; the message names the file.
@@ -124,11 +124,9 @@ def staged(directory: Any, fetches: bool, owns: bool) -> Iterator[InPlace | Stag
 
     Args:
       directory: path or URL.
-      fetches: whether this process copies the files to which the job appends from the store; True for one process of
-        the job.
-      owns: whether this process empties the local directory at the beginning and, at the end, copies its files to the
-        store and removes it; True for one process of each host. The other processes may write there only after a
-        collective.
+      fetches: whether this process downloads the files to which the job appends; True for one process of the job.
+      owns: whether this process empties the local directory at the beginning, and uploads its files and removes it at
+        the end; True for one process of each host. Other processes may write there only after a collective.
     """
     if is_local(directory):
         yield InPlace(str(path_of(directory)))

@@ -66,7 +66,7 @@ def written_to(stream: TextIO) -> Iterator[None]:
 
 
 def rank_of_this_process() -> int:
-    """Returns the rank that `horovodrun` gave to this process; 0 without `horovodrun`."""
+    """Returns the rank that `horovodrun` assigned to this process; 0 without `horovodrun`."""
     return int(os.environ.get("HOROVOD_RANK", 0))
 
 

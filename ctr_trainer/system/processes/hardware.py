@@ -63,8 +63,8 @@ def own_cores() -> set[int] | None:
 def step_back(cores: set[int] | None) -> None:
     """Runs this thread on the set `cores`, with a lower priority than other threads, until it ends.
 
-    With None, the cores of the thread stay the same.
-    The thread gets the time that other threads leave, and a quarter of a core's time if they leave none.
+    The thread gets the time that other threads leave, and a quarter of a core's time if they leave none. If `cores` is
+    None, only the priority changes.
     """
     run_on(cores)
     if sys.platform == "linux":  # On other systems, this would affect the whole process.

@@ -90,7 +90,7 @@ def absent(names: Iterable[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Disables the garbage collector in the block, and permanently excludes all objects that exist at its end."""
+    """Disables the garbage collector in the block, and permanently exempts all objects that exist at its end."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -31,13 +31,15 @@ class Watchdog:
     Args:
       who: name of the process for messages, such as `rank 0`.
       timeout: longest wait, in seconds. Also an attribute.
-      warning: seconds after which the log reports a wait, and again each time that the wait has doubled; 0 for never.
+      warning: seconds after which the log reports a wait. It reports the wait again each time the wait has doubled; 0
+        for never.
       speak: f(sentence), called before the process is ended; None to log the sentence.
 
     Attributes:
-      explain: f() -> a description of the ranks that the process waits for; None if there is no such function.
+      explain: f() -> a description of the ranks that the process waits for. Without this function, the attribute is
+        None.
       hopeless: f() -> the error because of which the wait will never end, such as `Lost`, which determines the exit
-        status; None if the wait may end. None if there is no such function.
+        status; None if the wait may end. Without this function, the attribute is None.
       tell_seconds: seconds between two progress messages of a rank for which the others wait.
     """
 
@@ -84,7 +86,7 @@ class Watchdog:
         self._closed.set()
 
     def explanation(self) -> str:
-        """Returns the result of `explain` in brackets; "" if there is none."""
+        """Returns the result of `explain` in parentheses; "" if there is none."""
         if self.explain is None:
             return ""
         try:
