@@ -36,7 +36,7 @@ class Attempt:
     Args:
       name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes.
       hosts: the hosts, each with as many slots as workers. Also an attribute.
-      command, environment: command and complete environment of each worker.
+      environment: complete environment of each worker.
       gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:

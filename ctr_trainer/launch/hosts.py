@@ -67,11 +67,9 @@ class Hosts:
 class DiscoveredHosts(Hosts):
     """Hosts that a command prints. A thread runs the command every second.
 
-    If the command fails, or if its output is not a list of hosts, the previous hosts are kept. The first run must
-    succeed.
+    If the command fails, or its output is not a list of hosts, the previous hosts are kept. The first run must succeed.
 
     Args:
-      script: shell command.
       slots: number of slots of a host that is printed without a number.
     """
 

@@ -56,11 +56,7 @@ class Patience:
         return _growing(self._fruitless, 5.0, 60.0)
 
     def why_not(self, ending: Ending) -> str:
-        """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are.
-
-        Args:
-          ending: an `Ending` of any kind but `FINISHED`.
-        """
+        """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are."""
         if ending.kind is Kind.REFUSED:
             return "Not restarted: the same flags and data would end the same way"
         if ending.kind is Kind.FAILED and ending.reason == self._failure:
@@ -106,7 +102,7 @@ class Supervisor:
     """Starts the workers of one training, and restarts them as often as needed.
 
     Args:
-      command, environment: command and complete environment of each worker.
+      environment: complete environment of each worker.
       grace_seconds: longest time in which the workers may save and end.
     """
 

@@ -41,7 +41,6 @@ def meeting(notices: Notices, placement: Placement, interface: str | None, secon
 
     Args:
       interface: network interface by which Horovod connects the ranks.
-      seconds: longest time to wait.
 
     Raises:
       Lost: a rank does not start, or a rank or `horovodrun` cannot be reached. The message names the host if known.

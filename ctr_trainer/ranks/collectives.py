@@ -18,11 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Collectives:
-    """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions.
-
-    Args:
-      session_config: f() -> the options of a session with one thread.
-    """
+    """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions."""
 
     def __init__(
         self, hvd: Any, watchdog: Callable[[], Watchdog], session_config: Callable[[], tf1.ConfigProto]

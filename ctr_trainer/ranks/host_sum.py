@@ -184,12 +184,8 @@ class HostSum:
     other ranks. With Horovod's Gloo, each vector crosses the loopback device twice, and each step waits for two cycles
     of Horovod's thread.
 
-    The memory is an anonymous file (memfd_create(2)), and the ranks synchronize through abstract Unix sockets. Neither
-    leaves files on a disk. If a rank ends, the ranks that wait for it notice this immediately.
-
-    Caveat: this class works only on Linux, with all ranks in one network namespace, and is not thread-safe.
-
-    The constructor maps the memory, and is a collective.
+    The memory is an anonymous file (memfd_create(2)), which leaves nothing on a disk. The ranks synchronize through
+    `HostPeers`, whose caveats apply. The constructor maps the memory, and is a collective.
 
     Raises:
       UserError: the system does not support shared memory.

@@ -26,10 +26,9 @@ class Beat:
     """The last heartbeat of a rank.
 
     Attributes:
-      step: its current global step.
-      phase: its current phase, one of `clock.PHASES`.
-      since: start of the phase, in seconds since 1970, by the clock of the rank's host.
-      alive: time of the heartbeat, in seconds since 1970, by the clock of the rank's host.
+      step: the current global step.
+      phase: the current phase, one of `clock.PHASES`.
+      since, alive: start of the phase and time of the heartbeat, in seconds since 1970 by the clock of the rank's host.
     """
 
     rank: int
@@ -115,9 +114,8 @@ def _text(padded: bytes) -> str:
 def missing(beats: list[Beat], now: float) -> list[Beat]:
     """Returns the heartbeats of the ranks that the others wait for.
 
-    These are the ranks without a recent heartbeat. If there are none, they are the ranks with the lowest step: those in
-    a phase that does not wait for other ranks, or all of them if no rank is in such a phase. The result is [] if all
-    ranks wait in the same step.
+    These are the ranks without a recent heartbeat. If there are none, they are the ranks with the lowest step, only the
+    working ranks if some of them are working; [] if all ranks wait in the same step.
     """
     silent = [beat for beat in beats if now - beat.alive > _SILENT_SECONDS]
     if silent or not beats:

@@ -14,12 +14,12 @@ from ctr_trainer.ranks.dense_exchange import Exchange, from_first_of_host, sum_o
 class MeanOptimizer(tf1.train.Optimizer):
     """An optimizer that wraps another optimizer, and whose gradients are means of the inner gradients.
 
-    Each mean is returned with the sum of its weights, so that means of means are correct for any split of the examples:
+    Each mean has the sum of its weights, so that means of means are correct for any split of the examples:
 
         mean = sum_i W_i t_i / sum_i W_i, and 0 if all W are 0
 
     Args:
-      optimizer: a `tf.compat.v1.train.Optimizer` with an attribute `weight` like the one below.
+      optimizer: a `tf.compat.v1.train.Optimizer` with an attribute `weight`.
 
     Attributes:
       weight: scalar float32, the sum of the weights of the examples; set by `compute_gradients`.

@@ -211,11 +211,7 @@ class RollCall:
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
 
     def _name_those_gone(self, kills_stopped: bool = False) -> None:
-        """Writes which ranks of this host ended without an error message.
-
-        Args:
-          kills_stopped: whether to kill stopped processes, which then count as ended.
-        """
+        """Writes which ranks of this host ended without an error message, after killing stopped ranks if requested."""
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             if host != socket.gethostname():

@@ -20,14 +20,14 @@ class Stopping:
     """Stops a training after the same step on all ranks, after one of them was asked to stop.
 
     While steps run, a thread of each rank checks about once a second for a notice that a rank was asked to stop. When
-    the thread finds a notice, its rank begins no further step until all ranks have exchanged, in a collective, the last
-    step that each has begun. The training ends after the latest of these steps, which every rank can reach and no rank
-    has passed.
+    it finds a notice, its rank begins no further step until all ranks have exchanged, in a collective, the last step
+    that each has begun. The training ends after the latest of these steps, which every rank can reach and no rank has
+    passed.
 
     The threads use notices, because a collective that runs concurrently with a step is dangerous: if a rank is killed
     during the collective, Gloo aborts the remaining ranks before they can report the lost rank.
 
-    A single worker does not need a thread.
+    A single worker needs no thread.
 
     Args:
       name: name of the training, different for each training of this job.

@@ -33,11 +33,9 @@ class Coordinator:
     """Plans windows in a thread of rank 0.
 
     Args:
-      open_source: the result of `opener`.
       position: position in the checkpoint; None if there is none.
       has_other_position: whether the checkpoint has a position in another kind of input.
-      workers, batch_size: number of workers, and batch size of each worker.
-      dead_letters: destination of bad rows.
+      batch_size: batch size of each worker.
 
     Attributes:
       closing: functions that `close` calls.
@@ -111,10 +109,9 @@ class Coordinator:
             return directive
 
     def position_after(self, batches: int) -> StreamPosition | None:
-        """Returns the position after this number of batches per worker.
+        """Stores the bad records, then returns the position after this number of batches per worker.
 
         Before the stream is opened, this is the position in the checkpoint, or None if there is none.
-        Before it returns, it stores the bad records before this position.
         """
         self._dead_letters.flush()
         with self._changed:

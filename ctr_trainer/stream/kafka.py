@@ -23,7 +23,7 @@ _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaErr
 
 
 class KafkaSource:
-    """A Kafka topic; see `StreamSource` for the methods."""
+    """A Kafka topic; see `StreamSource`."""
 
     def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
         self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name

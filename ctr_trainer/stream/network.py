@@ -24,9 +24,6 @@ class CoordinatorServer:
     Args:
       host: name or address to listen on.
       others: number of the other workers.
-
-    Attributes:
-      port: port of the server.
     """
 
     def __init__(self, coordinator: Coordinator, host: str, key: bytes, others: int) -> None:

@@ -208,11 +208,10 @@ def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
 def resumed(
     position: StreamPosition | None, source: StreamSource, since: str, has_other: bool
 ) -> StreamPosition | None:
-    """Returns the position to resume from; None to begin at `since`.
+    """Returns the position to resume from; None to begin at `since`, the value of `stream_from`.
 
     Args:
       position: position in the checkpoint; None if there is none.
-      since: `stream_from`.
       has_other: whether the checkpoint has a position in another kind of input.
 
     Raises:

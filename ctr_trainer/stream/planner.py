@@ -24,7 +24,7 @@ class Planner:
     """Plans one window after another. It is not thread-safe.
 
     Args:
-      workers, batch_size: number of workers, and batch size of each worker.
+      batch_size: batch size of each worker.
       figures: receives the lag and the time spent waiting for brokers.
       sleep: f(seconds), which raises an error if the training has ended.
 

@@ -219,8 +219,7 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
     """Returns a function that opens a stream. Each call opens separate connections, for one thread.
 
     Args:
-      kafka_config: file with librdkafka's settings; "" for none.
-      group: name of the consumer group to which positions are committed, unless `kafka_config` names one.
+      group: the consumer group to which positions are committed, unless the file `kafka_config` names one.
 
     Raises:
       UserError: the client library is missing, or the file cannot be read.

@@ -29,13 +29,7 @@ _ENTRIES, _SECONDS, _RETRY_SECONDS, _WARN_SECONDS = 5_000, 10.0, 0.5, 15.0
 
 
 class RedisSource:
-    """A stream, or numbered streams, of a Redis server; see `StreamSource` for the methods.
-
-    An offset is the ID of an entry as one integer: milliseconds << 64 | sequence.
-
-    Args:
-      group: the consumer group to which positions are committed.
-    """
+    """Streams of a Redis server; see `StreamSource`. An offset is an entry's ID: milliseconds << 64 | sequence."""
 
     def __init__(self, address: StreamAddress, files: RedisFiles, group: str) -> None:
         self.name, self.address, self._key = f"redis stream {address.name}", address.hosts, address.name

@@ -63,8 +63,7 @@ class Range(NamedTuple):
 class StreamSource(Protocol):
     """A stream. Offsets are ascending integers within a partition, with possible gaps.
 
-    Sources are not thread-safe. Methods that send requests to the brokers raise `Unavailable` if the brokers do not
-    answer.
+    Sources are not thread-safe. Methods that send requests to the brokers raise `Unavailable` if there is no answer.
 
     Attributes:
       name: name of the stream in messages and in checkpoints, without hosts, such as `kafka topic clicks`.

@@ -23,9 +23,9 @@ _DRAFT = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 class DirectFile:
     """A new file that is written from this process's memory directly to the disk (Linux's O_DIRECT).
 
-    Bytes that are written through the page cache are first copied into newly allocated memory, and remain there even if
-    nobody reads them. Writing 400 MB of a checkpoint takes 0.1 to 1.3 s of a core's time through the cache, and 0.05 s
-    directly. Files smaller than 2 MiB, and files on file systems without O_DIRECT, are written through the cache.
+    The page cache copies bytes into newly allocated memory, and keeps them even if nobody reads them: writing 400 MB of
+    a checkpoint takes 0.1 to 1.3 s of a core's time through the cache, and 0.05 s directly. Files smaller than 2 MiB,
+    and files on file systems without O_DIRECT, are written through the cache.
 
     Caveat: the file contains all bytes only after it is closed, not after a `flush`.
 
@@ -98,11 +98,11 @@ class DirectFile:
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yields the path of a draft in the same directory. At the end of the block, the draft is renamed to `path`.
 
-    The draft's bytes are on the disk before the draft is renamed, and the new name is on the disk before this context
-    manager returns. After a power cut, `path` has either its earlier content or the complete new content. If the block
-    raises, `path` is unchanged and the draft is removed.
+    The draft's bytes are on the disk before the draft is renamed, and the new name is on the disk when the `with`
+    statement ends. After a power cut, `path` has either its earlier or its complete new content. If the block raises,
+    `path` is unchanged and the draft is removed.
 
-    Caveat: a process that is killed leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
+    Caveat: a killed process leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
 
     Args:
       path: path of a file; its directory must exist.
@@ -158,8 +158,7 @@ def read_json(path: str | os.PathLike[str], cure: str) -> dict[str, Any]:
       cure: advice for the user if the file is unusable, such as `convert the data again`; the end of the message.
 
     Raises:
-      UserError: the file cannot be read, is empty, was cut off or altered, or contains no object. The message contains
-        the file and the advice.
+      UserError: the file cannot be read, is empty, was cut off or altered, or contains no object.
     """
     try:
         with open(path, "rb") as file:

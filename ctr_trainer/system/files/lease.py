@@ -170,8 +170,7 @@ class LeaseRenewal:
 
     Args:
       seconds: time after which the lease ends without a renewal.
-      renew: f() -> whether this process still has the lease. If it raises UserError, the error is logged, and `renew`
-        is called again later.
+      renew: f() -> whether this process still has the lease. A UserError is logged, and `renew` is called again later.
     """
 
     def __init__(self, seconds: float, renew: Callable[[], bool], name: str) -> None:
@@ -196,17 +195,16 @@ class LeaseRenewal:
 class StoreLease:
     """A lease that is an object in a store, which a thread renews.
 
-    The object names its owner's process, host and machine. If the owner was a process of this machine that has ended,
-    another process takes the lease immediately. Otherwise it takes the lease after the object has not changed for 30 s.
-    No process reads the clock of another host.
+    The object names its owner's process, host and machine. Another process takes the lease immediately if the owner was
+    a process of the same machine that has ended, otherwise after the object has not changed for 30 s. No process reads
+    the clock of another host.
 
     Caveat: pyarrow cannot write an object only if it does not exist. If two processes request the lease within the same
-    second, the last writer gets it, and the other process notices this after a second. If a process is stopped between
-    its check and its write, and therefore writes later, it takes the lease from its owner. The owner notices this at
-    its next renewal, and `check` then raises.
+    second, the last writer gets it, and the other process notices this after a second. A process that is stopped
+    between its check and its write may write later, and takes the lease from its owner. The owner notices this at its
+    next renewal, and `check` then raises.
 
     Args:
-      path: the `StorePath` of the object.
       seconds: time after which the lease ends without a renewal.
 
     Raises:

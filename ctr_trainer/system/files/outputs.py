@@ -216,7 +216,6 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
 
     Args:
       is_ours: f(path) -> whether the command wrote this existing file.
-      command: name of the command, such as `predict`.
 
     Raises:
       UserError: the path is a directory, or a file that the command did not write; the message names it.
@@ -238,8 +237,7 @@ def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]
       names: names, or patterns of names, of the files to write.
 
     Raises:
-      UserError: such a file exists and is not an earlier report, or the directory is a file; the message names the
-        file.
+      UserError: such a file exists and is not an earlier report, or the directory is a file; names the file.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UserError(f"output={directory}: is a file; name a directory")

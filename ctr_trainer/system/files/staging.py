@@ -123,7 +123,6 @@ def staged(directory: Any, fetches: bool, owns: bool) -> Iterator[InPlace | Stag
     Caveat: a killed job leaves the local directory. The next job with this URL on this host removes the files in it.
 
     Args:
-      directory: path or URL.
       fetches: whether this process downloads the files to which the job appends; True for one process of the job.
       owns: whether this process empties the local directory at the beginning, and uploads its files and removes it at
         the end; True for one process of each host. Other processes may write there only after a collective.

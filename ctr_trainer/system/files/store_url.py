@@ -32,7 +32,6 @@ class Root:
     """The parts of a URL that name a store: `SCHEME://AUTHORITY?QUERY`.
 
     Attributes:
-      scheme: scheme of the URL, such as `s3`.
       authority: the bucket, or the host.
       query: options of the connection, such as `region=eu-central-1`.
     """

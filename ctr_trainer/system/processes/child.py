@@ -42,7 +42,7 @@ def run_command(
     Args:
       what: description of the command for messages, such as `building Horovod`.
       timeout_s: seconds after which the command, and all processes that it started, are stopped.
-      env: the complete environment of the command; None for this process's environment.
+      env: complete environment of the command; None for this process's environment.
       show: f(line), called immediately with each line of stdout, without the newline; None to show nothing.
       merge_stderr: whether the command's stderr is merged into its stdout. If not, it goes to this process's stderr.
 
@@ -152,12 +152,12 @@ class Child:
 
     The child ends when its standard input closes. Therefore it ends with this process, even if this process is killed.
 
-    The class is a context manager, which stops the child at the end of the block. The child runs in its own session, so
-    that a Ctrl-C at the terminal does not reach it: this process may need the child until its own end.
+    A context manager, which stops the child at the end of the block. The child has its own session, so that a Ctrl-C at
+    the terminal does not reach it: this process may still need the child.
 
     Args:
       log_file: file to which the child's output is appended. A file of more than 64 MiB is first renamed to `NAME.1`.
-      cores: cores that the child may use; None for all cores that this process may use.
+      cores: cores that the child may use; None for all cores of this process.
       environment: environment variables for the child, unless this process has variables with these names.
       told: JSON value that `told_by_parent` returns in the child; it must not contain secrets.
     """

@@ -25,8 +25,8 @@ class Watchdog:
     Python cannot interrupt a collective that another rank does not reach. Therefore the process ends immediately,
     without cleaning up. `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
 
-    The watchdog's thread never blocks. Explanations read files, and messages are written to pipes, so helper threads do
-    both, and the watchdog's thread waits only a few seconds for them.
+    The watchdog's thread never blocks: helper threads read files for explanations and write messages to pipes, and the
+    watchdog's thread waits only a few seconds for them.
 
     Args:
       who: name of the process for messages, such as `rank 0`.
@@ -36,10 +36,9 @@ class Watchdog:
       speak: f(sentence), called before the process is ended; None to log the sentence.
 
     Attributes:
-      explain: f() -> a description of the ranks that the process waits for. Without this function, the attribute is
-        None.
+      explain: f() -> a description of the ranks that the process waits for; or None instead of a function.
       hopeless: f() -> the error because of which the wait will never end, such as `Lost`, which determines the exit
-        status; None if the wait may end. Without this function, the attribute is None.
+        status, or None if the wait may end; or None instead of a function.
       tell_seconds: seconds between two progress messages of a rank for which the others wait.
     """
 
@@ -169,7 +168,7 @@ class Background:
     Args:
       what: description of the tasks, such as `the sync of the embedding rows`, for the thread's name and for errors.
       timeout: seconds to wait for a task's end.
-      cores: cores that the tasks run on; None for all cores that this process may use.
+      cores: cores that the tasks run on; None for all cores of this process.
 
     Raises:
       Lost: a task did not end within `timeout`.
