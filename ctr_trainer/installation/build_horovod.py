@@ -6,8 +6,7 @@ The built wheel is kept in the user's cache, in a directory whose name contains 
 The next checkout or virtual environment on this machine installs the wheel in seconds.
 
 The build needs a C++ compiler, make, and network access for the sources. If there is no CMake 3.13 or later on the
-PATH, the build gets CMake from PyPI. This module needs only the standard library, so it runs before other packages are
-installed.
+PATH, the build gets it from PyPI. This module needs only the standard library, so it runs before anything is installed.
 
 Environment:
   HOROVOD_GPU_OPERATIONS: `NCCL` for GPUs; unset for CPU and Gloo. Horovod's other variables (`HOROVOD_NCCL_HOME`, ...)

@@ -108,8 +108,7 @@ class Attempt:
         """Waits for the end, kills the remaining processes on this host, and returns the `Ending`.
 
         Args:
-          seconds: longest time to wait. After a worker has reported why it ends, the wait is at most 3 s, because the
-            worker has already saved.
+          seconds: longest time to wait; at most 3 s after a worker has reported why it ends, because it has then saved.
         """
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:
@@ -175,8 +174,7 @@ class Attempt:
 class Standby:
     """Standby workers for the next restart, which are started while the current workers train.
 
-    The standby workers have imported TensorFlow and all other modules, and wait at a gate. This halves the time of a
-    restart.
+    They have imported TensorFlow and all other modules, and wait at a gate, which halves the time of a restart.
 
     Args:
       start: f(hosts, gate) -> `Attempt` on this host.

@@ -37,7 +37,6 @@ class Host:
         """Parses `NAME:SLOTS`.
 
         Args:
-          where: origin of the text, for the error message.
           slots: number of slots if the text is only `NAME`; None to raise an error in this case.
 
         Raises:
@@ -107,7 +106,6 @@ class ReachableHosts:
 
     Args:
       port: port of ssh; 0 for the default.
-      period: seconds between two connections to a host that answers.
     """
 
     def __init__(self, hosts: Hosts, port: int, period: float = _CONNECT_PERIOD_SECONDS) -> None:

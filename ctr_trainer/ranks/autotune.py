@@ -23,9 +23,8 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
 
     Args:
       tune: whether Horovod searches for its best settings. If so, it writes a log to `log_file`.
-      log_file: with `tune`, the path of the log; "" for MODEL_DIR/autotune.csv. Without `tune`, the log of an earlier
-        search, whose best settings are used; "" for Horovod's defaults.
-      model_dir: directory of the log if `log_file` is "".
+      log_file: with `tune`, the path of the log; "" for autotune.csv in `model_dir`. Without `tune`, the log of an
+        earlier search, whose best settings are used; "" for Horovod's defaults.
 
     Returns:
       the path of the log that Horovod will write, or None.

@@ -142,7 +142,6 @@ def _in_memory(
 
     Args:
       name: name of the `HostSum`, the same on every rank.
-      what: description of the wait.
     """
     host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)
 

@@ -87,7 +87,6 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
     """Makes an optimizer whose gradients are means over all workers, weighted by the workers' examples.
 
     Args:
-      inner: the optimizer of one worker, with a `weight`.
       fp16: whether Horovod sends float16; the sum is then in float16 as well.
     """
     if exchange.way == "horovod":

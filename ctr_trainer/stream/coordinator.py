@@ -33,7 +33,6 @@ class Coordinator:
     """Plans windows in a thread of rank 0.
 
     Args:
-      position: position in the checkpoint; None if there is none.
       has_other_position: whether the checkpoint has a position in another kind of input.
       batch_size: batch size of each worker.
 

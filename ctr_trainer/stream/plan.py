@@ -211,7 +211,6 @@ def resumed(
     """Returns the position to resume from; None to begin at `since`, the value of `stream_from`.
 
     Args:
-      position: position in the checkpoint; None if there is none.
       has_other: whether the checkpoint has a position in another kind of input.
 
     Raises:

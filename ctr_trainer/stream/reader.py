@@ -40,7 +40,6 @@ class StreamReader:
     end.
 
     Args:
-      open_source: the result of `opener`.
       statistics: statistics of the model's training data; {} if it was trained on streams only.
 
     Attributes:

@@ -134,7 +134,7 @@ class LocalPath(pathlib.PosixPath):
         return lease.lock(self)
 
     def hold(self, refusal: Callable[[str], str]) -> lease.FileLease:
-        """Takes the lease that this file represents. For `refusal`, see `lease.FileLease`.
+        """Takes the lease of this file. For `refusal`, see `lease.FileLease`.
 
         Raises:
           UserError: another process has the lease.

@@ -38,7 +38,6 @@ class StorePath(PureStorePath):
     completely.
 
     Args:
-      root: `Root` of the store.
       key: path below the root, without a `/` at its ends.
       kind: `File` or `Directory` if a listing of the store reported this kind, which saves a request; None if the path
         was not listed.

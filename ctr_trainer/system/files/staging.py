@@ -43,8 +43,8 @@ def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[Pa
 def local_directory(directory: Any) -> str:
     """Returns the path of the local directory for files that a job appends to.
 
-    This is `directory` itself if it is local. For a URL, it is a directory in this user's private directory, the same
-    for all processes of this user on this host.
+    For a URL, it is in this user's private directory, the same for all processes of this user on this host. Otherwise
+    it is `directory` itself.
     """
     path = path_of(directory)
     if is_local(directory):

@@ -75,8 +75,7 @@ class ErrorEnd:
 
     Attributes:
       told: the message for the user, in complete sentences; "" for an exception that is not meant for users.
-      status: the exit status.
-      is_in_order: whether this is the end of a training that stopped in order, which is no failure.
+      is_in_order: whether a training has stopped in order, which is no failure.
     """
 
     told: str = ""
@@ -85,7 +84,7 @@ class ErrorEnd:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Whether an error reports the loss of something that may be available again at the next start.
+    """Whether an error reports a loss that may be over at the next start.
 
     An outage of a store, a timeout and a refused connection are losses, even if the error is only the cause of a
     `UserError` that names the file.

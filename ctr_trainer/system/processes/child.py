@@ -134,11 +134,7 @@ def set_when_closed(descriptor: int, event: threading.Event) -> None:
 def handling_signals(
     handler: Callable[[int, FrameType | None], Any] | int, numbers: Iterable[signal.Signals] = END_SIGNALS
 ) -> Iterator[None]:
-    """Handles signals with `handler` within the block, then restores the handlers. Call it in the main thread.
-
-    Args:
-      handler: handler for `signal.signal`: f(number, frame), or `signal.SIG_IGN`.
-    """
+    """Handles signals with `handler` within the block, then restores the handlers. Call it in the main thread."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

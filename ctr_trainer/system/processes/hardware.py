@@ -6,8 +6,7 @@ import pathlib
 import sys
 
 _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
-# Added to a thread's niceness. The thread then gets a quarter of a busy core's time, enough to write files of rows in
-# time.
+# Added to a thread's niceness. The thread then gets a quarter of a busy core's time, enough to write files of rows.
 BEHIND = 5
 
 
@@ -17,9 +16,9 @@ def pin_cores(local_rank: int, local_size: int) -> set[int] | None:
     A worker that moves between cores loses its caches, and loses time to the idle threads of other workers.
 
     Returns:
-      the cores that this process had before, for child processes that are not workers. None if nothing was done,
-      because there is one worker, there are fewer cores than workers, the system does not support affinity, or mpirun,
-      SLURM or taskset has already assigned the cores.
+      the previous cores of this process, for child processes that are not workers. None if nothing was done: there is
+      one worker, there are fewer cores than workers, the system does not support affinity, or mpirun, SLURM or taskset
+      has already assigned the cores.
     """
     if local_size == 1 or not hasattr(os, "sched_setaffinity"):
         return None

@@ -7,11 +7,7 @@ _CONNECT_SECONDS = 2.0
 
 
 def why_not(address: str) -> str:
-    """Tries to connect. Returns the reason for a failure, with advice; "" if the connection succeeds.
-
-    Args:
-      address: `host:port`.
-    """
+    """Tries to connect to a `host:port`. Returns the reason for a failure, with advice; "" if it succeeds."""
     here, port = socket.gethostname(), address.rpartition(":")[2]
     found = _resolved(address)
     if not found:
