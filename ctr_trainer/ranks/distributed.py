@@ -176,6 +176,7 @@ def session_config(threads: int = 0, precision: str = "none", given: tf1.ConfigP
     """Returns the options of this process's sessions, see `device_config.config_proto`.
 
     Args:
+      threads, precision: see `config_proto`.
       given: further options, which the options of `config_proto` override; None for none.
     """
     gpus = len(tf.config.list_physical_devices("GPU"))
@@ -214,6 +215,7 @@ def optimizer(
     (`RunConfig.uneven_inputs`). For an average over examples, return `inner` itself: `EstimatorSpec(optimizer=...)`.
 
     Args:
+      inner: a `tf.compat.v1` optimizer.
       local: tensors whose gradients are not exchanged, such as the embedding rows, which the lookup service merges.
         They may occur in `compute_gradients(var_list=...)`.
       fp16: whether to send float16; the sum over workers is then in float16 as well.
