@@ -1,1 +1,1 @@
-"""Installation steps that compile code: the build of Horovod, and the Numba kernels."""
+"""Installation steps that compile code: the build of Horovod, and the compilation of the Numba kernels."""

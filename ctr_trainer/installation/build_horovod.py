@@ -2,11 +2,11 @@
 
 Horovod's last release predates current TensorFlow versions, so its sources are patched first, see `horovod_patches`.
 
-The built wheel is kept in the user's cache, in a directory named after everything that it depends on. The next checkout
-or virtual environment on this machine installs it in seconds.
+The built wheel is kept in the user's cache, in a directory whose name contains everything that the wheel depends on.
+The next checkout or virtual environment on this machine installs the wheel in seconds.
 
-The build needs a C++ compiler, make, and network access for the sources. If PATH has no CMake 3.13 or later, it takes
-CMake from PyPI. This module imports only the standard library, so it runs before anything is installed.
+The build needs a C++ compiler, make, and network access for the sources. If there is no CMake 3.13 or later on the
+PATH, the build gets it from PyPI. This module needs only the standard library, so it runs before anything is installed.
 
 Environment:
   HOROVOD_GPU_OPERATIONS: `NCCL` for GPUs; unset for CPU and Gloo. Horovod's other variables (`HOROVOD_NCCL_HOME`, ...)
@@ -55,7 +55,7 @@ def check_tools() -> None:
     """Checks for the programs that the build needs and that pip cannot install.
 
     Raises:
-      UserError: a program is missing; the message has the command that installs it.
+      UserError: a program is missing; the message contains the command that installs it.
     """
     compilers = [os.environ["CXX"].split()[0]] if os.environ.get("CXX", "").strip() else ["c++", "g++", "clang++"]
     for what, programs, debian, fedora in [
@@ -125,7 +125,7 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
     options = ["--target", tools, "--require-hashes"]
     _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", *options, *locked)
     if cmake is None:
-        # Use the program itself, as the Python script that starts it would need its package on PYTHONPATH.
+        # Use the program itself, because the Python script that starts it would need its package on PYTHONPATH.
         found = next(tools.glob("cmake/data/bin/cmake"), None)
         if found is None:
             raise UserError(
@@ -135,7 +135,7 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
         cmake = str(found)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     env = dict(os.environ)
-    # The build must not use the job server of a `make` that may have called this program.
+    # If a `make` has called this program, the build must not use its job server.
     for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
         env.pop(name, None)
     env.update(
@@ -148,7 +148,7 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
         HOROVOD_WITHOUT_MXNET="1",
         # A compiler process needs up to 2 GiB for TensorFlow's headers.
         MAKEFLAGS=f"-j{max(1, min(hardware.usable_cores(), memory_gib // 2))}",
-        # CMake 4 refuses the old minimum version in Horovod's third_party/.
+        # CMake 4 rejects the old minimum version in Horovod's third_party/.
         CMAKE_POLICY_VERSION_MINIMUM="3.5",
         TF_CPP_MIN_LOG_LEVEL="3",
     )
@@ -159,7 +159,7 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
 
 
 def _compile(arguments: Sequence[object], env: Mapping[str, str], log: pathlib.Path) -> None:
-    """Runs `pip wheel` with its output in a log file; a UserError has the first error in the log."""
+    """Runs `pip wheel`, and writes its output to a log file. A UserError contains the first error in the log."""
     with open(log, "w", encoding="utf-8") as file:
         try:
             show = functools.partial(print, file=file, flush=True)
@@ -202,7 +202,7 @@ def check_installed(gpu_operations: str) -> None:
     check = [horovodrun, "--check-build"]
     output = "\n".join(child.run_command(check, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True))
     missing = [what for what in ("TensorFlow", "Gloo", gpu_operations) if what and f"[X] {what}" not in output]
-    # `horovodrun` reports Gloo whether or not the library has it, see `horovod_patches`.
+    # `horovodrun` always reports Gloo, even if the library lacks it, see `horovod_patches`.
     if "TensorFlow" not in missing:
         ask = [sys.executable, "-c", "import horovod.tensorflow as hvd; print('Gloo:', hvd.gloo_built())"]
         if "Gloo: True" not in child.run_command(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):

@@ -2,9 +2,9 @@
 
 Usage: python -m ctr_trainer.installation.compile_kernels
 
-The cache is next to each source file or below NUMBA_CACHE_DIR; an entry is valid for one type of processor and one
-version of the file. Kernels with a signature are compiled when their module is imported, the few others at their first
-call.
+The cache is next to each source file, or below NUMBA_CACHE_DIR. A cache entry is valid for one type of processor and
+one version of the source file. Kernels with a signature are compiled when their module is imported; the few other
+kernels are compiled at their first call.
 """
 
 import importlib
@@ -23,7 +23,7 @@ def modules() -> list[str]:
 
 
 def main() -> None:
-    """Imports all modules that have kernels, which compiles the kernels."""
+    """Compiles the kernels by importing all modules that have kernels."""
     for name in modules():
         importlib.import_module(name)
 

@@ -6,31 +6,32 @@ from collections.abc import Mapping
 from ctr_trainer.system.messages.errors import UserError
 
 VERSION = "0.28.1"
-# Part of the key of a cached wheel: change it with the patches.
+# Part of the key of a cached wheel. Change it whenever the patches change.
 NAME = "patched5"
-# The patches of each file: the text of exactly one line, and the lines that take its place.
+# The patches of each file: a text that exactly one line contains, and the lines that replace this line.
 PATCHES: dict[str, dict[str, str]] = {
-    # This source no longer compiles, and is needed only for `HOROVOD_ENABLE_XLA_OPS`.
+    # This source file no longer compiles, and is needed only for `HOROVOD_ENABLE_XLA_OPS`.
     "tensorflow/CMakeLists.txt": {"xla_mpi_ops.cc": ""},
-    # Makes the workers of a process set connect over the interface of `horovodrun --network-interface`. Horovod uses
-    # this interface for the workers' first connection only, as `GlooContext::InitializeForProcessSet` uses
-    # `gloo_iface_` and never sets it. For later connections it listens at the address that the host's own name resolves
-    # to. On Debian this is 127.0.1.1, which other hosts cannot reach, so a job on several hosts fails at its start.
+    # Makes the workers of a process set connect over the interface of `horovodrun --network-interface`. Unpatched,
+    # Horovod uses this interface only for the workers' first connection, because
+    # `GlooContext::InitializeForProcessSet` uses `gloo_iface_` but never sets it. For later connections, Horovod
+    # listens at the address to which the host's own name resolves. On Debian, this is 127.0.1.1, which other hosts
+    # cannot reach, so a job on several hosts fails at its start.
     "common/gloo/gloo_context.cc": {
         "assert(global_context.IsEnabled());": """\
   assert(global_context.IsEnabled());
   gloo_iface_ = global_context.gloo_iface_;
 """,
     },
-    # Since TensorFlow removed `tf.estimator`, `tf.train` has no `SessionRunHook`, and without it Horovod does not
-    # define `BroadcastGlobalVariablesHook`.
+    # Since TensorFlow removed `tf.estimator`, `tf.train` has no `SessionRunHook`, without which Horovod does not define
+    # `BroadcastGlobalVariablesHook`.
     "tensorflow/__init__.py": {
         "_SessionRunHook = tf.train.SessionRunHook": """\
         _SessionRunHook = tf.compat.v1.train.SessionRunHook
 """,
     },
-    # Makes `horovodrun` end with status 1 if a worker failed, after the lines that name the worker. Unpatched, it also
-    # prints a traceback of its own code.
+    # Makes `horovodrun` end with status 1 if a worker has failed, after printing the lines that name the worker.
+    # Unpatched, it also prints a traceback of its own code.
     "runner/launch.py": {
         "    _run(args)": """\
     try:
@@ -41,8 +42,8 @@ PATCHES: dict[str, dict[str, str]] = {
         sys.exit(1)  # The lines above name the process and its status.
 """,
     },
-    # Reports Gloo and no MPI, as `build_horovod` builds Horovod. Unpatched, `horovodrun` imports TensorFlow twice to
-    # find out, which delays each job by some seconds.
+    # Reports that Horovod was built with Gloo and without MPI, which is true for `build_horovod`. Unpatched,
+    # `horovodrun` imports TensorFlow twice to determine this, which delays each job by some seconds.
     "common/util.py": {
         "def mpi_built(verbose=False):": "def mpi_built(verbose=False):\n    return False\n",
         "def gloo_built(verbose=False):": "def gloo_built(verbose=False):\n    return True\n",
@@ -54,7 +55,7 @@ def patch(source: pathlib.Path, patches: Mapping[str, Mapping[str, str]] = PATCH
     """Patches the sources in a directory.
 
     Raises:
-      UserError: a line does not occur exactly once, so these are not the sources that the patches were made for.
+      UserError: a line does not occur exactly once, so these are not the sources for which the patches were made.
     """
     for name, replacements in patches.items():
         for marker, replacement in replacements.items():

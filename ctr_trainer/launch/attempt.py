@@ -23,7 +23,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 from ctr_trainer.system.processes.child import ended_with_parent
 
-# This process ends after all others, and removes the semaphores of a killed horovodrun from /dev/shm.
+# The command of a process that ends after all others, and removes the semaphores of a killed horovodrun from /dev/shm.
 _TRACKER = "multiprocessing.resource_tracker"
 _POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS, _CLOSING_SECONDS = 0.02, 5.0, 10.0, 3.0
 
@@ -31,21 +31,21 @@ _POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS, _CLOSING_SECONDS = 0.02, 5.0, 10.0,
 class Attempt:
     """A `horovodrun` process that starts the workers. Their output is forwarded immediately, prefixed with their ranks.
 
-    Start it in the main thread. If this process is killed, the kernel ends `horovodrun`, which ends its workers.
+    Create it in the main thread. If this process is killed, the kernel ends `horovodrun`, which ends its workers.
 
     Args:
       name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes.
-      hosts: each has as many slots as workers. They are also an attribute.
-      command, environment: command and whole environment of each worker.
+      hosts: the hosts, each with as many slots as workers. Also an attribute.
+      environment: complete environment of each worker.
       gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
-      output: what the workers' output says of their end.
+      output: the `Output` of the workers.
       began: time of the start or release of the workers, in seconds since 1970.
-      lost_at: time at which a worker was found to have failed, in seconds since 1970; None if none has.
+      lost_at: time at which the failure of a worker was noticed, in seconds since 1970; None if no worker has failed.
 
     Raises:
-      UserError: there is no horovodrun.
+      UserError: horovodrun is not installed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Attempt:
         self.lost_at: float | None = None
         self._lost_since: float | None = None
         self._name, self._command, self.output, self._gate = name, command, Output(), gate
-        # The output before the release.
+        # The output of the workers before the release.
         self._held: list[tuple[TextIO, bytes]] | None = None if gate is None else []
         self._lock = threading.Lock()
         self.began = time.time()
@@ -97,8 +97,8 @@ class Attempt:
     def terminate(self) -> None:
         """Asks the workers to save and end.
 
-        The signal is sent to the workers of this host, which notify the others. `horovodrun` would kill all workers 5 s
-        after a signal.
+        The signal is sent to the workers of this host, which notify the other workers. If this host has no workers, it
+        is sent to `horovodrun`, which kills all workers after 5 s.
         """
         for process in self._workers_here() or [self._process]:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -108,7 +108,7 @@ class Attempt:
         """Waits for the end, kills the remaining processes on this host, and returns the `Ending`.
 
         Args:
-          seconds: longest time to wait. The wait is shorter after a worker reported why it ends, as it has saved then.
+          seconds: longest time to wait; at most 3 s after a worker has reported why it ends, because it has then saved.
         """
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:
@@ -127,7 +127,7 @@ class Attempt:
 
     @property
     def seconds_since_loss(self) -> float:
-        """Seconds since a worker was found to have failed; 0 if none has."""
+        """Seconds since the failure of a worker was noticed; 0 if no worker has failed."""
         return 0.0 if self._lost_since is None else time.monotonic() - self._lost_since
 
     def _kill_all(self) -> None:
@@ -146,7 +146,7 @@ class Attempt:
         self._process.wait(_KILL_SECONDS)
 
     def _workers_here(self) -> list[psutil.Process]:
-        """Returns the `psutil.Process` of the workers of this host."""
+        """Returns the processes of the workers on this host."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -174,7 +174,7 @@ class Attempt:
 class Standby:
     """Standby workers for the next restart, which are started while the current workers train.
 
-    They have imported TensorFlow and all other modules, and wait at a gate. This halves the time of a restart.
+    They have imported TensorFlow and all other modules, and wait at a gate, which halves the time of a restart.
 
     Args:
       start: f(hosts, gate) -> `Attempt` on this host.
@@ -185,7 +185,7 @@ class Standby:
         self._attempt: Attempt | None = None
 
     def prepare(self, hosts: tuple[Host, ...]) -> None:
-        """Starts standby workers, unless they were started already, even if they have ended since."""
+        """Starts standby workers, unless they were already started, even if they have ended since then."""
         if self._attempt is None:
             self._attempt = self._start(hosts, StartingGate())
 

@@ -24,7 +24,7 @@ _ANSWER_SECONDS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host, by its name for ssh, and the number of workers that it has room for."""
+    """A host: its name for ssh, and the number of its slots for workers."""
 
     name: str
     slots: int
@@ -37,11 +37,10 @@ class Host:
         """Parses `NAME:SLOTS`.
 
         Args:
-          where: origin of the text, for the error message.
           slots: number of slots if the text is only `NAME`; None to raise an error in this case.
 
         Raises:
-          UserError: the text has another form.
+          UserError: the text has a different format.
         """
         name, colon, number = text.strip().partition(":")
         number = number if colon else str(slots)
@@ -51,7 +50,7 @@ class Host:
 
 
 class Hosts:
-    """The available hosts; this class has a fixed list of them."""
+    """The available hosts. This class has a fixed list of hosts."""
 
     def __init__(self, hosts: Iterable[Host]) -> None:
         self._hosts = tuple(hosts)
@@ -70,7 +69,6 @@ class DiscoveredHosts(Hosts):
     If the command fails, or its output is not a list of hosts, the previous hosts are kept. The first run must succeed.
 
     Args:
-      script: shell command.
       slots: number of slots of a host that is printed without a number.
     """
 
@@ -102,13 +100,12 @@ class DiscoveredHosts(Hosts):
 class ReachableHosts:
     """The hosts that answer at the ssh port.
 
-    A thread tries to connect every five seconds, and every half second to a host that does not answer. A host that has
-    never answered counts as available, because ssh may reach it by another route, and otherwise `horovodrun` reports
-    the error.
+    A thread tries to connect to each host every five seconds, and every half second to a host that no longer answers. A
+    host that has never answered counts as available, because ssh may reach it by another route. If not, `horovodrun`
+    reports the error.
 
     Args:
-      port: port of ssh; 0 for its default.
-      period: seconds between two connections to a host that answers.
+      port: port of ssh; 0 for the default.
     """
 
     def __init__(self, hosts: Hosts, port: int, period: float = _CONNECT_PERIOD_SECONDS) -> None:
@@ -124,7 +121,7 @@ class ReachableHosts:
         return tuple(host for host in self._hosts.now() if host.name not in self._silent_since)
 
     def silent_for(self, name: str) -> float:
-        """Returns for how many seconds a host that answered before has not answered; 0 if it answers."""
+        """Returns the seconds for which a host has no longer answered; 0 if it answers, or has never answered."""
         since = self._silent_since.get(name)
         return 0.0 if since is None else time.monotonic() - since
 
@@ -160,7 +157,7 @@ def read_hostfile(path: str) -> tuple[Host, ...]:
     """Returns the hosts in a file with lines of the form `NAME slots=NUMBER`.
 
     Raises:
-      UserError: the file cannot be read, or a line has another form; the message has the line.
+      UserError: the file cannot be read, or a line has a different format; the message contains the line.
     """
     try:
         with open(path) as file:
@@ -181,7 +178,7 @@ def open_hosts(flags: LaunchFlags) -> Hosts:
     """Returns the `Hosts` that the flags specify: by a discovery script, a list, a file, or only this host.
 
     Raises:
-      UserError: the list, the file or the script's first output is invalid; or a fixed list has too few slots.
+      UserError: the list, the file or the script's first output is invalid, or a fixed list has too few slots.
     """
     if flags.host_discovery_script:
         return DiscoveredHosts(flags.host_discovery_script, flags.slots_per_host)
@@ -199,7 +196,7 @@ def open_hosts(flags: LaunchFlags) -> Hosts:
 
 
 def filled(hosts: Iterable[Host], workers: int) -> tuple[Host, ...]:
-    """Assigns workers to the hosts in order. Returns the used hosts, each with its number of workers as its slots."""
+    """Assigns workers to the hosts in order. Returns the used hosts; their slots are their numbers of workers."""
     found: list[Host] = []
     for host in hosts:
         taken = min(host.slots, workers - sum(each.slots for each in found))

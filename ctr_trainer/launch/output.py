@@ -1,4 +1,4 @@
-"""Forwards the output of the workers without blocking, and finds out from it why they ended."""
+"""Forwards the output of the workers without blocking, and determines from this output why they ended."""
 
 import collections
 import contextlib
@@ -27,19 +27,19 @@ class Kind(enum.Enum):
     """The kind of an `Ending`."""
 
     FINISHED = "finished"
-    LOST = "lost"  # A rank, a host or a service is lost, or hangs.
+    LOST = "lost"  # A rank, a host or a service is lost or hangs.
     FAILED = "failed"  # An unexpected error.
     REFUSED = "refused"  # An error that the user can correct.
-    CHANGED = "changed"  # The launcher has stopped the workers, to start them on other hosts.
+    CHANGED = "changed"  # The launcher has stopped the workers in order to start them on other hosts.
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """The end of a start of the workers.
+    """The end of an `Attempt`.
 
     Attributes:
       reason: sentence, without its full stop.
-      rank: the first rank that failed; None if none did.
+      rank: the first rank that failed; None if no rank failed, or if it is unknown.
     """
 
     kind: Kind
@@ -51,8 +51,8 @@ class Output:
     """Determines from the output of `horovodrun` how its workers ended.
 
     Attributes:
-      exits: list of (rank, status) of the workers that ended with a status other than 0, in order of time.
-      said: the last error of a worker, or reason for its stop; "" for none.
+      exits: list of (rank, status) of the workers that ended with a nonzero status, in chronological order.
+      said: the last error message of a worker, or the reason why it stopped; "" for none.
       last: the last line of horovodrun itself; "" for none.
     """
 
@@ -70,7 +70,7 @@ class Output:
             self.last = line.strip()
 
     def ending(self, status: int) -> Ending:
-        """Returns the `Ending` if `horovodrun` has ended with this status."""
+        """Returns the `Ending` for the exit status of `horovodrun`."""
         if status == 0:
             return Ending(Kind.FINISHED, "finished")
         # Workers that horovodrun stopped because another worker ended are not the cause.
@@ -81,7 +81,7 @@ class Output:
             )
         kinds = [_KINDS.get(status, Kind.LOST) for _, status in own]
         kind = next(each for each in (Kind.REFUSED, Kind.LOST, Kind.FAILED) if each in kinds)
-        # The cause is the rank that was killed or whose host is lost, not a rank that reports the loss.
+        # The cause is a rank that was killed or whose host is lost, not a rank that reports the loss.
         silent = [rank for rank, status in own if status not in _KINDS]
         first, status = own[0]
         rank: int | None = first
@@ -99,7 +99,7 @@ _KINDS = {
 
 
 def _last_words(text: str) -> str:
-    """Returns the reason for the end in a line of a worker, plain or JSON; "" if the line has none."""
+    """Returns the reason for the end from a worker's line, plain or JSON; "" if the line has none."""
     if text.startswith((_ERROR, _STOPPED)):
         return text.removeprefix(_ERROR).rstrip()
     if text.startswith("{"):
@@ -107,7 +107,7 @@ def _last_words(text: str) -> str:
             values = json.loads(text)
         except ValueError:
             return ""
-        # Errors of other modules are skipped, as the training may continue after them.
+        # Errors of other modules are skipped, because the training may continue after them.
         if isinstance(values, dict) and values.get("file") == os.path.basename(last_words.__file__):
             message = str(values.get("message", ""))
             return message if message.startswith(_STOPPED) or values.get("level") == "ERROR" else ""
@@ -126,8 +126,8 @@ def _how(status: int) -> str:
 class Outlet:
     """Writes lines in a thread, so that a blocked reader, such as a paused pager, does not block the launcher.
 
-    At most `most_bytes` are buffered. Further lines are dropped, and when the reader continues, their number is written
-    instead.
+    At most `most_bytes` are buffered. Further lines are dropped. When the reader continues, the number of dropped lines
+    is written instead.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -139,7 +139,7 @@ class Outlet:
         self._thread.start()
 
     def write(self, stream: TextIO, line: bytes) -> None:
-        """Queues a line, with its newline, for a stream; does not block."""
+        """Queues a line, including its newline, for a stream. Does not block."""
         with self._changed:
             if self._bytes + len(line) > self._most_bytes:
                 self._dropped += 1
@@ -161,7 +161,7 @@ class Outlet:
 
     def of(self, stream: TextIO) -> TextIO:
         """Returns a text stream that writes to `stream` through this outlet."""
-        return cast(TextIO, _Lines(self, stream))  # It has the methods that `print` and `logging` call.
+        return cast(TextIO, _Lines(self, stream))  # `_Lines` has the methods that `print` and `logging` call.
 
     def _work(self) -> None:
         while True:

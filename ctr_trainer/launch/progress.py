@@ -17,9 +17,9 @@ from ctr_trainer.system.messages.errors import UserError
 _SUMMARY = "train_summary.json"  # The same name as in `commands.train`.
 _KEY = "restarts"
 _log = logging.getLogger(__name__)
-# The names of checkpoint files are repeated here, so that the launcher does not import TensorFlow.
 # Seconds between two requests to a store, and the longest wait for a store after the workers have ended.
 _STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 5.0
+# The names of checkpoint files are repeated here, so that the launcher does not import TensorFlow.
 _CHECKPOINTS, _MANIFEST, _STEP = "checkpoints", "manifest.json", re.compile(r"step-(\d{10})")
 
 
@@ -31,11 +31,11 @@ class Restart:
       reason: sentence, without its full stop.
       time, lost_at: time of the loss as text, such as `2026-01-31 12:00:00`, and in seconds since 1970.
       workers_before, workers: number of workers before and after the restart.
-      hosts: hosts in the format of `-H`.
-      step: step of the checkpoint that training resumes from; 0 for the beginning, None if it is unknown.
-      steps_lost: steps after the checkpoint that the workers are known to have finished.
+      hosts: the hosts in the format of `-H`.
+      step: step of the checkpoint from which training resumes; 0 for the beginning, None if unknown.
+      steps_lost: number of steps after the checkpoint that the workers are known to have completed.
       seconds_lost: seconds of training since the checkpoint, or since the start of the workers.
-      seconds_to_train_again: seconds from the loss until a step after the checkpoint is finished; None if unknown.
+      seconds_to_train_again: seconds from the loss until a step after the checkpoint was completed; None if unknown.
     """
 
     reason: str
@@ -66,7 +66,7 @@ def summary_stamp(model_dir: str) -> tuple[int, int] | None:
     """Returns the size and the modification time of a training's summary; None if it cannot be read."""
     try:
         return (path_of(model_dir) / _SUMMARY).stamp()
-    except (OSError, UserError):  # There is no summary, or the store does not answer at present.
+    except (OSError, UserError):  # There is no summary, or the store does not currently answer.
         return None
 
 
@@ -88,10 +88,10 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A finished checkpoint.
+    """A complete checkpoint.
 
     Attributes:
-      step: its global step; 0 for none.
+      step: its global step; 0 if there is no checkpoint.
       time: time at which its manifest was written, in seconds since 1970.
     """
 
@@ -100,11 +100,11 @@ class Saved:
 
     @staticmethod
     def newest(model_dir: str) -> "Saved | None":
-        """Returns the checkpoint of the last step; None if the directory or the store cannot be read at present."""
+        """Returns the checkpoint of the last step; None if the directory or the store cannot currently be read."""
         directory, found = path_of(model_dir) / _CHECKPOINTS, []
         try:
             for path in directory.iterdir() if directory.is_dir() else ():
-                with contextlib.suppress(FileNotFoundError):  # The checkpoint is unfinished, or was just removed.
+                with contextlib.suppress(FileNotFoundError):  # The checkpoint is incomplete, or was just removed.
                     if step := _STEP.fullmatch(path.name):
                         found.append(Saved(int(step[1]), (path / _MANIFEST).stamp()[1] / 1e9))
         except (OSError, UserError):
@@ -115,11 +115,11 @@ class Saved:
 class Reached:
     """The progress of the training since a start of its workers.
 
-    A thread reads checkpoints in a store, so that a store that hangs does not block the launcher.
+    A thread looks for checkpoints in a store, so that a store that hangs does not block the launcher.
 
     Attributes:
-      saved: the newest `Saved`; at first the one before this start.
-      trained: the last step that a rank has finished according to the heartbeats; 0 for none.
+      saved: the newest checkpoint; at first, the newest checkpoint before this start.
+      trained: the last step that a rank has completed according to the heartbeats; 0 for none.
       trained_at: time of the latest heartbeat for `trained`, in seconds since 1970.
     """
 
@@ -140,7 +140,7 @@ class Reached:
           is_last: whether the workers have ended; if so, waits a few seconds for a store.
         """
         found = [liveness.read_beat(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
-        # Ignores heartbeats of an earlier start, and of ranks before their first step, which are in step 0.
+        # Ignore heartbeats of an earlier start, and heartbeats before the first step, which have step 0.
         began = self._attempt.began
         beats = [beat for beat in found if beat and beat.alive >= began and beat.step and beat.phase != "start"]
         if beats:
@@ -152,13 +152,13 @@ class Reached:
         return self.saved.step > before.step
 
     def _newest(self, is_last: bool) -> Saved | None:
-        """Returns the newest checkpoint; None if it is not known yet."""
+        """Returns the newest checkpoint; None if it is not yet known."""
         if is_local(self._model_dir):
             found = Saved.newest(self._model_dir)
             self._is_known = found is not None
             return found
         if is_last and self._asking is not None:
-            self._asking.join(_STORE_SECONDS)  # Its result may be older than the last checkpoint, so it is run again.
+            self._asking.join(_STORE_SECONDS)  # Its result may predate the last checkpoint, so run it again.
         is_asking = self._asking is not None and self._asking.is_alive()
         if not is_asking and (is_last or time.monotonic() >= self._asked_at + _STORE_PERIOD_SECONDS):
             self._asked_at = time.monotonic()
@@ -180,7 +180,7 @@ class Reached:
         return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
 
     def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:
-        """Returns the `Restart` that follows this start, on these hosts."""
+        """Returns the `Restart` on these hosts that follows this start."""
         lost_at = self._attempt.lost_at or time.time()
         steps = max(self.trained - self.saved.step, 0)
         since = max(self.saved.time, self._trains_since or lost_at)
@@ -198,7 +198,7 @@ class Reached:
 
 
 def where_it_resumes(model_dir: str) -> str:
-    """Returns a sentence that explains from where the same command resumes."""
+    """Returns a sentence that says where the same command resumes."""
     saved = Saved.newest(model_dir)
     if saved is None:
         return f"{model_dir} cannot be read now: the same command resumes from the last checkpoint in it"

@@ -19,16 +19,16 @@ from ctr_trainer.system.processes import child, reach
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
-# If a worker fails, horovodrun stops the others, which takes a second, or 10 s if one of them hangs.
+# If a worker fails, horovodrun stops the other workers. This takes a second, or 10 s if one of them hangs.
 _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
-# A host that has not answered for this time is lost.
+# A host that has not answered for this time counts as lost.
 _SILENT_SECONDS = 3.0
 # A training that ends sooner does not need standby workers.
 _STANDBY_SECONDS = 10.0
 
 
 def _growing(failures: int, first: float, longest: float) -> float:
-    """Returns seconds that double with each failure: 0, 0, `first`, twice as many and so on, at most `longest`."""
+    """Returns seconds that double with each failure: 0, 0, `first`, 2 `first`, 4 `first` and so on, up to `longest`."""
     return 0.0 if failures < 2 else min(first * 2 ** (failures - 2), longest)
 
 
@@ -56,11 +56,7 @@ class Patience:
         return _growing(self._fruitless, 5.0, 60.0)
 
     def why_not(self, ending: Ending) -> str:
-        """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are.
-
-        Args:
-          ending: `Ending` other than `FINISHED`.
-        """
+        """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are."""
         if ending.kind is Kind.REFUSED:
             return "Not restarted: the same flags and data would end the same way"
         if ending.kind is Kind.FAILED and ending.reason == self._failure:
@@ -75,8 +71,8 @@ class Patience:
 class LeftOut:
     """Counts the failures of each host.
 
-    A host is not left out after its first failure. After further consecutive failures it is left out for 10 s, 20 s,
-    40 s and so on, at most 10 minutes. A checkpoint that is written with this host resets the count.
+    After its first failure, a host is used again. After further consecutive failures, it is left out for 10 s, 20 s,
+    40 s and so on, at most 10 minutes. A new checkpoint of a training with this host resets the count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,21 +88,21 @@ class LeftOut:
         return seconds
 
     def took_part(self, hosts: Iterable[Host]) -> None:
-        """Resets the failures of hosts that took part in training up to a new checkpoint."""
+        """Resets the counts of hosts that took part in training until a new checkpoint."""
         for host in hosts:
             self._failures.pop(host.name, None)
 
     def others(self, hosts: Iterable[Host]) -> tuple[Host, ...]:
-        """Returns the hosts that are not left out at present."""
+        """Returns the hosts that are not currently left out."""
         now = self._clock()
         return tuple(host for host in hosts if self._until.get(host.name, now) <= now)
 
 
 class Supervisor:
-    """Starts the workers of one training as often as needed.
+    """Starts the workers of one training, and restarts them as often as needed.
 
     Args:
-      command, environment: command and whole environment of each worker.
+      environment: complete environment of each worker.
       grace_seconds: longest time in which the workers may save and end.
     """
 
@@ -133,7 +129,7 @@ class Supervisor:
         """Runs the training to its end; call it in the main thread.
 
         Raises:
-          UserError: the workers are not restarted; the message has their error and the reason.
+          UserError: the workers are not restarted. The message contains their error and the reason.
           StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
@@ -159,7 +155,7 @@ class Supervisor:
             add_to_summary(self._model_dir, self._restarts, summary)
 
     def _start(self, hosts: tuple[Host, ...], gate: StartingGate | None = None) -> Attempt:
-        """Returns an `Attempt`; if its workers wait at a gate, it has the number of the next restart."""
+        """Returns an `Attempt`. If its workers wait at a gate, its name contains the number of the next restart."""
         name = f"{self._job}.{len(self._restarts) + (gate is not None)}"
         return Attempt(name, hosts, self._command, self._flags, self._environment, self._outlet, gate)
 
@@ -167,7 +163,7 @@ class Supervisor:
         """Waits until all processes of the attempt on this host have ended, and returns the `Ending`."""
         while not attempt.has_ended:
             self._end_if_asked(attempt)
-            # Without the lost rank, the others cannot save, so a long wait is useless.
+            # Without the lost rank, the other ranks cannot save, so a long wait is useless.
             is_known = attempt.lost_at is not None and attempt.output.said
             seconds = _KNOWN_SECONDS if is_known else _ENDING_SECONDS
             if attempt.seconds_since_loss > seconds:
@@ -181,7 +177,7 @@ class Supervisor:
                 attempt.end(self._grace_seconds)
                 self._note(attempt, reached, is_last=True)
                 return Ending(Kind.CHANGED, change)
-            # After a failure, another one may follow soon.
+            # Another failure may soon follow the first one.
             if self._flags.standby and reached.trains_for(0.0 if self._restarts else _STANDBY_SECONDS):
                 self._prepare_standby()
             time.sleep(_POLL_SECONDS)
@@ -202,7 +198,7 @@ class Supervisor:
         return is_new
 
     def _prepare_standby(self) -> None:
-        """Prepares standby workers, for the failure of a worker on this host or of all other hosts."""
+        """Prepares standby workers on this host, for the failure of a worker on this host or of all other hosts."""
         here = [host for host in self._left_out.others(self._hosts.now()) if reach.is_here(host.name)]
         placed = filled(here, self._flags.most)
         if slots(placed) >= self._flags.fewest:
@@ -226,7 +222,7 @@ class Supervisor:
     def _choose(self, workers: int) -> tuple[Host, ...]:
         """Returns hosts for at least `workers` workers, each with its number of workers as its slots; () if too few."""
         hosts = self._hosts.now()
-        # If the other hosts are not enough, hosts that are left out are used as well.
+        # If the remaining hosts are not enough, the hosts that are left out are used as well.
         for some in (self._left_out.others(hosts), hosts):
             placed = filled(some, self._flags.most)
             if slots(placed) >= workers:

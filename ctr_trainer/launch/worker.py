@@ -1,4 +1,4 @@
-"""The program of a worker of `launch`, and the gate at which workers of this host wait until they may begin."""
+"""The program of a worker of `launch`, and the gate at which workers on this host wait until they may begin."""
 
 import contextlib
 import importlib
@@ -17,7 +17,7 @@ _BACKLOG = 1024
 
 
 class StartingGate:
-    """A port of this host at which workers wait. If this process ends, the waiting workers end as well.
+    """A port on this host at which workers wait. If this process ends, the waiting workers end as well.
 
     Attributes:
       address: `host:port`, for `wait_at`.
@@ -32,7 +32,7 @@ class StartingGate:
         threading.Thread(target=self._let_in, name="gate", daemon=True).start()
 
     def close(self) -> None:
-        """Ends the workers that still wait."""
+        """Ends the workers that are still waiting."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # Wakes the thread.
         self._server.close()
@@ -46,7 +46,7 @@ class StartingGate:
 
 
 def wait_at(address: str) -> None:
-    """Returns when the gate is opened; ends this process if the gate is closed or its process ends."""
+    """Waits until the gate is opened. Ends this process if the gate is closed or the launcher ends."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port))) as gate:
@@ -59,7 +59,7 @@ def wait_at(address: str) -> None:
 
 
 def main() -> None:
-    """Runs `python -m ctr_trainer train` with this process's arguments and its share of the host's cores as threads."""
+    """Runs `python -m ctr_trainer train` with this process's arguments, and with a thread per core of its share."""
     threads = max(usable_cores() // int(os.environ.get("HOROVOD_LOCAL_SIZE", 1)), 1)
     # Numba and the settings read these variables when they are imported.
     for name in ("CTR_TRAINER_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):

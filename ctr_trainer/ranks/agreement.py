@@ -1,4 +1,4 @@
-"""The start of a job: waits for all ranks, and checks that package, flags, clocks and machines are consistent."""
+"""Waits for all ranks at the start of a job, and checks that package, flags, clocks and machines are consistent."""
 
 import contextlib
 import dataclasses
@@ -35,16 +35,15 @@ _CLOCK_LOOKS = 4
 def meeting(notices: Notices, placement: Placement, interface: str | None, seconds: float) -> Iterator[list[int]]:
     """Waits for all ranks. The first rank of each host checks that it can reach the other hosts.
 
-    Within the block, the other hosts can check this host. Without notices, nothing is waited for or checked.
+    Within the block, the other hosts can check this host. Without notices, this function neither waits nor checks.
 
-    Yields the sorted first ranks of the hosts, the same on all ranks; [0] for a lone rank, and [] without notices.
+    Yields the sorted first ranks of the hosts, the same on all ranks; [0] for a single rank, and [] without notices.
 
     Args:
       interface: network interface by which Horovod connects the ranks.
-      seconds: longest time to wait.
 
     Raises:
-      Lost: a rank does not start, or cannot be reached; the message names its host.
+      Lost: a rank does not start, or a rank or `horovodrun` cannot be reached. The message names the host if known.
     """
     if placement.size == 1 or not notices.address:
         yield [0] if placement.size == 1 else []
@@ -116,9 +115,9 @@ class Introduction:
     """The properties of a rank that all ranks compare.
 
     Attributes:
-      started_as: name of its host in `horovodrun -H`.
+      started_as: name of the host in `horovodrun -H`.
       package: version and fingerprint of this package; "" if all ranks are on one host.
-      clock: seconds since 1970, by the clock of its host.
+      clock: time of the host's clock, in seconds since 1970.
     """
 
     rank: int
@@ -139,7 +138,7 @@ class Introduction:
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> "Introduction":
-        """Makes an introduction from its fields, some of which another version of this package may lack."""
+        """Makes an introduction from a dict of fields. Fields that another version of the package lacks are None."""
         found: dict[str, Any] = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
         return cls(**found)
 
@@ -153,7 +152,7 @@ def package_version() -> str:
 
 
 def agree(introductions: Callable[[], list[Introduction]]) -> None:
-    """Raises UserError if the ranks are inconsistent. A collective if `introductions` is one.
+    """Raises UserError if the ranks are inconsistent. A collective if `introductions` is a collective.
 
     Args:
       introductions: f() -> the `Introduction` of each rank, all made at about the same time.
@@ -173,7 +172,7 @@ def fault(ranks: list[Introduction]) -> str:
 
 
 def are_apart(ranks: list[Introduction]) -> bool:
-    """Whether the clocks of the hosts seem too far apart. Delayed ranks have the same effect."""
+    """Whether the clocks of the hosts seem too far apart. Delayed ranks can also cause this."""
     clocks = _clocks(ranks).values()
     return max(clocks) - min(clocks) > MOST_SECONDS_APART
 
@@ -197,7 +196,7 @@ def _of_packages(ranks: list[Introduction]) -> str:
 
 
 def _of_machines(ranks: list[Introduction]) -> str:
-    """Finds hosts that horovodrun mistook for its own host, because their names resolve to loopback there."""
+    """Describes hosts that horovodrun mistook for its own host, because it resolved their names to its own address."""
     names: dict[tuple[str, str], dict[str, bool]] = {}
     for each in ranks:
         names.setdefault((each.machine, each.host), {})[each.started_as] = True

@@ -19,19 +19,19 @@ _log = logging.getLogger(__name__)
 
 
 def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
-    """Sets Horovod's environment variables. Call it before Horovod starts, with the same arguments on every rank.
+    """Configures Horovod by environment variables. Call it before Horovod starts, with equal arguments on all ranks.
 
     Args:
       tune: whether Horovod searches for its best settings. If so, it writes a log to `log_file`.
-      log_file: with `tune`, path of the log, by default MODEL_DIR/autotune.csv; without `tune`, the log of an earlier
-        search whose best settings are used, or "" for Horovod's defaults.
-      model_dir: directory of the log if `log_file` is "".
+      log_file: with `tune`, the path of the log; "" for autotune.csv in `model_dir`. Without `tune`, the log of an
+        earlier search, whose best settings are used; "" for Horovod's defaults.
 
     Returns:
       the path of the log that Horovod will write, or None.
 
     Raises:
-      UserError: `log_file` is not such a log, or has no row; or `tune` would overwrite a different file.
+      UserError: `log_file` is not a log of Horovod's autotuning, or has no rows; or, with `tune`, the log would
+        overwrite another file, or `model_dir` is in a store and `log_file` is "".
     """
     if tune:
         if not log_file and not is_local(model_dir):
@@ -65,7 +65,7 @@ def best_row(path: str) -> dict[str, float]:
     """Returns the row of a log with the highest score, see `parse`.
 
     Raises:
-      UserError: the file is not such a log, or has no row.
+      UserError: the file is not a log of Horovod's autotuning, or has no rows.
     """
     try:
         rows = parse(pathlib.Path(path).read_text())
@@ -95,7 +95,7 @@ def parse(text: str) -> list[dict[str, float]]:
     """Parses the text of a log.
 
     Returns:
-      list of dicts of column -> float. `cycle_time_ms` is in ms, `tensor_fusion_threshold` in MB and `score` in bytes
+      a list of dicts, column -> float. `cycle_time_ms` is in ms, `tensor_fusion_threshold` in MB and `score` in bytes
       per us. `cache_enabled`, `hierarchical_allreduce`, `hierarchical_allgather` and `torus_allreduce` are 0 or 1.
 
     Raises:

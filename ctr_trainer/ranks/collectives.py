@@ -1,4 +1,4 @@
-"""Collectives on NumPy arrays and JSON values, outside the ranks' graphs."""
+"""Collectives on NumPy arrays and JSON values, outside the training graph."""
 
 import contextlib
 import functools
@@ -18,11 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Collectives:
-    """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions.
-
-    Args:
-      session_config: f() -> the options of a session with one thread.
-    """
+    """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions."""
 
     def __init__(
         self, hvd: Any, watchdog: Callable[[], Watchdog], session_config: Callable[[], tf1.ConfigProto]
@@ -45,7 +41,7 @@ class Collectives:
         """Returns the concatenated arrays of all ranks, in rank order, on every rank. A collective.
 
         Args:
-          array: array [n] for any n, with the same dtype on every rank.
+          array: array [n] with the same dtype on every rank; n may differ.
         """
         array = np.asarray(array)
         return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name)(array)
@@ -74,16 +70,16 @@ class Collectives:
         return json.loads(self._call("broadcast", np.dtype(np.uint8), name)(text).tobytes())
 
     def barrier(self, name: str) -> None:
-        """Waits until every rank has called it. A collective."""
+        """Waits until every rank has called this method. A collective."""
         self.all_sum(np.zeros(1, np.int32), f"barrier.{name}")
 
     def from_chief(self, work: Callable[[Callable[[str], None]], Any], name: str) -> Any:
-        """Runs work on rank 0 while the other ranks wait, without a time limit. A collective.
+        """Runs work on rank 0 while the other ranks wait, without a time limit if it reports progress. A collective.
 
         Args:
-          work: f(advanced), called on rank 0; returns a value that JSON can represent. It reports progress by
-            `advanced(text)`, with a text such as `12,000 rows`. While it does, `stall_timeout` does not end the wait of
-            any rank, and rank 0 logs the text every 30 s.
+          work: f(advanced), called on rank 0; returns a value that JSON can represent. To report progress, it calls
+            `advanced(text)` with a text such as `12,000 rows`. As long as it does, `stall_timeout` ends no rank, and
+            rank 0 logs the text every 30 s, or every `stall_timeout` / 4 if that is shorter.
 
         Returns:
           the result of `work`, on every rank.

@@ -1,4 +1,4 @@
-"""Imports Horovod, which connects the ranks of a job, or its stand-in for a lone worker."""
+"""Imports Horovod, which connects the ranks of a job, or its replacement for a single worker."""
 
 import importlib
 from typing import Any
@@ -12,7 +12,7 @@ _BUILD = "python -m ctr_trainer.installation.build_horovod"
 
 
 class OneWorker:
-    """Stands in for the module `horovod.tensorflow`, which cannot be imported: this process is rank 0 of 1."""
+    """Replaces the module `horovod.tensorflow` if it cannot be imported: this process is rank 0 of 1."""
 
     Sum = None
 
@@ -44,7 +44,7 @@ class OneWorker:
 
 def import_horovod() -> Any:
     """Returns the module `horovod.tensorflow` if Horovod is installed, otherwise `OneWorker`."""
-    # Horovod defines its session hooks only if this name exists, which TensorFlow 2.16 removed with tf.estimator.
+    # Horovod defines its session hooks only if this name exists. TensorFlow 2.16 removed the name with tf.estimator.
     tf.train.SessionRunHook = tf1.train.SessionRunHook
     try:
         import horovod.tensorflow as hvd

@@ -19,12 +19,12 @@ _TITLES = {
     "hosts": "HostsOptimizer, through shared memory within each host and by hvd.DistributedOptimizer between the hosts",
     "horovod": "hvd.DistributedOptimizer",
 }
-# The settings of Horovod's exchange that horovodrun or the environment may contain.
+# Settings of Horovod's exchange, which horovodrun or the user may set.
 SETTINGS = (
     *("HOROVOD_AUTOTUNE", "HOROVOD_AUTOTUNE_LOG", "HOROVOD_TIMELINE", "HOROVOD_FUSION_THRESHOLD"),
     *("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_HIERARCHICAL_ALLREDUCE"),
 )
-# The settings that were present when this process started; later, this package sets some itself.
+# The settings that were present when this process started. Later, this package itself sets some of them.
 _asked = [name for name in SETTINGS if os.environ.get(name)]
 
 _how = "auto"
@@ -35,8 +35,8 @@ class Exchange:
     """How the mean of the workers' dense gradients is computed.
 
     Attributes:
-      way: one of `WAYS` without `auto`, or `none` for a lone worker.
-      why: the reason, which completes a sentence after "because".
+      way: one of `WAYS` except `auto`, or `none` for a single worker.
+      why: the reason, a clause that can follow "because".
     """
 
     way: str
@@ -47,10 +47,11 @@ class Exchange:
 
 
 def choose(how: str) -> None:
-    """Sets which of `WAYS` dense gradients and variables are exchanged by; the same argument on every rank.
+    """Sets how dense gradients and variables are exchanged. All ranks must pass the same argument, one of `WAYS`.
 
     Raises:
-      UserError: `shared_memory` for workers on several hosts; `hosts` without several hosts and several workers on one.
+      UserError: `how` is `shared_memory`, but the workers are on several hosts; or `how` is `hosts`, but all workers
+        are on one host, or each is on a host of its own.
     """
     global _how
     here, workers = distributed.local_size(), distributed.size()
@@ -68,8 +69,8 @@ def choose(how: str) -> None:
 
 
 def is_by_horovod(how: str) -> bool:
-    """Whether steps will wait for Horovod; False for a lone worker. It may be called before `init`."""
-    # Before `distributed.init`, only horovodrun's variables have the numbers of workers.
+    """Whether steps will wait for Horovod; False for a single worker. It may be called before `distributed.init`."""
+    # Before `distributed.init`, only horovodrun's environment variables contain the numbers of workers.
     here, workers = (int(os.environ.get(f"HOROVOD_{what}", 1)) for what in ("LOCAL_SIZE", "SIZE"))
     return _exchange(how, here, workers, by_host=False).way in ("horovod", "hosts")
 
@@ -141,7 +142,6 @@ def _in_memory(
 
     Args:
       name: name of the `HostSum`, the same on every rank.
-      what: description of the wait in the watchdog's messages.
     """
     host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)
 

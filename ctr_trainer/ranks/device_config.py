@@ -23,7 +23,7 @@ def config_proto(
     Args:
       gpus: number of GPUs that this process sees, see CUDA_VISIBLE_DEVICES.
       threads: number of threads within an operation, and between operations; 0 lets TensorFlow choose.
-      gpus_each: number of GPUs that each process uses; local rank r uses the GPUs from r * gpus_each on.
+      gpus_each: number of GPUs that each process uses. Local rank r uses the GPUs from index r * gpus_each on.
 
     Raises:
       UserError: there are too few GPUs for this local rank; `bfloat16` is set on a GPU, or on a processor without

@@ -1,8 +1,8 @@
 """The public interface of the ranks: start, rank and size, optimizer, and collectives.
 
 Every function that communicates is a collective: all ranks must call it, in the same order, and never inside a branch
-on the rank. If a rank does not reach a collective, the job ends after the `stall_timeout` of `init`, with the name of
-the collective in the message.
+on the rank. If a rank does not reach a collective, the job ends after the `stall_timeout` of `init`, and the message
+names the collective.
 """
 
 import dataclasses
@@ -48,24 +48,25 @@ def init(
     deterministic: bool = False,
     sums_by_host: bool = False,
 ) -> None:
-    """Connects the ranks; without `horovodrun` this process is rank 0 of 1. A collective.
+    """Connects the ranks; without `horovodrun`, this process is rank 0 of 1. A collective.
 
     Args:
       stall_timeout: seconds after which the job ends if a rank does not reach a collective.
       pin_cores: whether to pin each worker of a machine to its own share of the cores, see `hardware.pin_cores`.
       stall_warning: seconds after which the log reports a wait; 0 for never.
-      core_shares: number of shares that the cores are divided into; 0 for as many as the machine has workers.
+      core_shares: number of shares that the cores are divided into, at least one per worker of the machine.
       steps_exchange: whether steps wait for exchanges by Horovod. If not, Horovod's cycle time is 20 ms, unless
-        HOROVOD_CYCLE_TIME is set, because its threads take 3% of a core at 5 ms.
-      flags: values by name that must be equal on all ranks.
+        HOROVOD_CYCLE_TIME is set, because Horovod's threads use 3% of a core at 5 ms.
+      flags: settings, name -> value, that must be equal on all ranks.
       gpus_each: number of GPUs that each worker of a machine uses, if the machine has GPUs.
-      deterministic: whether equal runs need sums that are equal to the bit. With more than two workers, the order of a
-        sum depends on the tensors that Horovod fuses it with, so tensor fusion is disabled.
-      sums_by_host: whether to make the process set of the first rank of each host, for `optimizer(between_hosts=True)`,
-        if there are several hosts and one of them has several workers. Horovod negotiates for it in each cycle.
+      deterministic: whether equal runs must compute bitwise equal sums. With more than two workers, the order of a sum
+        depends on which tensors Horovod fuses, so tensor fusion is disabled.
+      sums_by_host: whether to create the process set of each host's first rank, for `optimizer(between_hosts=True)`. It
+        is created only if there are several hosts and one of them has several workers. Horovod negotiates for it in
+        each cycle.
 
     Raises:
-      UserError: the ranks do not reach each other, see `meeting`, or are inconsistent, see `agreement`; or there are
+      UserError: the ranks cannot reach each other, see `meeting`, or are inconsistent, see `agreement`; or there are
         several ranks, and Horovod is not installed.
     """
     global _watchdog, _all_cores, _gpus_each, _first_ranks
@@ -79,7 +80,7 @@ def init(
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     if deterministic and placement.size > 2:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
-    # The watchdog warns about stalls in place of Horovod, and `LastWords` reports lost connections.
+    # The watchdog, not Horovod, warns about stalls, and `LastWords` reports lost connections.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     with meeting(Notices.of_this_job(), placement, os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout) as first_ranks:
         # Adding the set later would need HOROVOD_DYNAMIC_PROCESS_SETS, with which all ranks negotiate process sets in
@@ -105,7 +106,7 @@ def _introductions(flags: dict[str, str]) -> list[Introduction]:
 
 
 def watchdog() -> Watchdog:
-    """Returns the `Watchdog` of this process. Calls `init` with its defaults if it was not called before."""
+    """Returns the `Watchdog` of this process. Calls `init` with its defaults if `init` was not called before."""
     if _watchdog is None:
         init()
     assert _watchdog is not None
@@ -149,19 +150,20 @@ def is_one_machine() -> bool:
 
 
 def host_cores() -> set[int] | None:
-    """Returns the cores of all workers of this host if `init` has pinned this worker to a share of them; else None."""
+    """Returns the cores of all workers of this host if `init` pinned this worker to a share of them; otherwise None."""
     return _all_cores
 
 
 def service_cores(services: int, steps_wait: bool) -> set[int] | None:
-    """Returns the cores for services that this worker starts if `init` has pinned it; otherwise None.
+    """Returns the cores for services that this worker starts if `init` has pinned this worker; otherwise None.
 
     If each step waits for all workers, the services get all cores, and run while a worker waits. With two workers on
     two cores, training is 1.02 to 1.08 times as fast as without this worker's cores. If steps do not wait, the services
-    do not get this worker's cores, because this worker also syncs the rows; this is 1.02 to 1.07 times as fast.
+    do not get this worker's cores, because this worker also syncs the rows. This makes training 1.02 to 1.07 times as
+    fast.
 
     Args:
-      services: number of services. If the other workers have fewer cores, the services get all cores.
+      services: number of services. If the other workers have fewer cores than that, the services get all cores.
       steps_wait: whether the workers exchange their gradients at each step.
     """
     if _all_cores is None or steps_wait:
@@ -190,9 +192,9 @@ def lr_scale(how: str, accumulation_steps: int = 1) -> float:
     """Returns the factor for a learning rate that was chosen for the batch of one worker.
 
     Args:
-      how: `linear` for the number of workers; `sqrt` for its square root; `none` for 1; `linear_batches` and
-        `sqrt_batches` for the number of all batches of a step, workers times accumulation_steps, or its square root.
-      accumulation_steps: batches of a worker per optimizer step.
+      how: `linear` for the number of workers; `sqrt` for its square root; `none` for 1; `linear_batches` for the number
+        of batches per optimizer step, workers times `accumulation_steps`; `sqrt_batches` for its square root.
+      accumulation_steps: number of batches of each worker per optimizer step.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, section 2.1 (`linear`).
     """
@@ -209,16 +211,16 @@ def optimizer(
 ) -> tf1.train.Optimizer:
     """Makes a `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers' gradients.
 
-    The average weights all workers equally, whatever the numbers of their examples, unless shorter inputs are padded
+    The average weights all workers equally, regardless of their numbers of examples, unless shorter inputs are padded
     (`RunConfig.uneven_inputs`). For an average over examples, return `inner` itself: `EstimatorSpec(optimizer=...)`.
 
     Args:
       inner: a `tf.compat.v1` optimizer.
       local: tensors whose gradients are not exchanged, such as the embedding rows, which the lookup service merges.
-        They may be in `compute_gradients(var_list=...)`.
+        They may occur in `compute_gradients(var_list=...)`.
       fp16: whether to send float16; the sum over workers is then in float16 as well.
       op: `average` or `sum`.
-      between_hosts: average or sum only over the first rank of each host; the other ranks keep their own gradients.
+      between_hosts: whether to reduce only over the first rank of each host; other ranks keep their own gradients.
         This needs the process set of `init(sums_by_host=True)`.
 
     Returns:

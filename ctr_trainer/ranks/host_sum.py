@@ -1,4 +1,4 @@
-"""What the workers of one host do together without Horovod: sums in shared memory, and turns at the rows they share."""
+"""Coordinates the workers of one host without Horovod: sums in shared memory, and ordered updates of shared rows."""
 
 import contextlib
 import mmap
@@ -18,7 +18,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class AsTheyCome:
-    """Workers use the rows that they share at any time, so that equal runs may result in different models."""
+    """Lets workers use shared rows at any time, so that equal runs may result in different models."""
 
     def to_look_up(self) -> contextlib.AbstractContextManager:
         """Returns the context manager in which to look up the rows of a batch."""
@@ -30,14 +30,13 @@ class AsTheyCome:
 
 
 class ByRank(AsTheyCome):
-    """In each step, all workers look up their rows, then update them one after another in rank order.
+    """Orders the use of shared rows: in each step, all workers look up their rows, then update them in rank order.
 
     A worker updates its rows after all workers have looked up theirs, and looks up rows again after all have updated
-    theirs. Therefore equal runs result in equal models, whatever the speed of each worker. Without a fixed order, sums
+    theirs. Therefore equal runs result in equal models, regardless of the workers' speeds. Without a fixed order, sums
     of floating-point numbers differ in their last bits, and a lookup may or may not see the update of another worker.
 
-    All workers must call `to_look_up` and `to_step` equally often and in the same order. The constructor is a
-    collective.
+    All workers must make the same sequence of calls to `to_look_up` and `to_step`. The constructor is a collective.
     """
 
     def __init__(self) -> None:
@@ -68,15 +67,15 @@ class ByRank(AsTheyCome):
 
 
 class HostPeers:
-    """Connections to the other workers of this host, by which the workers signal their progress to each other.
+    """Connections to the other workers of this host, over which the workers signal their progress to each other.
 
-    They are abstract Unix sockets, which leave no files on a disk. If a worker ends, the workers that wait for it
-    notice it immediately.
+    The connections are abstract Unix sockets, which leave no files on a disk. If a worker ends, the workers that wait
+    for it notice this immediately.
 
-    Caveat: this works only on Linux, with all workers in one network namespace. It is not thread-safe.
+    Caveat: this class works only on Linux, with all workers in one network namespace, and is not thread-safe.
 
     Args:
-      rank, size: local rank of this worker, and number of workers of this host. They are also attributes.
+      rank, size: local rank of this worker, and number of workers of this host. Both are also attributes.
       name: unique name of the group, the same for all its workers.
       meet: f(), a barrier of all ranks.
       first: rank in the job of the worker with local rank 0, for messages.
@@ -98,12 +97,12 @@ class HostPeers:
                 self._by_rank[number] = peer
 
     def wait(self) -> None:
-        """Waits until every worker has called it as often as this one."""
+        """Waits until every worker has called this method as often as this worker has."""
         self.tell()
         self.hear(self._by_rank)
 
     def tell(self) -> None:
-        """Signals to all other workers that this one has completed a step."""
+        """Signals to all other workers that this worker has completed a step."""
         for other, peer in self._by_rank.items():
             with self._expected(other):
                 peer.sendall(b"\0")
@@ -167,7 +166,7 @@ def host_peers(name: str) -> HostPeers:
     """Returns the connections of this worker to the others of its host, for the collective `name`. A collective."""
     rank, size = distributed.local_rank(), distributed.local_size()
     first = distributed.rank() - rank
-    # Two hosts may be one machine under two names.
+    # The first rank is part of the name because two hosts may be one machine under two names.
     unique = f"{distributed.broadcast_object(uuid.uuid4().hex, name)}.{first}"
     return HostPeers(rank, size, unique, lambda: distributed.barrier(name), first)
 
@@ -181,16 +180,12 @@ class HostSum:
 
     Each rank writes its vector to memory that all ranks have mapped. When all ranks have written, each rank sums one
     part of all vectors in rank order, so that all ranks read the same bits. When all parts are summed, each rank copies
-    the sums. A rank writes one vector and reads as much as two vectors, for any number of ranks, and the ranks wait for
-    each other twice. With Horovod's Gloo, each vector crosses the loopback device twice, and each step waits for two
-    cycles of Horovod's thread.
+    the sums. For any number of ranks, a rank writes one vector, reads the equivalent of two, and waits twice for the
+    other ranks. With Horovod's Gloo, each vector crosses the loopback device twice, and each step waits for two cycles
+    of Horovod's thread.
 
-    The memory is an anonymous file (memfd_create(2)), and the ranks synchronize by abstract Unix sockets. Nothing is
-    left on a disk, and if a rank ends, the ranks that wait for it notice it immediately.
-
-    Caveat: this works only on Linux, with all ranks in one network namespace. It is not thread-safe.
-
-    The constructor maps the memory, and is a collective.
+    The memory is an anonymous file (memfd_create(2)), which leaves nothing on a disk. The ranks synchronize through
+    `HostPeers`, whose caveats apply. The constructor maps the memory, and is a collective.
 
     Raises:
       UserError: the system does not support shared memory.
@@ -223,7 +218,7 @@ class HostSum:
         return vector if self._rank else self._sums.copy()
 
     def from_first(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the vector of the first rank on every rank; the vectors of the others are ignored. A collective.
+        """Returns the first rank's vector on every rank; the vectors of the other ranks are ignored. A collective.
 
         Raises:
           ConnectionError: see `__call__`.

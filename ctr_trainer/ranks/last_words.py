@@ -23,7 +23,7 @@ TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM, _SAID = "last_words", "said"
 # Ranks that fail at the same time all make their claims within this time; the last claim is valid.
 _SETTLE_SECONDS = 0.5
-# A rank on another host than horovodrun waits this long, so that a rank on horovodrun's host can report first.
+# A rank that is not on horovodrun's host waits this long, so that a rank on that host can report first.
 _UNHEARD_SECONDS = 2.0
 _RESUME_TEXT_SECONDS = 1.5
 # horovodrun kills a process 5 s after SIGTERM.
@@ -34,7 +34,7 @@ _NOT_SAVED_YET = (
 )
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS, _POLL_SECONDS = 15.0, 0.1
-# The largest number of requests of all ranks per second to the server of the notices.
+# The maximum number of requests per second that all ranks together send to the server of the notices.
 _ASKED_A_SECOND = 200
 _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
 
@@ -42,18 +42,18 @@ _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|
 class LastWords:
     """Reports once why a job ends.
 
-    The rank that fails first makes a claim to report when its error is raised. At this time it has not closed any
-    connection, so that the other ranks cannot fail earlier. A rank that fails because another rank has ended finds the
-    claim, does not report, and waits until `horovodrun` ends it. If a rank was killed before it could make a claim, a
-    rank on the host of `horovodrun` reports, because the output of ranks on other hosts would be lost: `horovodrun`
-    closes its connections to them first.
+    The rank that fails first claims the report when its error is raised. At this time its connections are still open,
+    so no other rank has failed because of it. A rank that fails because another rank has ended finds the claim, does
+    not report, and waits until `horovodrun` ends it. If a rank was killed before it could claim the report, a rank on
+    the host of `horovodrun` reports. The output of ranks on other hosts would be lost, because `horovodrun` first
+    closes its connections to them.
 
     If a training has stopped in order, the report is the same on all ranks, and the first rank on the host of
     `horovodrun` makes it. The other ranks end later, because `horovodrun` ends all ranks when one has ended.
 
     Attributes:
-      model_dir: directory for the traceback of an unexpected error, which is printed if the directory does not exist.
-      resume_text: f() -> a sentence about what the same command would do next; None if there is nothing to resume.
+      model_dir: directory for the traceback of an unexpected error. If it does not exist, the traceback is printed.
+      resume_text: f() -> a sentence that says what the same command would do next; None if there is nothing to resume.
     """
 
     _in_order: BaseException | None
@@ -61,8 +61,8 @@ class LastWords:
     def __init__(self, notices: Notices, placement: Placement) -> None:
         self._notices, self._placement, self._rank, self._size = notices, placement, placement.rank, placement.size
         self._roll_call = RollCall(notices, placement)
-        # If there are several ranks, signals after the work is done come from horovodrun, and are ignored because the
-        # reason was reported already.
+        # If there are several ranks, signals after the end of the work come from horovodrun. They are ignored, because
+        # the reason was already reported.
         self.signals = StopSignals(
             self._say_of_signal, self._warn_of_launcher, self._roll_call.is_one_lost, is_ignored_after=self._size > 1
         )
@@ -81,7 +81,7 @@ class LastWords:
 
     @contextlib.contextmanager
     def claimed_on_error(self) -> Iterator[None]:
-        """Makes a claim as soon as the block raises; if a training has stopped in order, reports it immediately."""
+        """Claims the report as soon as the block raises; if a training has stopped in order, reports immediately."""
         try:
             yield
         except StoppedInOrder as error:
@@ -95,21 +95,21 @@ class LastWords:
     def stops_in_order(self, error: StoppedInOrder) -> None:
         """Makes signals report this error, which the process will raise after closing its files.
 
-        All ranks call it after the training has stopped and is saved, and before one of them may end.
+        All ranks call this method after the training has stopped and is saved, and before any of them may end.
         """
         self._in_order, self.signals.is_saved = error, True
         if self._size > 1:
             self._roll_call.leave()
 
     def take_back(self) -> None:
-        """Withdraws the claim, when all ranks know that the job continues after an error."""
+        """Withdraws the claim. Call it when all ranks know that the job continues after an error."""
         with self._lock:
             if self._size > 1 and self._is_ours:
                 self._notices.put(_CLAIM, "")
             self._forget()
 
     def run(self, function: Callable[[], object], takes_signals: bool = True) -> int:
-        """Calls a function. If it raises, or on a signal to end, reports why the process ends.
+        """Calls a function. If it raises, or if a signal ends the process, reports why the process ends.
 
         Args:
           takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
@@ -151,7 +151,7 @@ class LastWords:
             self._notices.put(_SAID, "")
 
     def say(self, text: str) -> None:
-        """Reports a sentence, and what the same command would do next, unless another rank has reported."""
+        """Reports a sentence, followed by `resume_text`, unless another rank has reported."""
         self._roll_call.end()
         if not self._say_once(lambda: self._with_resume_text(text)):
             time.sleep(2 * _SETTLE_SECONDS)
@@ -175,7 +175,7 @@ class LastWords:
             time.sleep(max(_POLL_SECONDS, self._size / _ASKED_A_SECOND))
 
     def _claim(self, error: BaseException | None = None) -> bool:
-        """Makes a claim unless another rank has one; returns whether this rank's claim is valid."""
+        """Claims the report unless another rank has claimed it; returns whether this rank's claim is valid."""
         with self._lock:
             is_in_order = end_of(error).is_in_order
             if is_in_order:
@@ -203,7 +203,7 @@ class LastWords:
         return self._say_once(lambda: self._sentence(error), level)
 
     def _say_once(self, make: Callable[[], str], level: int = logging.ERROR) -> bool:
-        """Writes the line of `make` if this rank's claim is valid; returns whether it reports, or has reported."""
+        """Prints the result of `make` once, if this rank's claim is valid; returns whether the claim is valid."""
         with self._lock:
             if self._claim() and not self._over:
                 self._over = True
@@ -272,7 +272,7 @@ class LastWords:
         return how if self._placement.is_on_one_host else f"{how}; or a worker of another host has ended"
 
     def _warn_of_launcher(self) -> None:
-        """Warns before horovodrun may kill this process while it writes a checkpoint."""
+        """Warns that horovodrun may soon kill this process, which is still writing a checkpoint."""
         if self._rank == 0 and self._notices.address and not (self._error or self._in_order):
             _log.warning("%s", self._with_resume_text(_NOT_SAVED_YET))
 

@@ -26,10 +26,9 @@ class Beat:
     """The last heartbeat of a rank.
 
     Attributes:
-      step: its current global step.
-      phase: its current phase, one of `clock.PHASES`.
-      since: start of the phase, in seconds since 1970, by its host's clock.
-      alive: time of the heartbeat, in seconds since 1970, by its host's clock.
+      step: the current global step.
+      phase: the current phase, one of `clock.PHASES`.
+      since, alive: start of the phase and time of the heartbeat, in seconds since 1970 by the clock of the rank's host.
     """
 
     rank: int
@@ -43,9 +42,9 @@ class Beat:
 class Heartbeat:
     """Writes the state of this rank to `MODEL_DIR/.ranks/RANK`, which the other ranks read while they wait.
 
-    A change of phase costs a copy of 32 bytes within the process. A thread writes these bytes and the time to the file
-    every `period` seconds, unless the process is stopped. A file system that hangs blocks only this thread. When a
-    process is stopped or killed, the file is up to `period` seconds old.
+    A change of phase copies 32 bytes within the process. A thread writes these bytes and the time to the file every
+    `period` seconds, unless the process is stopped. A file system that hangs blocks only this thread. When a process is
+    stopped or killed, the file is up to `period` seconds old.
 
     Args:
       shared: whether ranks on other hosts must see the file; if so, each write is flushed to the file server.
@@ -113,10 +112,10 @@ def _text(padded: bytes) -> str:
 
 
 def missing(beats: list[Beat], now: float) -> list[Beat]:
-    """Finds the ranks that the others wait for: ranks without a recent heartbeat, otherwise ranks with the lowest step.
+    """Returns the heartbeats of the ranks that the others wait for.
 
-    Returns:
-      the heartbeats of these ranks; [] if all ranks wait in the same step.
+    These are the ranks without a recent heartbeat. If there are none, they are the ranks with the lowest step, only the
+    working ranks if some of them are working; [] if all ranks wait in the same step.
     """
     silent = [beat for beat in beats if now - beat.alive > _SILENT_SECONDS]
     if silent or not beats:
@@ -131,7 +130,7 @@ def describe_missing(model_dir: str, size: int, own: int | None = None, now: flo
     """Returns a sentence that names the ranks that a job waits for, and the phase and its start for each.
 
     Args:
-      own: the calling rank, which is not named if it is before its first step. None if the caller is not a rank.
+      own: the calling rank, which is not named before its first step; None if the caller is not a rank.
     """
     now = time.time() if now is None else now
     beats = [beat for beat in (read_beat(model_dir, rank) for rank in range(size)) if beat is not None]
@@ -164,8 +163,8 @@ def _describe(beat: Beat, now: float) -> str:
 class SignsOfLife:
     """Monitors the heartbeats of the ranks while this rank waits for them.
 
-    It checks for changes by the clock of this host only, so that differing clocks and delays of the file system do no
-    harm. A working rank has heartbeats, however long its work takes.
+    Times between changes are measured by the clock of this host only, so that clocks may differ and the file system may
+    be slow. A working rank has heartbeats no matter how long its work takes.
 
     Args:
       seconds: time without a new heartbeat after which a rank is lost.
@@ -173,7 +172,7 @@ class SignsOfLife:
 
     def __init__(self, model_dir: str, size: int, seconds: float) -> None:
         self._model_dir, self._size, self._seconds = model_dir, size, seconds
-        # By rank: (time of its last heartbeat by its host's clock, time at which this host first saw it).
+        # By rank: (time of its last heartbeat by its host's clock, time at which this host first saw this heartbeat).
         self._seen: dict[int, tuple[float | None, float]] = {}
 
     def problem(self) -> str:

@@ -19,7 +19,7 @@ class MeanOptimizer(tf1.train.Optimizer):
         mean = sum_i W_i t_i / sum_i W_i, and 0 if all W are 0
 
     Args:
-      optimizer: a `tf.compat.v1.train.Optimizer` with a `weight`.
+      optimizer: a `tf.compat.v1.train.Optimizer` with an attribute `weight`.
 
     Attributes:
       weight: scalar float32, the sum of the weights of the examples; set by `compute_gradients`.
@@ -31,7 +31,7 @@ class MeanOptimizer(tf1.train.Optimizer):
         self.weight: tf.Tensor = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        """Computes gradients like `tf.compat.v1.train.Optimizer.compute_gradients`; every pair has a gradient."""
+        """Computes gradients like `tf.compat.v1.train.Optimizer.compute_gradients`; no gradient is None."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         tensors, self.weight = self._mean([gradient for gradient, _ in pairs], self._optimizer.weight)
         return [(tensor, variable) for tensor, (_, variable) in zip(tensors, pairs, strict=True)]
@@ -62,7 +62,7 @@ class Fused:
             self._by_dtype.setdefault(dtype if dtype.size >= 4 else tf.float32, []).append(place)
 
     def vectors(self, weight: tf.Tensor | float) -> dict[tf.DType, tf.Tensor]:
-        """Returns a vector per dtype, which consists of all tensors of the dtype times the weight, then the weight."""
+        """Returns, for each dtype, a vector of all its tensors times the weight, with the weight as last element."""
         vectors = {}
         for dtype, places in self._by_dtype.items():
             parts = [tf.reshape(tf.cast(self._tensors[place], dtype), [-1]) for place in places]
@@ -87,7 +87,6 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
     """Makes an optimizer whose gradients are means over all workers, weighted by the workers' examples.
 
     Args:
-      inner: the optimizer of one worker, with a `weight`.
       fp16: whether Horovod sends float16; the sum is then in float16 as well.
     """
     if exchange.way == "horovod":
@@ -96,7 +95,7 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
 
 
 class HorovodOptimizer(MeanOptimizer):
-    """`hvd.DistributedOptimizer` with `op=hvd.Sum`, around gradients multiplied by this worker's share of the examples.
+    """Multiplies gradients by this worker's share of the examples, and sums them by `hvd.DistributedOptimizer`.
 
     Each gradient is reduced separately, as soon as the backward pass has computed it. Horovod fuses gradients that are
     ready at the same time.
@@ -132,7 +131,7 @@ class _ShareOfExamples(MeanOptimizer):
 class HostSumOptimizer(MeanOptimizer):
     """Like `HorovodOptimizer`, but sums in memory that the workers of one host share, see `HostSum`.
 
-    All tensors of a dtype are one vector, with the weight as its last element, so that there is one sum per step.
+    All tensors of a dtype are one vector, with the weight as its last element, so each step computes one sum per dtype.
     """
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -145,8 +144,8 @@ class HostSumOptimizer(MeanOptimizer):
 class HostsOptimizer(MeanOptimizer):
     """Sums like `HostSumOptimizer` within each host, and by `hvd.DistributedOptimizer` between the hosts' first ranks.
 
-    Each host sends one vector, for any number of workers on it. The other ranks of a host wait for the result of their
-    first rank in shared memory, so that all ranks have the same bits.
+    Each host sends one vector per dtype, for any number of workers on it. The other ranks of a host read the result of
+    the host's first rank from shared memory, so that the gradients are bitwise equal on all ranks.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -172,7 +171,7 @@ class _SumOfHost(MeanOptimizer):
     """
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns a pair for each vector. Horovod needs a variable with a name, for which the vector itself is used."""
+        """Returns (vector, vector) for each dtype. Horovod needs a variable with a name; the vector serves as one."""
         self.pairs = self._optimizer.compute_gradients(*args, **kwargs)
         with tf.name_scope("dense_exchange"):
             self.fused = Fused([gradient for gradient, _ in self.pairs])
@@ -186,7 +185,7 @@ def _in_turn(
 ) -> dict[tf.DType, tf.Tensor]:
     """Returns call(vector, name of its dtype) for each vector, executed one after another.
 
-    In any order, a session with one thread could wait in one call while the session of another rank waits in another.
+    Without a fixed order, a session with one thread could wait in one call while another rank waits in another call.
     """
     found: dict[tf.DType, tf.Tensor] = {}
     for dtype, vector in vectors.items():

@@ -1,4 +1,4 @@
-"""Short texts that ranks share by the server of horovodrun, and the detection of ranks that ended without an error."""
+"""Shares short texts among ranks through horovodrun's server, and detects ranks that ended without an error message."""
 
 import contextlib
 import dataclasses
@@ -14,10 +14,10 @@ import psutil
 
 from ctr_trainer.system.processes import reach
 
-# Environment variable of each process that `launch` has started, of the form JOB.START.
+# Environment variable that `launch` sets for each process that it starts. Its value has the form JOB.START.
 ATTEMPT = "CTR_TRAINER_ATTEMPT"
 _SCOPE = "ctr_trainer"
-# With a shorter timeout, connections to a busy server would break, for which it prints tracebacks.
+# With a shorter timeout, connections to a busy server would break, and the server would print tracebacks.
 _SECONDS, _SILENT_SECONDS = 10.0, 30.0
 _SIGNED = "hmac-sha256:"
 _ANSWER_SECONDS = 1.5
@@ -50,28 +50,28 @@ class Placement:
 
     @property
     def is_first_of_host(self) -> bool:
-        """Whether it is the first rank of its host."""
+        """Whether this rank is the first rank of its host."""
         return self.rank == self.host_ranks[0]
 
     @property
     def is_on_one_host(self) -> bool:
-        """Whether all ranks are on its host."""
+        """Whether all ranks are on one host."""
         return len(self.host_ranks) == self.size
 
 
 class Notices:
     """A key-value store of short texts that all ranks on all hosts share.
 
-    The texts are stored by the rendezvous server of `horovodrun`; a request takes about a millisecond. If the server
-    does not answer in time, no text is stored or found for 30 s. With another launcher, no text is ever stored.
+    The rendezvous server of `horovodrun` stores the texts; a request takes about a millisecond. If the server does not
+    answer in time, no text is stored or found for 30 s. With another launcher, no text is ever stored.
 
-    The server accepts texts from any program. Therefore texts are signed after the ranks share a secret, and from then
-    on texts without a valid signature are ignored.
+    The server accepts texts from any program. Therefore, once the ranks share a secret, they sign their texts and
+    ignore texts without a valid signature.
 
     Caveat: any program that reaches the server can still remove or replace a text, which is then missing.
 
     Args:
-      address: `host:port` of the server; "" for none. It is also an attribute.
+      address: `host:port` of the server; "" for none. Also an attribute.
     """
 
     def __init__(self, address: str) -> None:
@@ -80,7 +80,7 @@ class Notices:
 
     @classmethod
     def of_this_job(cls) -> "Notices":
-        """Returns the Notices of the job of this process, the same object in the whole process."""
+        """Returns the `Notices` of this process's job. All calls return the same object."""
         address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT"))
         return _of(f"{address}:{port}" if address and port else "")
 
@@ -147,7 +147,7 @@ class Notices:
             except (OSError, http.client.HTTPException) as error:
                 if is_last:
                     raise ConnectionError(str(error)) from error
-            # The server closes a connection if the request does not arrive within 3 s, as on a busy machine.
+            # The server closes a connection if the request does not arrive within 3 s, as may happen on a busy machine.
         raise ConnectionError(f"{self.address} refuses a request")
 
 
@@ -159,9 +159,9 @@ def _of(address: str) -> Notices:
 class RollCall:
     """Distinguishes ranks that were killed from ranks that end because of them.
 
-    Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
-    it ends, and names the ranks of its host whose process has ended without writing this. A stopped process cannot end
-    itself, so it is killed.
+    Each rank writes its process id and its host into the job's notices. A rank that notices the end of the job writes
+    that it ends, and names the ranks of its host whose processes ended without writing this. It kills stopped processes
+    (SIGSTOP), which cannot end themselves.
     """
 
     def __init__(self, notices: Notices, placement: Placement) -> None:
@@ -169,7 +169,7 @@ class RollCall:
         self.introduce()
 
     def introduce(self) -> None:
-        """Writes the process and the host of this rank."""
+        """Writes the process id and the host of this rank."""
         if self._placement.size > 1:
             self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
 
@@ -211,7 +211,7 @@ class RollCall:
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
 
     def _name_those_gone(self, kills_stopped: bool = False) -> None:
-        """Writes the ranks of this host that ended without an error message; stopped ones can be killed and count."""
+        """Writes which ranks of this host ended without an error message, after killing stopped ranks if requested."""
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             if host != socket.gethostname():

@@ -1,4 +1,4 @@
-"""Handles SIGTERM and SIGINT: the first signal makes a training stop and save, the second one ends it immediately."""
+"""Handles SIGTERM and SIGINT: the first signal makes a training stop and save, a second one ends it immediately."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ from types import FrameType
 from ctr_trainer.ranks.stopping import Stopping
 
 ABORT_SECONDS = int(signal.SIGABRT)
-# Signals within this time count as one request, which both a scheduler and horovodrun may forward.
+# Signals within this time count as one request, because both a scheduler and horovodrun may forward the same request.
 _SAME_SECONDS = 1.0
 _WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
 _CLOSING_SECONDS = 3.0
@@ -20,14 +20,14 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
 def delay_abort() -> None:
-    """Delays an abort of this process by 6 s, in which its other threads continue.
+    """Delays an abort of this process by 6 s, during which its other threads continue.
 
-    If a rank is lost during an exchange, another rank may receive the rest of one message followed by the next one. A
-    thread of Gloo then raises `gloo::EnforceNotMet`, which is not caught, and C++ aborts the process. Meanwhile
-    `horovodrun` asks the ranks to end, and within these seconds `LastWords` reports the lost rank.
+    If a rank is lost during an exchange, another rank may receive the rest of one message followed by the next message.
+    A thread of Gloo then raises `gloo::EnforceNotMet`, which is not caught, and C++ aborts the process. Meanwhile
+    `horovodrun` asks the ranks to end, and within the 6 s `LastWords` reports the lost rank.
 
     The handler of SIGABRT is `sleep` of the C library, which takes no lock and runs no Python, so that it cannot hang,
-    whatever the cause of the abort. Its argument, the seconds, is the number of the signal, 6.
+    whatever the cause of the abort. Its argument, the number of seconds, is the signal number, 6.
     """
     library = ctypes.CDLL(None)
     library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -41,14 +41,14 @@ class Terminated(KeyboardInterrupt):
 class StopSignals:
     """Handles SIGTERM and SIGINT (Ctrl-C) of this process.
 
-    If a training is running that can stop in order, the first signal asks it to stop. A second signal, or the end of
+    If a running training can stop in order, the first signal asks it to stop. A second signal, or the end of
     `grace_secs`, ends the process immediately. If no such training is running, SIGTERM raises `Terminated` and SIGINT
-    raises KeyboardInterrupt in the main thread. If the process does not end within 3 s of a SIGTERM, because its main
-    thread is in a collective, it is ended. A process whose training has stopped and is saved has the same 3 s to close
-    its files, and nothing is raised.
+    raises KeyboardInterrupt in the main thread. If the process is still running 3 s after a SIGTERM, because its main
+    thread is in a collective, it exits. After a training has stopped and is saved, a signal raises nothing, and the
+    process has the same 3 s to close its files.
 
     Args:
-      say: f(number, late) that reports why the process ends; `late` is "", or states that a training took too long.
+      say: f(number, late), which reports why the process ends; `late` is "", or says that a training took too long.
       warn: f(), called if a training has not stopped after 4 s.
       is_one_lost: f() -> whether a rank was lost. If so, horovodrun ends the other ranks, which cannot stop in order.
       is_ignored_after: whether SIGTERM is ignored after the block of `handled`.
@@ -87,8 +87,8 @@ class StopSignals:
             yield
             return
         self._begin()
-        # Python runs handlers in the main thread, which may be busy in TensorFlow. Only the signal's number is written
-        # to the pipe immediately, and a thread reads it.
+        # Python runs handlers in the main thread, which may be busy in TensorFlow. But it immediately writes the
+        # signal's number to the pipe, which a thread reads.
         read, write = os.pipe()
         os.set_blocking(write, False)
         numbers = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
@@ -110,11 +110,11 @@ class StopSignals:
         if not grace_secs:
             return
         self._stopping, self._grace_secs = stopping, grace_secs
-        if self._first is not None:  # The previous training lost its service after the signal.
+        if self._first is not None:  # The signal came during the previous training, which then lost its service.
             stopping.ask(self._first)
 
     def keep(self) -> None:
-        """Makes signals end the process, after the training is saved or has failed."""
+        """Makes signals end the process. Call it after the training is saved or has failed."""
         self._stopping = None
 
     def _in_main_thread(self, number: int, frame: FrameType | None) -> None:

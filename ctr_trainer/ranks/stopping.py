@@ -10,7 +10,7 @@ from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.system.processes.waiting import Watchdog
 
 _PERIOD_SECONDS, _SETTLE_SECONDS = 1.0, 0.7
-# The largest number of requests of all ranks per second to the server of the notices.
+# The maximum number of requests per second that all ranks together send to the server of the notices.
 _ASKED_A_SECOND = 200
 _CLOSE_SECONDS = 1.0
 _ASKED, _BEGUN = range(2)  # Rows of the array that the ranks sum.
@@ -19,14 +19,15 @@ _ASKED, _BEGUN = range(2)  # Rows of the array that the ranks sum.
 class Stopping:
     """Stops a training after the same step on all ranks, after one of them was asked to stop.
 
-    A thread of each rank checks about once a second, while steps run, for a notice that a rank was asked. When it finds
-    a notice, its rank begins no further step until all ranks have exchanged, in a collective, the steps that they have
-    begun last. The training ends after the latest of these steps, which every rank can reach and no rank has passed.
+    While steps run, a thread of each rank checks about once a second for a notice that a rank was asked to stop. When
+    it finds a notice, its rank begins no further step until all ranks have exchanged, in a collective, the last step
+    that each has begun. The training ends after the latest of these steps, which every rank can reach and no rank has
+    passed.
 
-    The threads check for a notice, because a collective that runs concurrently with a step is dangerous: if a rank is
-    killed during it, Gloo aborts the remaining ranks before they can report the lost rank.
+    The threads use notices, because a collective that runs concurrently with a step is dangerous: if a rank is killed
+    during the collective, Gloo aborts the remaining ranks before they can report the lost rank.
 
-    A lone worker does not need a thread.
+    A single worker needs no thread.
 
     Args:
       name: name of the training, different for each training of this job.
@@ -34,9 +35,9 @@ class Stopping:
       is_one_lost: f() -> whether a rank was lost, so that horovodrun ends the other ranks.
 
     Attributes:
-      explain: f() -> the ranks that the others wait for, in brackets; "" if none is known.
-      signal: number of the signal that stops the training, after all ranks know it; 0 before.
-      asked: the ranks that had been asked at this time.
+      explain: f() -> the ranks that the others wait for, in parentheses; "" if none is known.
+      signal: number of the signal that stops the training; 0 before all ranks know of the signal.
+      asked: the ranks that had been asked to stop when all ranks learned of the signal.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Stopping:
         self._own = np.zeros(2, np.int64)
         self._last: int | None = None
         self._has_told = False
-        # The lock is reentrant, as a signal handler may take it in the training thread while that thread holds it.
+        # The lock is reentrant, because a signal handler may take it in the training thread while that thread holds it.
         self._lock, self._holds = threading.RLock(), False
         self._woken, self._leaving, self._over = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._agree, name="stopping", daemon=True)
@@ -85,7 +86,7 @@ class Stopping:
         self._woken.set()
 
     def done(self, step: int) -> bool:
-        """Returns whether the training stops after this step, which is completed; may wait for the other ranks."""
+        """Returns whether the training stops after `step`, which was completed; may wait for the other ranks."""
         with self._lock:
             if not self._holds:
                 self._own[_BEGUN] = step + 1
@@ -132,7 +133,7 @@ class Stopping:
             self._over.set()
 
     def _is_asked_for(self) -> bool:
-        """Whether this rank was asked to stop, or there is a notice that another rank was."""
+        """Whether this rank was asked to stop, or there is a notice that another rank was asked."""
         if self._own[_ASKED]:
             self._notices.put(self._key, str(self._rank))
             return True

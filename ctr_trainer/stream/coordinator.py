@@ -22,22 +22,19 @@ from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavaila
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_AHEAD = 3  # Windows that are planned ahead of the training.
+_AHEAD = 3  # Number of windows that are planned ahead of the training.
 # Time without a window after which workers make a batch of padding. A replay with a known end should not need any.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
 _POLL_SECONDS = 0.05
-_KEPT_BATCHES = 1000  # The position is known after each of the last so-many batches.
+_KEPT_BATCHES = 1000  # Number of the last batches after each of which the position is known.
 
 
 class Coordinator:
     """Plans windows in a thread of rank 0.
 
     Args:
-      open_source: the result of `opener`.
-      position: position of the checkpoint; None without one.
-      has_other_position: whether the checkpoint has a position in an input of another kind.
-      workers, batch_size: number of workers, and batch size of each worker.
-      dead_letters: destination of bad rows.
+      has_other_position: whether the checkpoint has a position in another kind of input.
+      batch_size: batch size of each worker.
 
     Attributes:
       closing: functions that `close` calls.
@@ -82,7 +79,7 @@ class Coordinator:
             return self._windows[window].shares[rank] if window < self._planned and not self._is_closed else None
 
     def report(self, window: int, report: Report, rank: int = 0) -> None:
-        """Takes the report of a worker that has read its share of a window."""
+        """Receives the report of a worker that has read its share of a window."""
         with self._changed:
             found = self._windows[window]
             found.reports[rank] = report
@@ -93,7 +90,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def directive(self, number: int, rank: int = 0) -> Directive:
-        """Waits for the directive with this number, from 0 on, and returns it."""
+        """Waits for the directive with this number, counted from 0, and returns it."""
         with self._changed:
             if rank == 0:
                 is_there = self._wait_for(lambda: self._has(number), self._rest_seconds)
@@ -111,9 +108,9 @@ class Coordinator:
             return directive
 
     def position_after(self, batches: int) -> StreamPosition | None:
-        """Returns the position after this number of batches per worker; None before the stream is opened.
+        """Stores the bad records, then returns the position after this number of batches per worker.
 
-        When it returns, the bad records before this position are stored.
+        Before the stream is opened, this is the position in the checkpoint, or None if there is none.
         """
         self._dead_letters.flush()
         with self._changed:
@@ -146,7 +143,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends all waiting."""
+        """Ends all waits and the thread, stores the bad records, and calls the functions in `closing`."""
         with self._changed:
             self._is_closed = self._is_over = True
             self._changed.notify_all()
@@ -213,7 +210,7 @@ class Coordinator:
         )
 
     def _forget(self, count: int) -> None:
-        """Drops the first directives, which are trained, and advances the start position accordingly."""
+        """Drops the first directives, whose batches are trained, and advances the start position accordingly."""
         for _ in range(count):
             directive, _ = self._directives.popleft()
             self._first += 1
@@ -266,15 +263,15 @@ class Coordinator:
             self._changed.notify_all()
 
     def _rows_per_message(self) -> float:
-        """Returns the mean number of rows per message, or the rows of the first message, or 0 before it.
+        """Returns the mean number of rows per message, without the last planned window.
 
-        The mean excludes the last planned window.
+        Before there is a mean, returns the number of rows of the first message, or 0 if it was not read yet.
         """
         messages, rows = self._rates.get(self._planned - 2, (0, 0))
         return max(rows / messages, 1.0) if messages else self._first_rows
 
     def _rows_of(self, record: Range) -> float:
-        """Returns the number of rows of a message, without which a first window could have millions of rows."""
+        """Returns the number of rows of a message. Without it, the first window could have millions of rows."""
         with contextlib.closing(self._open_source()) as source:
             for messages in source.read([record]):
                 if messages:

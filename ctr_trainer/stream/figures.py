@@ -14,10 +14,10 @@ class Figures:
     """Counts and times of reading a stream, for the log and for Prometheus.
 
     Attributes:
-      lag_records: number of available records that were not planned yet, at the latest check.
-      records, bad_rows: number of examples that were read, and of rows that could not be read.
-      event_seconds: the newest event time in the windows whose training has begun; 0 before the first.
-      waiting_seconds: time in which the brokers did not answer.
+      lag_records: number of records that were available but not planned yet at the latest check.
+      records, bad_rows: number of examples that were read, and number of rows that could not be read.
+      event_seconds: the newest event time in the windows whose training has begun; 0 before the first window.
+      waiting_seconds: total time during which the brokers did not answer.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class JsonReader:
         yield pa.table(columns), np.array(good, np.int64), wrong
 
     def _problem(self, found: dict[str, Any]) -> str:
-        """Describes a value in an object that is nested or has several elements where one is needed; "" if none."""
+        """Describes a value that is nested, or that has several elements although only one is allowed; "" if none."""
         for name, use in self._wanted.items():
             value = found.get(name)
             if isinstance(value, dict) or (isinstance(value, list) and not use.several and len(value) > 1):
@@ -74,7 +74,7 @@ class JsonReader:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Converts parsed JSON values to an Array: mixed types to texts, and lists mixed with other values to lists."""
+    """Converts parsed JSON values to an Array. Mixed types become texts; lists mixed with values become lists."""
     with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return pa.array(values)
     if any(isinstance(value, list) for value in values):

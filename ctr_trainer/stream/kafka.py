@@ -1,4 +1,4 @@
-"""Reads a Kafka topic, by `confluent-kafka` (librdkafka)."""
+"""Reads a Kafka topic with `confluent-kafka` (librdkafka)."""
 
 import collections
 import contextlib
@@ -18,12 +18,12 @@ _log = logging.getLogger(__name__)
 _ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.1, 15.0
 _MOST = 10_000  # Largest number of messages per call.
 _MOST_KEPT = 50_000  # Largest number of messages of one partition that are kept for later ranges.
-_GAP = 20_000  # Over a gap of at most this many records, records are read and dropped; otherwise the consumer seeks.
+_GAP = 20_000  # A gap of at most this many records is read and dropped; over a longer gap, the consumer seeks.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 class KafkaSource:
-    """A topic; see `StreamSource`."""
+    """A Kafka topic; see `StreamSource`."""
 
     def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
         self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name
@@ -31,7 +31,7 @@ class KafkaSource:
         self._has_answered = False
         self._admin: Any = None
         self._consumer: Any = None
-        # By partition: the offset after the last received record, and the offset before which no record is wanted.
+        # By partition: the offset after the last received record, and the offset before which no record is needed.
         self._next: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._assigned: set[int] = set()
@@ -63,7 +63,7 @@ class KafkaSource:
         beyond = {p: at for p, at in places.items() if at > last[p]}
         ends = self._ends(beyond)
         if len(ends) < len(beyond):
-            last = self.latest(list(places))  # Lost brokers, and some others beyond the end, do not answer a fetch.
+            last = self.latest(list(places))  # Lost brokers, and some brokers beyond the end, do not answer a fetch.
         cut = {p: max(ends.get(p, 0), last[p]) for p, at in beyond.items() if max(ends.get(p, 0), last[p]) < at}
         return texts | {p: cut_text(self, p, places[p], end) for p, end in cut.items()}
 
@@ -128,9 +128,9 @@ class KafkaSource:
         self._consumer = self._admin = None
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
-        """Returns the ends of partitions that fetches from these offsets report within `_ASK_SECONDS`.
+        """Fetches from these offsets, and returns each partition's end that is reported within `_ASK_SECONDS`.
 
-        An end is 0 if the offset is out of the partition's range. Partitions without a report are left out.
+        An end is 0 if the offset is out of the partition's range. Partitions without a report are omitted.
         """
         ends: dict[int, int] = {}
         if not places:
@@ -139,7 +139,7 @@ class KafkaSource:
             consumer.assign([confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in places.items()])
             deadline = time.monotonic() + _ASK_SECONDS
             while len(ends) < len(places) and time.monotonic() < deadline:
-                # `consume` waits for the requested number of messages, one end per partition.
+                # `consume` waits for the requested number of messages. Each partition sends one message, its end.
                 for message in consumer.consume(len(places) - len(ends), _READ_SECONDS):
                     error = message.error()
                     if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:

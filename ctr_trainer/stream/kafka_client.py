@@ -42,13 +42,13 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
         "bootstrap.servers": address.hosts,
         "group.id": group,
         "log_level": 2,  # This package itself logs when it waits for brokers.
-        # With librdkafka's default, 1 MB per partition and request, a backlog is read at a third of the speed.
+        # With librdkafka's default, 1 MB per partition and request, reading a backlog takes three times as long.
         "fetch.message.max.bytes": 8 << 20,
         "fetch.max.bytes": 64 << 20,
         "queued.min.messages": 50_000,
         "queued.max.messages.kbytes": 64 << 10,
         "fetch.wait.max.ms": 100,
-        "fetch.queue.backoff.ms": 20,  # By default a full queue is not refilled for a second, and runs empty.
+        "fetch.queue.backoff.ms": 20,  # By default, a full queue is not refilled for a second, and becomes empty.
     }
     try:
         lines = open(path, encoding="utf-8").read().splitlines() if path else []
@@ -70,14 +70,14 @@ class Trouble:
 
     Attributes:
       text: why the brokers do not answer; "" without an error.
-      is_refusal: whether a broker rejected the client's user or certificate, or the client the broker's certificate.
+      is_refusal: whether a broker rejected the client's user or certificate, or the client rejected the broker's.
     """
 
     def __init__(self) -> None:
         self.text, self.is_refusal = "", False
 
     def __call__(self, error: Any) -> None:
-        if error.code() != confluent_kafka.KafkaError._ALL_BROKERS_DOWN:  # This error has no reason.
+        if error.code() != confluent_kafka.KafkaError._ALL_BROKERS_DOWN:  # This error gives no reason.
             self.text, self.is_refusal = error.str(), error.code() in _REFUSALS
 
     def after(self, text: str) -> str:
@@ -92,7 +92,7 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
       kind: class of the client; only a `Consumer` receives the settings of consumers.
 
     Raises:
-      UserError: librdkafka refuses a setting.
+      UserError: librdkafka rejects a setting.
     """
     if kind is not confluent_kafka.Consumer:
         settings = {name: value for name, value in settings.items() if name not in _OF_CONSUMERS}
@@ -103,7 +103,7 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
 
 
 class KafkaDeadLetters(DeadLetters):
-    """Sends records that cannot be trained on to a topic, and those that do not reach it to `otherwise`."""
+    """Sends records that cannot be trained on to a topic. Records that do not reach the topic go to `otherwise`."""
 
     def __init__(self, topic: str, settings: dict[str, Any], otherwise: DeadLetters) -> None:
         self._topic, self._otherwise, self._trouble = topic, otherwise, Trouble()

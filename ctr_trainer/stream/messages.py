@@ -6,8 +6,8 @@
 | the byte 0xFF, or `ARROW1` | an Arrow IPC stream or file, one example per row |
 | the byte 0x0A, otherwise | a `tf.train.Example` |
 
-The feature spec converts raw values to keys and numbers, as in a conversion of Parquet; see `data.typed`. If a message
-lacks a column, its feature is missing.
+Raw values are converted to keys and numbers according to the feature spec, as for Parquet files; see `data.typed`. If a
+message lacks a column, the feature of this column is missing.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ class Decoded:
     """The rows of messages, in order.
 
     Attributes:
-      messages, places: int64[n], the index of each good row's message, and of the row in the message.
+      messages, places: int64[n]; for each good row, the index of its message, and the index of the row in this message.
     """
 
     rows: Rows
@@ -64,7 +64,7 @@ class Decoded:
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """Raw columns of messages, with the index of each row's message, and of the row in the message."""
+    """Raw columns of messages. For `messages` and `places`, see `Decoded`."""
 
     columns: pa.Table
     messages: np.ndarray
@@ -90,7 +90,7 @@ class MessageDecoder:
         """Decodes messages.
 
         Args:
-          skip: dict of index of a message -> number of its first rows to leave out.
+          skip: index of a message -> number of its first rows to skip.
         """
         bad: list[BadMessage] = []
         parts = [part for table in self._tables(messages, bad, skip or {}) for part in self._encoded(table, bad)]
@@ -98,7 +98,7 @@ class MessageDecoder:
         numbers = np.concatenate([np.empty(0, np.int64), *(of for _, of, _ in parts)])
         places = np.concatenate([np.empty(0, np.int64), *(at for _, _, at in parts)])
         whole = concatenate(rows)
-        if len(parts) > 1:  # Restore the order, as each format was decoded separately.
+        if len(parts) > 1:  # Restore the order, because each format was decoded separately.
             order = np.lexsort((places, numbers))
             whole, numbers, places = whole.take(order), numbers[order], places[order]
         return Decoded(whole, numbers, places, sorted(bad, key=lambda each: (each.message, each.row)))
@@ -132,12 +132,12 @@ class MessageDecoder:
                     yield _Table(self._complete(table), numbers[of], places)
 
     def _complete(self, table: pa.Table) -> pa.Table:
-        """Returns a table with the wanted columns, null for columns that do not exist."""
+        """Returns a table with the required columns. Columns that do not exist are null."""
         names = set(table.column_names)
         return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
 
     def _encoded(self, table: _Table, bad: list[BadMessage]) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
-        """Encodes a table. Yields its good rows, with the indices of their messages and of the rows in them."""
+        """Encodes a table. Yields (good rows, index of each row's message, index of each row in its message)."""
         found = FoundBadRows(sys.maxsize)
         try:
             encoded = self._encode(table.columns, found)
@@ -199,7 +199,7 @@ def _read_arrow(values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, lis
 
 
 def _places(numbers: np.ndarray) -> np.ndarray:
-    """Returns the index of each row in its message; `numbers`, ascending, has the message of each row."""
+    """Returns the index of each row in its message. `numbers` has the index of each row's message, ascending."""
     _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
     return np.arange(len(numbers)) - np.repeat(first, counts)
 

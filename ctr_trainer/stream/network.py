@@ -1,4 +1,4 @@
-"""Connects the other workers to rank 0's `Coordinator`, by JSON over connections authenticated by a key of the job."""
+"""Connects the other workers to rank 0's `Coordinator`: JSON over connections that a key of the job authenticates."""
 
 import contextlib
 import dataclasses
@@ -24,9 +24,6 @@ class CoordinatorServer:
     Args:
       host: name or address to listen on.
       others: number of the other workers.
-
-    Attributes:
-      port: port of the server.
     """
 
     def __init__(self, coordinator: Coordinator, host: str, key: bytes, others: int) -> None:
@@ -86,7 +83,7 @@ class CoordinatorServer:
 
 
 class RemoteCoordinator:
-    """Asks rank 0's `Coordinator`, whose methods it has. Shares and directives may be requested by different threads.
+    """A client with the methods of rank 0's `Coordinator`. Different threads may request shares and directives.
 
     Args:
       address: (host, port) of rank 0's `CoordinatorServer`.

@@ -16,7 +16,8 @@ class StreamPosition:
     """The position of a training in a stream: the records before `next` are trained, except those in `left`.
 
     Attributes:
-      since: value of `stream_from`; a run with the same value resumes, a run with another value begins there.
+      since: value of `stream_from`. A run with this value, or `checkpoint`, resumes; a run with another value begins
+        at that value.
       next: for each partition, the offset after the last planned record.
       left: parts of the planned records that are not trained yet.
       bad_rows: number of rows so far that could not be trained on.
@@ -31,12 +32,12 @@ class StreamPosition:
     records: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the position as a dict for JSON, in which the partitions become texts and the ranges lists."""
+        """Returns the position as a dict. In JSON, its partitions become texts, and its ranges become lists."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any) -> "StreamPosition | None":
-        """Makes a position from the result of `to_dict`; returns None for the position of another kind of input."""
+        """Makes a position from the result of `to_dict`; returns None for a position in another kind of input."""
         if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
             return None
         return cls(
@@ -61,7 +62,7 @@ class Report:
     """The report of a worker after reading its share of a window.
 
     Attributes:
-      cuts: the place of the next row after each number of batches, from 0 on.
+      cuts: for each number of batches, from 0 on, the place of the next row.
       seconds: the newest event time; 0 without a record.
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
     """
@@ -80,7 +81,7 @@ class Window:
     Attributes:
       shares: the ranges of each worker.
       next: for each partition, the offset after the window.
-      reports: by rank, of the workers that have read their shares.
+      reports: rank -> report, for the workers that have read their shares.
     """
 
     shares: list[list[Range]]
@@ -103,7 +104,7 @@ class Window:
         return max(-(-report.rows // batch_size) for report in self.reports.values())
 
     def left_after(self, batches: int) -> list[Range]:
-        """Returns the ranges that are left after this number of batches per worker."""
+        """Returns the ranges that remain after this number of batches per worker."""
         left = []
         for rank, share in enumerate(self.shares):
             cuts = self.reports[rank].cuts
@@ -114,7 +115,7 @@ class Window:
         return left
 
     def bad_before(self, batches: int) -> int:
-        """Returns the number of bad rows that are not in `left_after` after this number of batches per worker."""
+        """Returns the number of bad rows that are not in the ranges of `left_after(batches)`."""
         found = 0
         for report in self.reports.values():
             found += report.cuts[batches][3] if batches < len(report.cuts) else len(report.bad)
@@ -164,7 +165,7 @@ def next_window(
 
 
 def share_out(source: StreamSource, pieces: Sequence[tuple[Range, int]], workers: int) -> list[list[Range]]:
-    """Divides ranges, each with the number of its records, into one share per worker, in order.
+    """Divides (range, number of its records) pairs into one share per worker, in order.
 
     Shares differ by at most one record.
     """
@@ -207,12 +208,10 @@ def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
 def resumed(
     position: StreamPosition | None, source: StreamSource, since: str, has_other: bool
 ) -> StreamPosition | None:
-    """Returns the position to resume from; None to begin at `since`.
+    """Returns the position to resume from; None to begin at `since`, the value of `stream_from`.
 
     Args:
-      position: position in the checkpoint; None without one.
-      since: `stream_from`.
-      has_other: whether the checkpoint has a position in an input of another kind.
+      has_other: whether the checkpoint has a position in another kind of input.
 
     Raises:
       UserError: `since` is `checkpoint`, but the checkpoint has no position in this stream.

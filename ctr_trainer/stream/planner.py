@@ -1,4 +1,4 @@
-"""Plans the next records of a stream: gets the available offsets from the brokers, and divides them into windows."""
+"""Plans the next records of a stream: gets the available offsets from the brokers, and divides records into windows."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_BATCHES = 8  # The most batches of each worker in a window.
+_BATCHES = 8  # Maximum number of batches per worker in a window.
 _RETRY_SECONDS, _WARN_SECONDS, _CHECK_SECONDS = 0.5, 15.0, 10.0
 _MANY = 1 << 60
 
@@ -24,9 +24,9 @@ class Planner:
     """Plans one window after another. It is not thread-safe.
 
     Args:
-      workers, batch_size: number of workers, and batch size of each worker.
-      figures: it receives the lag and the time of waiting for brokers.
-      sleep: f(seconds); raises an error after the training has ended.
+      batch_size: batch size of each worker.
+      figures: receives the lag and the time spent waiting for brokers.
+      sleep: f(seconds), which raises an error if the training has ended.
 
     Attributes:
       is_over: whether the stream is planned up to `config.until`.
@@ -52,7 +52,7 @@ class Planner:
         self.is_over = False
 
     def begin(self, position: StreamPosition | None, has_other: bool) -> tuple[StreamPosition, Window | None]:
-        """Determines where to begin. Returns the position, and a window of the untrained rest of the last window.
+        """Determines where to begin. Returns the position, and a window of the untrained records before it, or None.
 
         Args:
           position, has_other: see `resumed`.
@@ -127,7 +127,7 @@ class Planner:
         return None
 
     def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:
-        """Returns, for each partition, the offset at which a new training begins; `first` has the earliest offsets."""
+        """Returns, for each partition, the offset at which a new training begins. `first` has the earliest offsets."""
         source, partitions = self._source, self._partitions
         if self._config.start == "latest":
             return self._patiently(lambda: source.latest(partitions, exact=True))
@@ -161,7 +161,7 @@ class Planner:
         return {p: self._source.count(p, self._next[p], end, most) for p, end in ends.items()}
 
     def _stop_offsets(self) -> dict[int, int] | None:
-        """Returns, for each partition, the offset to stop before; None if there is no end or it is not known yet."""
+        """Returns, for each partition, the offset to stop before; None if there is no end, or if it is unknown yet."""
         until = self._config.until
         if until == "latest":
             return self._patiently(lambda: self._source.latest(self._partitions, exact=True))

@@ -1,4 +1,4 @@
-"""Opens the stream of a URL, and reads its batches in place of `data.reader.BatchReader`."""
+"""Opens the stream that a URL names, and reads its batches, as `data.reader.BatchReader` does for files."""
 
 import contextlib
 import itertools
@@ -33,18 +33,18 @@ _FILE = "dead_letters.jsonl"
 
 
 class StreamReader:
-    """The batches of one worker from a stream. Each record is in a batch of exactly one worker.
+    """The batches of one worker from a stream. Each record goes to exactly one worker.
 
-    Every worker makes the same number of batches with exactly `batch_size` rows, some of which may be padding of weight
-    0. While there are no records, there is a batch of padding every two seconds.
+    Every worker makes the same number of batches with exactly `batch_size` rows, some of which may be padding with
+    weight 0. While no records arrive, it makes a batch of padding every 2 s, or every 30 s if the stream has a known
+    end.
 
     Args:
-      open_source: the result of `opener`.
       statistics: statistics of the model's training data; {} if it was trained on streams only.
 
     Attributes:
       steps, epochs: None, because the end is not known in advance.
-      is_live: True, because a record should not wait for many later records.
+      is_live: True, because a record should not have to wait for many later records.
     """
 
     steps: int | None = None
@@ -118,7 +118,7 @@ class StreamReader:
                 self._server.close()
 
     def _windows(self, source: StreamSource, decoder: MessageDecoder) -> Iterator[Rows]:
-        """Yields this worker's rows of each window, after reporting them."""
+        """Reports this worker's rows of each window, then yields them."""
         try:
             with contextlib.closing(source):
                 for number in itertools.count():
@@ -163,7 +163,7 @@ class StreamReader:
             number, message = read[at]
             before = sum((each.message, each.row) < (at, row) for each in bad) if bad else 0
             cuts.append((number, message.offset, row, before))
-        if cuts:  # After 0 batches everything is left, including bad rows before the first row.
+        if cuts:  # After 0 batches, everything remains, including bad rows before the first row.
             cuts[0] = (0, share[0].start, share[0].row, 0)
         letters = [
             {
@@ -195,10 +195,12 @@ def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
 def dead_letters(
     address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
 ) -> DeadLetters:
-    """Returns the destination of bad records: the stream in the URL, or a file if there is none or if it fails.
+    """Returns the destination of bad records: the stream that the URL names for them, or a file if it names none.
+
+    If the stream fails, bad records go to the file.
 
     Args:
-      directory: local directory of the file `dead_letters.jsonl`; None for none.
+      directory: local directory of the file `dead_letters.jsonl`; None for no file.
     """
     file = FileDeadLetters(os.path.join(directory, _FILE)) if directory else DeadLetters()
     if not address.dead_letters:
@@ -216,8 +218,7 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
     """Returns a function that opens a stream. Each call opens separate connections, for one thread.
 
     Args:
-      kafka_config: file of librdkafka's settings, or "".
-      group: name of the consumer group to which positions are committed, unless `kafka_config` names one.
+      group: the consumer group to which positions are committed, unless the file `kafka_config` names one.
 
     Raises:
       UserError: the client library is missing, or the file cannot be read.

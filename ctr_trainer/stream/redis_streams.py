@@ -1,8 +1,8 @@
-"""Reads streams of Redis or Valkey, by the package `redis`.
+"""Reads streams of Redis or Valkey with the package `redis`.
 
-Each key with a stream is a partition. `redis://host:port/clicks` is the key `clicks`, or, if there is no such key, the
-keys `clicks:0`, `clicks:1` and so on. If an entry has one field, its value is the message; if it has several fields,
-they are the columns of one example.
+Each key with a stream is a partition. `redis://host:port/clicks` names the key `clicks` or, if there is no such key,
+the keys `clicks:0`, `clicks:1` and so on. If an entry has one field, the field's value is the message. If an entry has
+several fields, they are the columns of one example.
 """
 
 import functools
@@ -24,16 +24,12 @@ except ImportError as missing:
     raise UserError("redis:// needs the package redis: pip install 'ctr_trainer[publish]'") from missing
 
 _log = logging.getLogger(__name__)
-_SEQUENCES = 64  # Bits of the sequence in an offset, which represents an ID `milliseconds-sequence` as one integer.
+_SEQUENCES = 64  # Number of bits of the sequence in an offset, which is an ID `milliseconds-sequence` as one integer.
 _ENTRIES, _SECONDS, _RETRY_SECONDS, _WARN_SECONDS = 5_000, 10.0, 0.5, 15.0
 
 
 class RedisSource:
-    """Streams of a server; see `StreamSource`. An offset is an ID as one integer: milliseconds << 64 | sequence.
-
-    Args:
-      group: the consumer group to which positions are committed.
-    """
+    """Streams of a Redis server; see `StreamSource`. An offset is an entry's ID: milliseconds << 64 | sequence."""
 
     def __init__(self, address: StreamAddress, files: RedisFiles, group: str) -> None:
         self.name, self.address, self._key = f"redis stream {address.name}", address.hosts, address.name
@@ -177,7 +173,7 @@ class RedisSource:
 class RedisDeadLetters(DeadLetters):
     """Appends records that cannot be trained on to a stream, as JSON in the field `value`.
 
-    Those that do not reach the stream go to `otherwise`.
+    Records that do not reach the stream go to `otherwise`.
     """
 
     def __init__(self, address: StreamAddress, key: str, files: RedisFiles, otherwise: DeadLetters) -> None:

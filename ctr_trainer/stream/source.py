@@ -1,4 +1,4 @@
-"""The interface of streams, partitions of records with ascending offsets, which Kafka and Redis implement."""
+"""The interface of streams, which Kafka and Redis implement: partitions of records with ascending offsets."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ SCHEMES = ("kafka", "redis", "rediss")
 def uncollected() -> Iterator[None]:
     """Disables Python's garbage collection, which would scan thousands of messages that have no reference cycles.
 
-    Caveat: it is disabled for all threads of the process, so the block should take less than a second.
+    Caveat: this affects all threads of the process, so the block should take less than a second.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -30,7 +30,7 @@ def uncollected() -> Iterator[None]:
 
 
 class Unavailable(Exception):
-    """The brokers do not answer at present; the message names the failed request and the brokers."""
+    """The brokers do not currently answer. The message names the failed request and the brokers."""
 
 
 class Message(NamedTuple):
@@ -51,7 +51,7 @@ class Range(NamedTuple):
     """The records of a partition with offsets in [start, stop).
 
     Attributes:
-      row: number of rows of the first record to leave out because they were trained already.
+      row: number of rows at the beginning of the first record to skip, because they are already trained.
     """
 
     partition: int
@@ -63,7 +63,7 @@ class Range(NamedTuple):
 class StreamSource(Protocol):
     """A stream. Offsets are ascending integers within a partition, with possible gaps.
 
-    It is not thread-safe. Methods that send requests to the brokers raise `Unavailable` if the brokers do not answer.
+    Sources are not thread-safe. Methods that send requests to the brokers raise `Unavailable` if there is no answer.
 
     Attributes:
       name: name of the stream in messages and in checkpoints, without hosts, such as `kafka topic clicks`.
@@ -91,7 +91,9 @@ class StreamSource(Protocol):
         """
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
-        """Returns, for each partition that lost records from an offset on, a description of the loss.
+        """Returns a description of the loss for each partition that has lost records at or after the given offset.
+
+        A partition that ends before this offset has also lost records.
 
         Args:
           places: for each partition, the offset after the last record that was read, or the partition's first offset.
@@ -109,7 +111,7 @@ class StreamSource(Protocol):
     def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
         """Yields the records of the ranges as they arrive, in order within a partition; [] while none arrive.
 
-        It ends after all records. If the brokers do not answer, it waits for them.
+        The iterator ends after all records. If the brokers do not answer, it waits for them.
 
         Raises:
           UserError: a record no longer exists.
@@ -119,7 +121,7 @@ class StreamSource(Protocol):
         """Returns, for each partition, the end that `read` has seen, without a request to the brokers."""
 
     def commit(self, offsets: dict[int, int]) -> None:
-        """Commits offsets to the brokers for their tools; the training does not depend on them."""
+        """Commits offsets to the brokers, whose tools show them. The training does not depend on these offsets."""
 
     def text(self, offset: int) -> str:
         """Returns an offset in the notation of the stream's own tools."""
@@ -147,7 +149,7 @@ def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> st
 
 
 class DeadLetters:
-    """Takes the records that cannot be trained on. This class drops them; they are also in the log."""
+    """Stores the records that cannot be trained on. This base class drops them, so that they are only in the log."""
 
     def __str__(self) -> str:
         return "the log"
@@ -156,7 +158,7 @@ class DeadLetters:
         """Stores descriptions of records (stream, partition, offset, row, reason, value), without waiting."""
 
     def flush(self) -> None:
-        """Waits until all descriptions are stored, which must precede a checkpoint with a later position."""
+        """Waits until all descriptions are stored. Call it before a checkpoint with a later position is written."""
 
     def close(self) -> None:
         """Waits until all descriptions are stored, and closes the connection."""

@@ -1,1 +1,1 @@
-"""Files, processes, clocks and messages: what the rest of the package stands on; nothing here knows of models."""
+"""Files, processes, clocks and messages, which the rest of the package uses. Nothing here depends on models."""

@@ -1,1 +1,1 @@
-"""Files and directories that are written whole, locked while in use, and never overwrite files of others."""
+"""Files and directories that are written atomically, locked while in use, and never overwrite files of others."""

@@ -1,4 +1,4 @@
-"""Files that are on the disk whole or not at all, even if a kill or a power cut ends the process."""
+"""Writes files atomically: a file is on the disk whole or not at all, even after a kill or a power cut."""
 
 import contextlib
 import errno
@@ -13,23 +13,21 @@ from typing import Any
 
 from ctr_trainer.system.messages.errors import UserError
 
-# Bytes of a write: large enough for the disk's full speed.
+# Size of a write in bytes, large enough for the disk's full speed.
 _BUFFER_BYTES = 2 << 20
-# What the disk takes is a multiple of this, and lies in memory at one.
+# With O_DIRECT, the size and the memory address of a write must be multiples of this.
 _BLOCK_BYTES = 4096
 _DRAFT = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 
 
 class DirectFile:
-    """A new file whose bytes go from this process's memory to the disk (Linux's O_DIRECT).
+    """A new file that is written from this process's memory directly to the disk (Linux's O_DIRECT).
 
-    What goes through the system's cache of files is copied into memory that is new each time, and stays there though
-    nobody may ever read it: 400 MB of a checkpoint took 0.1 to 1.3 s of a core's time, and take 0.05 s this way. Where
-    a file system does not have it, the bytes go through the cache.
+    The page cache copies bytes into newly allocated memory, and keeps them even if nobody reads them: writing 400 MB of
+    a checkpoint takes 0.1 to 1.3 s of a core's time through the cache, and 0.05 s directly. Files smaller than 2 MiB,
+    and files on file systems without O_DIRECT, are written through the cache.
 
-    A file of less than 2 MiB goes through the cache.
-
-    Caveat: the bytes are all in the file once it is closed, not at a `flush`.
+    Caveat: the file contains all bytes only after it is closed, not after a `flush`.
 
     Args:
       path: path of a file that does not exist yet.
@@ -50,10 +48,10 @@ class DirectFile:
                 self._finish()
         finally:
             os.close(self._file)
-            del self._buffer  # Not closed: an error on its way may still refer to a part of it.
+            del self._buffer  # Not closed, because an exception that is being raised may refer to a part of it.
 
     def write(self, data: Any) -> int:
-        """Adds the bytes of a buffer. Returns how many."""
+        """Writes the bytes of a buffer; returns their number."""
         with memoryview(data).cast("B") as data:
             done = 0
             while done < len(data):
@@ -67,14 +65,14 @@ class DirectFile:
             return done
 
     def flush(self) -> None:
-        """Does nothing: the disk takes whole blocks only."""
+        """Does nothing, because the disk accepts only whole blocks."""
 
     def _pass_the_cache(self) -> None:
         try:
             fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_DIRECT)
             self._is_direct = True
         except (AttributeError, OSError):
-            pass  # Neither all systems nor all file systems have it.
+            pass  # Some systems and some file systems do not support it.
 
     def _finish(self) -> None:
         size = self._size + self._filled
@@ -82,7 +80,7 @@ class DirectFile:
         os.ftruncate(self._file, size)
 
     def _write_out(self, count: int) -> None:
-        """Writes the first bytes of the buffer."""
+        """Writes the first `count` bytes of the buffer to the file."""
         with memoryview(self._buffer) as buffer:
             done = 0
             while done < count:
@@ -91,25 +89,25 @@ class DirectFile:
                 except OSError as error:
                     if error.errno != errno.EINVAL or not self._is_direct:
                         raise
-                    fcntl.fcntl(self._file, fcntl.F_SETFL, 0)  # The disk's blocks are other ones.
+                    fcntl.fcntl(self._file, fcntl.F_SETFL, 0)  # The disk has a different block size.
                     self._is_direct = False
         self._size, self._filled = self._size + count, 0
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Gives the path of a draft in the same directory. At the end of the block the draft is renamed to `path`.
+    """Yields the path of a draft in the same directory. At the end of the block, the draft is renamed to `path`.
 
-    The draft's bytes are on the disk before the draft is renamed, and the new name is on the disk before this returns.
-    After a power cut `path` has its earlier content, or all of the new one. If the block raises, `path` stays as it was
-    and the draft is removed.
+    The draft's bytes are on the disk before the draft is renamed, and the new name is on the disk when the `with`
+    statement ends. After a power cut, `path` has either its earlier or its complete new content. If the block raises,
+    `path` is unchanged and the draft is removed.
 
-    Caveat: a process that is killed leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
+    Caveat: a killed process leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
 
     Args:
-      path: path of a file; its directory exists.
+      path: path of a file; its directory must exist.
     """
-    draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"  # The form of name that `of_draft` expects.
+    draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"  # `of_draft` expects this format.
     try:
         yield draft
         fsync_path(draft)
@@ -123,16 +121,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def of_draft(name: str) -> str | None:
-    """Returns the name of the file that a draft of `replacing` is for; None if `name` is not the name of a draft."""
+    """Returns the name of the file that a draft of `replacing` is for; None if `name` is not a draft's name."""
     found = _DRAFT.fullmatch(name)
     return found and found[1]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a small file by `replacing`. Makes its directory if there is none.
+    """Writes a small file with `replacing`. Creates its directory if there is none.
 
     Raises:
-      UserError: the file cannot be written; names the file.
+      UserError: the file cannot be written; the message names the file.
     """
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -144,7 +142,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], values: Any, indent: int | None = 1) -> None:
-    """Writes values as JSON, by `write_text`."""
+    """Writes values as JSON with `write_text`."""
     write_text(path, json_text(values, indent))
 
 
@@ -157,11 +155,10 @@ def read_json(path: str | os.PathLike[str], cure: str) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
     Args:
-      cure: what the user can do if the file is not usable, such as `convert the data again`; the end of the message.
+      cure: advice for the user if the file is unusable, such as `convert the data again`; the end of the message.
 
     Raises:
-      UserError: the file cannot be read, is empty, was cut off or altered, or holds no object; names the file and the
-        cure.
+      UserError: the file cannot be read, is empty, was cut off or altered, or contains no object.
     """
     try:
         with open(path, "rb") as file:
@@ -184,7 +181,7 @@ def json_object(path: object, text: str | bytes, cure: str) -> dict[str, Any]:
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:
-    """Waits until a file, or a directory's list of files, is on the disk."""
+    """Waits until the bytes of a file, or the entries of a directory, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

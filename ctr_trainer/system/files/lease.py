@@ -1,7 +1,7 @@
-"""Leases: a file or an object of a store that one process holds until it closes the lease or ends.
+"""Leases: a file, or an object in a store, that one process holds until it closes the lease or ends.
 
-The kernel holds a `FileLease` and frees it when the process ends. A `StoreLease` is an object that its owner renews,
-because a store has no locks.
+A `FileLease` is a lock of the kernel, which frees it when the process ends. A `StoreLease` is an object that its owner
+renews, because a store has no locks.
 """
 
 import contextlib
@@ -25,24 +25,24 @@ from ctr_trainer.system.processes import hardware
 
 _log = logging.getLogger(__name__)
 _ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
-# A file system that knows no locks, or is mounted without them.
+# Errors of a file system that does not support locks, or that is mounted without them.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-LEASE_SECONDS = 30.0  # After this time without a renewal the owner has lost the lease.
+LEASE_SECONDS = 30.0  # After this time without a renewal, the owner has lost the lease.
 _SETTLE_SECONDS = 1.0
-_RENEWALS = 4  # In LEASE_SECONDS.
+_RENEWALS = 4  # Number of renewals in LEASE_SECONDS.
 
 
 def lock(path: str | os.PathLike[str]) -> TextIO:
-    """Locks a file until the file is closed or this process ends, even by a kill. Makes the file if there is none.
+    """Locks a file until the file is closed or this process ends, even by a kill. Creates the file if there is none.
 
-    Returns the open file. The process that has the lock may remove the file. The next process then locks a new file.
+    Returns the open file. The process that has the lock may remove the file; the next process then locks a new file.
 
-    Caveat: other hosts see the lock if the file system supports `flock` across hosts. NFS since Linux 2.6.12, CephFS
-    and Lustre do, unless they are mounted with local locks.
+    Caveat: other hosts see the lock only if the file system supports `flock` across hosts. NFS since Linux 2.6.12,
+    CephFS and Lustre do, unless they are mounted with local locks.
 
     Raises:
       BlockingIOError: another process has the lock.
-      OSError: the file cannot be made, or its file system has no locks.
+      OSError: the file cannot be created, or its file system does not support locks.
     """
     while True:
         file = open(path, "a+")
@@ -57,7 +57,7 @@ def lock(path: str | os.PathLike[str]) -> TextIO:
 
 
 def _is_at(file: TextIO, path: str | os.PathLike[str]) -> bool:
-    """Returns whether `path` still names the open file: the process that had the lock may have removed it."""
+    """Whether `path` still names the open file, which the process that had the lock may have removed."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -65,17 +65,18 @@ def _is_at(file: TextIO, path: str | os.PathLike[str]) -> bool:
 
 
 class FileLease:
-    """A locked file that names the process that holds it, its host, and since when.
+    """A locked file that contains the process id and the host of the process that holds it, and the time of the lock.
 
-    After a kill the file stays, without a lock. If the file system has no locks, this logs a warning and locks nothing.
+    After a kill, the file remains, without a lock. If the file system does not support locks, the constructor logs a
+    warning and locks nothing.
 
     Args:
-      path: path of the file; its directory exists.
+      path: path of the file; its directory must exist.
       refusal: f(holder) -> the error message if another process has the lock; `holder` is a text such as
         `process 7 on host a since 2026-01-31 12:00:00`.
 
     Raises:
-      UserError: another process has the lock, or the file cannot be made.
+      UserError: another process has the lock, or the file cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], refusal: Callable[[str], str]) -> None:
@@ -86,17 +87,17 @@ class FileLease:
         self._file.flush()
 
     def check(self) -> None:
-        """Does nothing: no other process can take the lock."""
+        """Does nothing, because no other process can take the lock."""
 
     def close(self) -> None:
         """Removes the file and unlocks it."""
         with contextlib.suppress(OSError):
-            os.unlink(self._path)  # While the lock is held: later the file may be another process's.
+            os.unlink(self._path)  # Before the unlock: afterwards, the file may belong to another process.
         self._file.close()
 
 
 def _locked(path: str | os.PathLike[str], refusal: Callable[[str], str]) -> TextIO:
-    """Returns the locked file, after waiting for a holder that was killed and is still giving its memory back."""
+    """Returns the locked file. If the holder was killed and is still releasing its memory, waits for its end."""
     deadline = time.monotonic() + _ENDING_SECONDS
     while True:
         try:
@@ -114,14 +115,14 @@ def _locked(path: str | os.PathLike[str], refusal: Callable[[str], str]) -> Text
 
 
 def _written(path: str | os.PathLike[str]) -> str:
-    """Returns the text of a file; "" if the file has just been removed."""
+    """Returns the text of a file; "" if the file was just removed."""
     with contextlib.suppress(FileNotFoundError), open(path) as file:
         return file.read().strip()
     return ""
 
 
 def _is_ending(holder: str) -> bool:
-    """Returns whether the holder was killed on this host and is still giving its memory back."""
+    """Whether the holder was killed on this host and is still releasing its memory, or has just ended."""
     pid, _, host = holder.partition(" on host ")
     if not pid.isdecimal() or host.partition(" since ")[0] != socket.gethostname():
         return False
@@ -129,18 +130,18 @@ def _is_ending(holder: str) -> bool:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return not file.read() or _is_killed(pid)
     except OSError:
-        return os.path.isdir("/proc/self")  # If there is a /proc, the process is gone.
+        return os.path.isdir("/proc/self")  # If there is a /proc, the process has ended.
 
 
 def _is_killed(pid: str) -> bool:
-    """Returns whether a process was sent SIGKILL and has not run since."""
+    """Whether a process was sent SIGKILL and has not run since then."""
     with open(f"/proc/{pid}/status") as file:
         status = dict(line.split(":", 1) for line in file)
     return any(int(status.get(name, "0"), 16) >> (signal.SIGKILL - 1) & 1 for name in ("SigPnd", "ShdPnd"))
 
 
 def new_owner() -> dict[str, Any]:
-    """Returns what names this process as the owner of a lease that it renews, as JSON has it."""
+    """Returns the JSON object that identifies this process as the owner of a lease that it renews."""
     return {
         "token": secrets.token_hex(8),
         "process": os.getpid(),
@@ -151,14 +152,14 @@ def new_owner() -> dict[str, Any]:
 
 
 def owner_name(owner: dict[str, Any] | None) -> str:
-    """Returns how a message names an owner."""
+    """Returns the description of an owner for messages."""
     if not owner:
         return "another process"
     return f"process {owner.get('process')} on host {owner.get('host')} since {owner.get('since')}"
 
 
 def has_ended(owner: dict[str, Any]) -> bool:
-    """Returns whether an owner was a process of this machine that no longer exists."""
+    """Whether an owner was a process of this machine that no longer exists."""
     if owner.get("machine") != hardware.machine_id("pid") or not isinstance(owner.get("process"), int):
         return False
     return not pathlib.Path(f"/proc/{owner['process']}").exists()
@@ -168,8 +169,8 @@ class LeaseRenewal:
     """A thread that renews a lease until `close`.
 
     Args:
-      seconds: how long the lease lives without a renewal.
-      renew: f() -> whether this process still has the lease; a UserError is logged, and the next renewal may succeed.
+      seconds: time after which the lease ends without a renewal.
+      renew: f() -> whether this process still has the lease. A UserError is logged, and `renew` is called again later.
     """
 
     def __init__(self, seconds: float, renew: Callable[[], bool], name: str) -> None:
@@ -192,23 +193,22 @@ class LeaseRenewal:
 
 
 class StoreLease:
-    """A lease that is an object in a store; a thread renews it.
+    """A lease that is an object in a store, which a thread renews.
 
-    The object names its owner's process, host and machine. Another process takes the lease at once if it sees that the
-    owner's process has ended on this machine, and otherwise after 30 s in which the object has not changed. No clock of
-    another host is read.
+    The object names its owner's process, host and machine. Another process takes the lease immediately if the owner was
+    a process of the same machine that has ended, otherwise after the object has not changed for 30 s. No process reads
+    the clock of another host.
 
-    Caveat: pyarrow cannot write an object on the condition that there is none. If two processes ask for the lease
-    within the same second, the last writer has it, and the other process sees that after a second. A process that
-    writes later than that, because it was stopped between its look and its write, takes the lease from its owner. The
-    owner finds out at its next renewal; then `check` raises.
+    Caveat: pyarrow cannot write an object only if it does not exist. If two processes request the lease within the same
+    second, the last writer gets it, and the other process notices this after a second. A process that is stopped
+    between its check and its write may write later, and takes the lease from its owner. The owner notices this at its
+    next renewal, and `check` then raises.
 
     Args:
-      path: the `StorePath` of the object.
-      seconds: how long a lease lives without a renewal.
+      seconds: time after which the lease ends without a renewal.
 
     Raises:
-      BlockingIOError: another process has the lease; `strerror` says which.
+      BlockingIOError: another process has the lease; `strerror` describes this process.
       UserError: the store does not answer.
     """
 
@@ -222,7 +222,7 @@ class StoreLease:
         self._renewal = LeaseRenewal(seconds, self._renew, "store lease")
 
     def check(self) -> None:
-        """Raises UserError if another process has taken the lease since."""
+        """Raises UserError if another process has taken the lease."""
         if self._lost_to:
             raise UserError(
                 f"{self._path}: {self._lost_to} has taken the lock, because this process did not renew it for "
@@ -230,14 +230,14 @@ class StoreLease:
             )
 
     def close(self) -> None:
-        """Gives the lease back."""
+        """Releases the lease."""
         self._renewal.close()
         with contextlib.suppress(UserError):
             if self._is_own(self._read()):
                 self._path.unlink(missing_ok=True)
 
     def _wait_for_the_end_of(self, found: dict[str, Any] | None) -> None:
-        """Waits until the lease that was found is no longer renewed."""
+        """Waits until a lease of another process is no longer renewed."""
         deadline, first = time.monotonic() + self._seconds, found
         if found and not has_ended(found):
             _log.info(
@@ -266,13 +266,13 @@ class StoreLease:
         return found is not None and found["token"] == self._owner["token"]
 
     def _read(self) -> dict[str, Any] | None:
-        """Returns what the object says; None if there is none."""
+        """Returns the content of the object; None if there is no object."""
         if not self._path.is_file():
             return None
         try:
             return {"token": "", **json.loads(self._path.read_bytes())}
         except (UserError, ValueError):
-            return {"token": ""}  # Removed a moment ago, or no lease of this package.
+            return {"token": ""}  # It was just removed, or is not a lease of this package.
 
     def _write(self) -> None:
         self._count += 1

@@ -1,4 +1,4 @@
-"""Checks what a command writes: never one of its inputs, and never a file that it did not write before."""
+"""Checks the outputs of a command, which must not overwrite its inputs, or files that it did not write itself."""
 
 import contextlib
 import json
@@ -20,14 +20,14 @@ _REPORTS = ".ctr_trainer_files"
 
 
 class FileList:
-    """A file in a directory that lists the files there that may be replaced or removed.
+    """A file in a directory that lists the files of this directory that may be replaced or removed.
 
-    The list has one JSON line per entry: the name of a file relative to the directory; the name of a directory with `/`
-    at its end, which stands for all files below; or an object, which is a note. A line that a kill cut off is ignored.
-    It loses no file, because a name is on the disk before its file is made.
+    The list has one JSON line per entry: the name of a file relative to the directory; the name of a directory followed
+    by `/`, for all files below it; or an object, which is a note. A line that a kill cut off is ignored. No file is
+    missing from the list, because a name is on the disk before its file is created.
 
     Args:
-      directory: directory of the files, or its URL; made with the first entry.
+      directory: path or URL of the directory, which is created with the first entry.
       marker: name of the list, relative to the directory.
     """
 
@@ -41,7 +41,7 @@ class FileList:
                 self.names.add(entry) if isinstance(entry, str) else self.notes.append(entry)
 
     def add(self, *names: str) -> Path:
-        """Lists names of files, which may be made from then on. Returns the path of the last file."""
+        """Adds names of files to the list, after which the files may be created. Returns the path of the last file."""
         new = [name for name in names if name not in self.names]
         if new:
             self._append(new)
@@ -51,17 +51,17 @@ class FileList:
         return path
 
     def note(self, values: dict[str, Any]) -> None:
-        """Adds a note, an object that JSON can hold."""
+        """Adds a note, which must be representable as a JSON object."""
         self._append([values])
         self.notes.append(values)
 
     def others(self) -> list[str]:
-        """Returns names of the files and links in the directory that are not on the list, sorted."""
+        """Returns the sorted names of the files and links in the directory that are not on the list."""
         own = {*self.present(), *self._hidden}
         return [name for name in self.directory.entries() if name not in own]
 
     def present(self) -> list[str]:
-        """Returns names of the files on the list that exist, and of their drafts; links are not followed."""
+        """Returns the names of existing files on the list, and of their drafts, without following links."""
         whole = tuple(name for name in self.names if name.endswith("/"))
         return [
             name
@@ -73,7 +73,7 @@ class FileList:
         """Removes the files on the list, and directories that become empty.
 
         Args:
-          below: name of a directory with `/` at its end, to remove only the files below it; "" for all files.
+          below: name of a directory, followed by `/`, to remove only the files below it; "" for all files.
         """
         for name in self.present():
             if name.startswith(below):
@@ -84,7 +84,7 @@ class FileList:
                     parent.rmdir()
 
     def remove_drafts(self) -> None:
-        """Removes the drafts of files on the list that killed processes left."""
+        """Removes drafts of files on the list, which killed processes have left."""
         for name in self.present():
             if durable_file.of_draft(name) in self.names:
                 (self.directory / name).unlink()
@@ -94,36 +94,36 @@ class FileList:
         self.remove()
         self.marker.unlink(missing_ok=True)
         for directory in (self.marker.parent, self.directory):
-            with contextlib.suppress(OSError):  # The directory holds other files, or is gone already.
+            with contextlib.suppress(OSError):  # The directory has other files, or no longer exists.
                 directory.rmdir()
 
     def _append(self, entries: Iterable[Any]) -> None:
         self.marker.parent.mkdir(parents=True, exist_ok=True)
-        # The line before may be cut off.
+        # A kill may have cut off the previous line.
         self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
 
 
 class InUse(UserError):
-    """The error that another process is filling the directory now."""
+    """Another process is currently writing to the directory."""
 
 
 class Unfinished:
-    """A directory that this process fills; a context manager.
+    """A context manager for a directory that this process fills.
 
-    While the block runs, a hidden file in the directory lists the files that were written, and is locked. The hidden
-    file stays for the next process unless `finish` removes it. At the block's end a directory without files is removed.
+    While the block runs, a hidden file in the directory lists the written files, and is locked. The hidden file remains
+    for the next process unless `finish` removes it. At the end of the block, a directory without files is removed.
 
-    Caveat: hosts see each other's locks only if their file system passes them on, see `lease.lock`. For a store see
+    Caveat: hosts see each other's locks only if their file system supports this, see `lease.lock`. For a store, see
     `StoreLease`.
 
     Args:
-      path: path or URL of the directory, which is made if there is none. It must be empty, or hold only files on such a
-        list.
-      what: what this process makes, such as `conversion`; for messages.
+      path: path or URL of the directory, which is created if there is none. It must be empty, or contain only files on
+        such a list.
+      what: name of the output for messages, such as `conversion`.
 
     Raises:
-      InUse: another process is filling the directory.
-      UserError: the path is a file, the directory holds other files, or the file system has no locks.
+      InUse: another process is writing to the directory.
+      UserError: the path is a file, the directory has other files, or the file system does not support locks.
     """
 
     def __init__(self, path: Any, what: str) -> None:
@@ -155,15 +155,15 @@ class Unfinished:
         self._leave()
 
     def add(self, *names: str) -> Path:
-        """Lists names of files, which may be made from then on. Returns the path of the last file."""
+        """Adds names of files to the list, after which the files may be created. Returns the path of the last file."""
         return self.files.add(*names)
 
     def clear(self, below: str = "") -> None:
-        """Removes the listed files, or only those below a directory of the name `below`."""
+        """Removes the listed files. For `below`, see `FileList.remove`."""
         self.files.remove(below)
 
     def finish(self) -> None:
-        """Removes the list. The files stay."""
+        """Removes the list, but not the files."""
         self.files.marker.unlink()
 
     def _locked(self) -> TextIO | StoreLease:
@@ -187,14 +187,16 @@ class Unfinished:
 
 
 def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) -> None:
-    """Refuses an output that holds an input, is an input, or would match the inputs the next time. Follows links.
+    """Refuses an output that is, contains or is inside an input, or that would match a pattern of the inputs.
+
+    Links are followed.
 
     Args:
-      sources: paths, URLs and patterns of the inputs, as the user gave them.
-      files: paths or URLs of the files that the sources stand for.
+      sources: paths, URLs and patterns of the inputs, as the user specified them.
+      files: paths or URLs of the files that the sources match.
 
     Raises:
-      UserError: the output is refused; names the output and the input.
+      UserError: the output is refused; the message names the output and the input.
     """
     real, place = path_of(output).resolve(), path_of(output).absolute()
     for file in files:
@@ -213,11 +215,10 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
     """Refuses to replace a file that the command did not write.
 
     Args:
-      is_ours: f(path) -> whether the command wrote the file that exists there.
-      command: name of the command, such as `predict`.
+      is_ours: f(path) -> whether the command wrote this existing file.
 
     Raises:
-      UserError: the file exists and the command did not write it; names the file.
+      UserError: the path is a directory, or a file that the command did not write; the message names it.
     """
     there = path_of(path)
     if there.is_dir():
@@ -229,11 +230,11 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
 
 
 def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Refuses to replace files that are no earlier report.
+    """Refuses to replace files that are not earlier reports.
 
     Args:
-      directory: directory of the reports; a hidden file in it lists the names that `claim` was given.
-      names: names of the files to write, or patterns of names.
+      directory: directory of the reports; a hidden file in it lists the names that were passed to `claim`.
+      names: names, or patterns of names, of the files to write.
 
     Raises:
       UserError: such a file exists and is not an earlier report, or the directory is a file; names the file.
@@ -247,13 +248,13 @@ def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]
 
 
 def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:
-    """Lists files as reports, which may be written from then on. Makes the directory if there is none.
+    """Lists files as reports, after which they may be written. Creates the directory if there is none.
 
     Returns:
       dict of name -> path of the file.
 
     Raises:
-      UserError: as `refuse_foreign_files`.
+      UserError: see `refuse_foreign_files`.
     """
     refuse_foreign_files(directory, names)
     FileList(directory, _REPORTS).add(*names)

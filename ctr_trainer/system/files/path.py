@@ -1,4 +1,4 @@
-"""The types of paths, on a local disk or in a store; `paths.path_of` makes a path."""
+"""The types of paths, on a local disk or in a store; `paths.path_of` creates a path."""
 
 import os
 from typing import TypeAlias
@@ -7,8 +7,8 @@ from ctr_trainer.system.files.lease import FileLease, StoreLease
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import StorePath
 
-# The methods are described in `LocalPath`.
+# For the methods, see `LocalPath`.
 Path = LocalPath | StorePath
-# What this process holds alone, until `close` or until the process ends.
+# A lease that only this process holds, until `close` or until the process ends.
 PathLease = FileLease | StoreLease
-AnyPath: TypeAlias = str | os.PathLike | Path  # What a user may name; see `paths.path_of`.
+AnyPath: TypeAlias = str | os.PathLike | Path  # A path or URL that a user may specify; see `paths.path_of`.

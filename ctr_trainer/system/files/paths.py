@@ -1,4 +1,4 @@
-"""Makes a path of what a user names; and the paths in a store that `pyarrow.fs` reaches: S3, Google Cloud, HDFS."""
+"""Converts a user's text to a path, and implements paths in the stores of `pyarrow.fs`: S3, Google Cloud, HDFS."""
 
 from __future__ import annotations
 
@@ -26,22 +26,21 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _PATTERN = re.compile(r"[*?\[]")
-_STREAM_BYTES = 8 << 20  # Of a request for the next bytes of a stream.
+_STREAM_BYTES = 8 << 20  # Number of bytes per request when reading a stream.
 _LOCAL = "file://"
-_MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies by one request.
+_MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies in one request.
 
 
 class StorePath(PureStorePath):
-    """A path in a store: the name of an object, and of all objects whose names begin with it and a `/`.
+    """A path in a store: an object with this name, and all objects whose names begin with this name and a `/`.
 
-    What a store cannot do is left out: nothing is renamed, locked or appended to in place. An object is there, whole,
-    once it was written, and is never seen half-written.
+    A store cannot rename, lock or append to an object. Other clients see an object only after it was written
+    completely.
 
     Args:
-      root: `Root` of the store.
       key: path below the root, without a `/` at its ends.
-      kind: what a listing said that it is, so that the store need not be asked: `File` or `Directory`; None if it was
-        not listed.
+      kind: `File` or `Directory` if a listing of the store reported this kind, which saves a request; None if the path
+        was not listed.
     """
 
     def __init__(self, root: Root, key: str, kind: str | None = None) -> None:
@@ -89,7 +88,7 @@ class StorePath(PureStorePath):
     entries = files
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Does nothing: a store has no directories."""
+        """Does nothing, because a store has no directories."""
 
     rmdir = mkdir
 
@@ -132,7 +131,7 @@ class StorePath(PureStorePath):
     def open_parquet(self, **options: Any) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
-        # The columns of a row group that lie side by side come by one request.
+        # With `pre_buffer`, adjacent columns of a row group are read in one request.
         return pq.ParquetFile(self.open_input(), pre_buffer=True, page_checksum_verification=True, **options)
 
     @contextlib.contextmanager
@@ -146,7 +145,7 @@ class StorePath(PureStorePath):
                 file.close()
         except BaseException:
             with contextlib.suppress(OSError):
-                file.close()  # pyarrow has no way to leave out what was written so far.
+                file.close()  # pyarrow cannot discard the bytes that were written so far.
             with contextlib.suppress(OSError, UserError):
                 self.unlink(missing_ok=True)
             raise
@@ -192,7 +191,7 @@ class StorePath(PureStorePath):
     share = copy_from
 
     def sync(self) -> None:
-        """Does nothing: what was written is in the store."""
+        """Does nothing, because all written bytes are already in the store."""
 
     def move_to(self, target: Any, seal: str) -> None:
         names = sorted(self.files(), key=lambda name: name == seal)
@@ -235,7 +234,7 @@ class StorePath(PureStorePath):
             return file.read(size)
 
     def _opened(self) -> tuple[fs.FileSystem, str]:
-        """Returns (the file system, this path in it)."""
+        """Returns (file system, path in this file system)."""
         filesystem, base = opened(self._root)
         return filesystem, f"{base}/{self._key}" if self._key else base
 
@@ -248,7 +247,7 @@ class StorePath(PureStorePath):
         return self._kind or self._info().type.name
 
     def _listed(self, recursive: bool) -> list[fs.FileInfo]:
-        """Returns the `pyarrow.fs.FileInfo` of everything below."""
+        """Returns the `pyarrow.fs.FileInfo` of each path below this path."""
         from pyarrow import fs
 
         filesystem, path = self._opened()
@@ -257,10 +256,10 @@ class StorePath(PureStorePath):
 
     @contextlib.contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """Has an error of the store say what it was about, and what to do.
+        """Replaces an error of the store with a UserError that names the path and the failed action, with advice.
 
         Args:
-          what: what cannot be done to the file, such as `read`.
+          what: past participle of the action, such as `read`.
         """
         try:
             yield
@@ -271,7 +270,7 @@ class StorePath(PureStorePath):
 
 
 def bytes_and_crc32(path: LocalPath | StorePath) -> tuple[int, int]:
-    """Returns (number of bytes, CRC-32) of a file, which is read once."""
+    """Returns (number of bytes, CRC-32) of a file, in one pass."""
     size = crc32 = 0
     for block in path.blocks(_STREAM_BYTES):
         crc32, size = zlib.crc32(block, crc32), size + len(block)
@@ -279,10 +278,9 @@ def bytes_and_crc32(path: LocalPath | StorePath) -> tuple[int, int]:
 
 
 def path_of(named: Any) -> LocalPath | StorePath:
-    """Returns the path of a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`.
+    """Converts a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`, to a path object.
 
-    Raises:
-      UserError: the URL cannot be used; names it and says why.
+    A store is opened, and an unusable URL is reported, when the path is first used.
     """
     text = str(named)
     if text.startswith(_LOCAL):
@@ -291,5 +289,5 @@ def path_of(named: Any) -> LocalPath | StorePath:
 
 
 def is_local(named: Any) -> bool:
-    """Returns whether a path or URL is of the local disk, so that any program can write there."""
+    """Whether a path or URL is on the local disk, where any program can write."""
     return not is_url(str(named)) or str(named).startswith(_LOCAL)

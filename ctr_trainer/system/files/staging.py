@@ -1,4 +1,4 @@
-"""The directory of a job: held by one process at a time, and staged on the local disk if it is in a store."""
+"""The directory of a job, which one process locks. If it is in a store, a local directory stages its files."""
 
 import contextlib
 import hashlib
@@ -20,12 +20,12 @@ _FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that th
 
 @contextlib.contextmanager
 def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[PathLease]:
-    """Locks a directory within the block, by the file `.lock` in it. See `lease.FileLease` for `refusal`.
+    """Locks a directory within the block by its file `.lock`. For `refusal`, see `lease.FileLease`.
 
-    Makes the directory if there is none, and removes it at the end if it was made here and is empty.
+    Creates the directory if there is none. A directory that was created here is removed at the end if it is empty.
 
     Yields:
-      the lock; its `check` raises UserError if this process has lost it.
+      the lock, whose `check` raises UserError if this process has lost the lock.
     """
     directory = path_of(directory)
     made = not directory.is_dir()
@@ -41,10 +41,10 @@ def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[Pa
 
 
 def local_directory(directory: Any) -> str:
-    """Returns the path of the local directory for what a job writes piece by piece.
+    """Returns the path of the local directory for files that a job appends to.
 
-    That is `directory` itself, or for a URL a directory in this user's private one, the same for all processes of this
-    user on this host.
+    For a URL, it is in this user's private directory, the same for all processes of this user on this host. Otherwise
+    it is `directory` itself.
     """
     path = path_of(directory)
     if is_local(directory):
@@ -54,10 +54,10 @@ def local_directory(directory: Any) -> str:
 
 
 def make_local_directory(directory: Any) -> str:
-    """Makes the `local_directory` of a directory, unless it is there. Returns its path.
+    """Creates the `local_directory` of a directory unless it exists. Returns its path.
 
     Raises:
-      UserError: it is in the private directory of `temporary`, which another user can reach.
+      UserError: the local directory would be in the private directory of `temporary`, which another user can reach.
     """
     path = local_directory(directory)
     if is_local(directory):
@@ -69,19 +69,19 @@ def make_local_directory(directory: Any) -> str:
 
 
 class InPlace:
-    """The staging of a local directory: there is nothing to do."""
+    """The staging of a local directory, which needs no copies."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def upload(self) -> None:
-        """Does nothing: the files are where they belong."""
+        """Does nothing, because the files are already in their directory."""
 
 
 class Staging:
-    """A local directory whose files are copied to one in a store.
+    """A local directory whose files are copied to a directory in a store.
 
-    Hidden files stay here: they are for the processes of this host.
+    Hidden files are not copied, because they are for the processes of this host.
     """
 
     def __init__(self, directory: Any) -> None:
@@ -89,21 +89,21 @@ class Staging:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def clear(self) -> None:
-        """Removes what a killed job has left."""
+        """Removes the files that a killed job has left."""
         for name in LocalPath(self.path).files():
             LocalPath(self.path, name).unlink(missing_ok=True)
 
     def fetch(self) -> None:
-        """Copies the files that this job appends to from the store."""
+        """Downloads the files to which this job appends."""
         for pattern in _FETCHED:
             for file in self._store.glob(pattern):
                 LocalPath(self.path, file.name).write_bytes(file.read_bytes())
 
     def upload(self) -> None:
-        """Copies to the store what has changed since the last time.
+        """Uploads the files that have changed since the last call.
 
         Raises:
-          UserError: the store does not take a file; names it.
+          UserError: the store rejects a file; the message names the file.
         """
         local = LocalPath(self.path)
         for name in local.files():
@@ -118,15 +118,14 @@ class Staging:
 
 @contextlib.contextmanager
 def staged(directory: Any, fetches: bool, owns: bool) -> Iterator[InPlace | Staging]:
-    """Gives the `Staging` of a directory, or the `InPlace` of a local one.
+    """Yields the `Staging` of a directory in a store, or the `InPlace` of a local directory.
 
     Caveat: a killed job leaves the local directory. The next job with this URL on this host removes the files in it.
 
     Args:
-      directory: path or URL.
-      fetches: whether this process gets the files that the job appends to; one process of the job does.
-      owns: whether this process makes the local directory empty at the beginning, and copies its files to the store and
-        removes them at the end; one process of each host does. No other process writes there before a collective.
+      fetches: whether this process downloads the files to which the job appends; True for one process of the job.
+      owns: whether this process empties the local directory at the beginning, and uploads its files and removes it at
+        the end; True for one process of each host. Other processes may write there only after a collective.
     """
     if is_local(directory):
         yield InPlace(str(path_of(directory)))

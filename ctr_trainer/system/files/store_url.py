@@ -1,4 +1,4 @@
-"""URLs of stores, and the file systems behind them. Each file system is opened once."""
+"""URLs of stores, and their file systems. Each file system is opened once."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ATTEMPTS = "AWS_MAX_ATTEMPTS"
-_DEFAULT_ATTEMPTS = 10  # With the pauses between them 100 s: a store that restarts is back by then.
+_DEFAULT_ATTEMPTS = 10  # With the pauses between them, they take 100 s, in which a store can restart.
 # A `?` is part of a pattern, unless options of the connection follow it.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?]*)(/.*?)?(?:\?([a-z_]+=[^/?]*(?:/[^?]*)?))?", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """What of a URL names a store: `SCHEME://AUTHORITY?QUERY`.
+    """The parts of a URL that name a store: `SCHEME://AUTHORITY?QUERY`.
 
     Attributes:
-      scheme: scheme of the URL, such as `s3`.
       authority: the bucket, or the host.
       query: options of the connection, such as `region=eu-central-1`.
     """
@@ -48,10 +47,10 @@ class Root:
 
 @functools.lru_cache
 def opened(root: Root) -> tuple[fs.FileSystem, str]:
-    """Returns (`pyarrow.fs.FileSystem`, path of the store's root in it, without a `/` at its end).
+    """Returns (`pyarrow.fs.FileSystem`, path of the store's root in this file system, without a `/` at its end).
 
     Raises:
-      UserError: pyarrow knows no such URL, or the store does not answer.
+      UserError: pyarrow does not support the URL, the URL has a password, or the store does not answer.
     """
     from pyarrow import ArrowInvalid, fs
 
@@ -73,7 +72,7 @@ def opened(root: Root) -> tuple[fs.FileSystem, str]:
 
 
 def advice(root: Root) -> str:
-    """Returns what to look at if a store refuses or does not answer."""
+    """Returns advice on what to check if a store refuses a request or does not answer."""
     if root.scheme == "s3":
         return (
             "check that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
@@ -85,7 +84,7 @@ def advice(root: Root) -> str:
 
 
 def _s3(root: Root) -> fs.S3FileSystem:
-    """Returns the `S3FileSystem` of a bucket, by the URL and, for what it leaves open, by the AWS variables."""
+    """Returns the `S3FileSystem` of a bucket. The AWS variables provide the options that the URL does not specify."""
     from pyarrow import fs
 
     options = dict(urllib.parse.parse_qsl(root.query))
@@ -106,12 +105,12 @@ def _of_environment(names: Iterable[str]) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Returns whether a text is a URL, and not a path."""
+    """Whether a text is a URL, and not a path."""
     return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
 
 
 class PureStorePath:
-    """What can be said of a path in a store without asking the store, such as `pathlib.PurePath`."""
+    """The properties of a path in a store that need no request to the store, like `pathlib.PurePath`."""
 
     def __init__(self, root: Root, key: str) -> None:
         self._root, self._key = root, key
@@ -140,7 +139,7 @@ class PureStorePath:
 
     def __truediv__(self, name: Any) -> Self:
         if is_url(str(name)):
-            return self.of(str(name))  # As an absolute path: below another one it stays what it is.
+            return self.of(str(name))  # Like an absolute path, which is unchanged below another path.
         return type(self)(self._root, _normal(posixpath.join(self._key, str(name))))
 
     def __rtruediv__(self, other: object) -> Self:

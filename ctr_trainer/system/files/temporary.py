@@ -1,4 +1,4 @@
-"""Directories for temporary files, which no other user can reach and which the next process removes after a kill."""
+"""Directories for temporary files. No other user can reach them; after a kill, the next process removes them."""
 
 import contextlib
 import os
@@ -22,13 +22,13 @@ def private_path(below: str | None = None) -> str:
 
 @contextlib.contextmanager
 def private_directory(below: str | None = None) -> Iterator[str]:
-    """Gives the directory of `private_path`, which no other process of this user changes within the block.
+    """Yields the directory of `private_path`, which no other process of this user changes within the block.
 
-    The directory is made if there is none. At the beginning of the block it loses what killed processes left, and at
-    the end the directory itself is removed if it is empty.
+    The directory is created if there is none. At the beginning of the block, the directories of killed processes are
+    removed from it. At the end, the directory itself is removed if it is empty.
 
     Raises:
-      UserError: another user made the path or may write there, or it is a link.
+      UserError: another user created the path or can reach it, it is not a directory, or it cannot be locked.
     """
     path, deadline = private_path(below), time.monotonic() + _WAIT_SECONDS
     while True:
@@ -36,7 +36,7 @@ def private_directory(below: str | None = None) -> Iterator[str]:
         try:
             held = lock(os.path.join(path, _LOCK))
             break
-        except (BlockingIOError, FileNotFoundError):  # Another process makes or removes a directory in it.
+        except (BlockingIOError, FileNotFoundError):  # Another process creates or removes a directory in it.
             if time.monotonic() > deadline:
                 raise UserError(f"{path} is locked for more than {_WAIT_SECONDS:g} s: end the process there") from None
             time.sleep(_LOOK_SECONDS)
@@ -47,19 +47,19 @@ def private_directory(below: str | None = None) -> Iterator[str]:
         yield path
         if os.listdir(path) == [_LOCK]:
             os.unlink(os.path.join(path, _LOCK))
-            with contextlib.suppress(OSError):  # Another process has just made its lock there.
+            with contextlib.suppress(OSError):  # Another process has just created its lock there.
                 os.rmdir(path)
 
 
 @contextlib.contextmanager
 def temporary_directory(below: str | None = None) -> Iterator[str]:
-    """Gives the path of a new directory in the private one, and removes it with all its files at the end of the block.
+    """Yields the path of a new directory in the private directory. Removes it with all files at the end of the block.
 
     This process holds a lock as long as the block runs. If the process is killed, the kernel frees the lock, and the
-    next process that asks for a directory removes this one.
+    next process that requests a directory removes this one.
 
     Args:
-      below: directory that the private one is in; None for the directory for temporary files (`TMPDIR`).
+      below: parent of the private directory; None for the directory for temporary files (`TMPDIR`).
     """
     with private_directory(below) as private:
         path = tempfile.mkdtemp(prefix=_DIRECTORY, dir=private)
@@ -72,13 +72,13 @@ def temporary_directory(below: str | None = None) -> Iterator[str]:
 
 
 def _make(path: str) -> None:
-    """Makes a directory that only this user can reach, or checks that it is one."""
+    """Creates a directory that only this user can reach, or checks that the existing directory is one."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode=0o700)
     try:
         found = os.lstat(path)
     except FileNotFoundError:
-        return  # It was removed just now, and is made again by the next attempt.
+        return  # It was just removed, and the next attempt creates it.
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not is_own or stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         raise UserError(
@@ -88,7 +88,7 @@ def _make(path: str) -> None:
 
 
 def _remove_left(private: str) -> None:
-    """Removes the directories whose processes have ended; the caller has locked the private directory."""
+    """Removes the directories whose processes have ended. The caller must have locked the private directory."""
     for name in os.listdir(private):
         path = os.path.join(private, name.removesuffix(_LOCK))
         if name.startswith(_DIRECTORY) and name.endswith(_LOCK):

@@ -1,1 +1,1 @@
-"""Measurements of a run: latencies, phases of a step, memory."""
+"""Measurements of a run: latencies, phases of steps, and memory."""

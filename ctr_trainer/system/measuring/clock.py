@@ -1,4 +1,4 @@
-"""The phases of a training, and the clock that says in which phase its thread is and how long it was in each."""
+"""The phases of a training, and a clock that shows the current phase of its thread and the time spent in each phase."""
 
 import contextlib
 import dataclasses
@@ -12,21 +12,21 @@ _RANKS, _SERVICE, _BOTH = ("ranks",), ("service",), ("ranks", "service")
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A phase of the training thread; a row of the table below.
+    """A phase of the training thread, which is a row of the table below.
 
-    Each view has one unit: seconds in the summary, milliseconds in tables, microseconds in the log and in traces.
+    Times are in seconds in the summary, in milliseconds in tables, and in microseconds in the log and in traces.
 
     Attributes:
       name: name in `phase_seconds` of the summary, in traces and in heartbeats.
       title: name in tables and in the summary's lines.
-      step_name: name in `phases` of --phase_steps and in the benches; None for a phase outside of steps.
+      step_name: name in `phases` of --phase_steps and in the benchmarks; None for a phase outside of steps.
       log_name: name of the phase's percentiles in the log; "" for no percentiles.
-      operation: name in the log of the operations, in any thread, that the phase waits for or makes; "" for none.
-      in_graph: whether the phase is a part of `session` that only a traced step can measure; if not, the thread enters
-        it.
+      operation: log name of the operations, in any thread, that the phase waits for or performs; "" for none.
+      in_graph: whether the phase is a part of `session` that only a traced step can measure. The thread enters all
+        other phases.
       is_training: whether the phase counts as training time in `it/sec`, `global_step/sec` and `examples_per_sec`.
-      waits_for: whom a rank in this phase may be waiting for: `ranks`, the other ranks; `service`, the embedding
-        service, or a rank that waits for the service.
+      waits_for: what a rank in this phase may be waiting for: `ranks` for the other ranks; `service` for the embedding
+        service, or for a rank that waits for the service.
     """
 
     name: str
@@ -39,9 +39,9 @@ class Phase:
     waits_for: tuple[str, ...] = ()
 
 
-# In the order of a step. `start` is the time before the first step; `hooks` are metrics, logs, summaries and hooks of
-# users; `tracing` is the time of the measurement itself; `loop` is the time from a step's last hook to the next step's
-# first hook.
+# In the order of a step. `start` is the time before the first step. `hooks` includes metrics, logs, summaries and the
+# user's hooks. `tracing` is the time of the measurement itself. `loop` is the time from a step's last hook to the next
+# step's first hook.
 TABLE = (
     Phase("start", "start", None, is_training=False),
     Phase("read", "read sample", "read_sample", "StepReadWait", "OpsReadSample", waits_for=_SERVICE),
@@ -63,11 +63,11 @@ TABLE = (
     Phase("tracing", "tracing", None),
     Phase("loop", "loop", None),
 )
-# The phases that the thread enters, one at a time.
+# The phases that the thread enters, one after another.
 PHASES = {phase.name: phase for phase in TABLE if not phase.in_graph}
 TRAINING = tuple(name for name, phase in PHASES.items() if phase.is_training)
 TITLES = {phase.name: phase.title for phase in TABLE}
-# Name in a step -> title. These phases, without the loop, add up to the step's time.
+# `step_name` -> `title`. The times of these phases add up to the step's time without the loop.
 STEP_TITLES = {phase.step_name: phase.title for phase in TABLE if phase.step_name}
 
 
@@ -75,23 +75,23 @@ _NOT_TRAINING = tuple(name for name, phase in PHASES.items() if not phase.is_tra
 
 
 class Clock:
-    """The phase that the training thread is in, and the seconds that it has spent in each phase.
+    """The current phase of the training thread, and the seconds that the thread has spent in each phase.
 
-    The thread is in exactly one phase at a time: entering a phase pauses the phase around it. So the seconds of all
-    phases add up to the time since the clock was made. All figures of where the time goes are views of this clock:
-    rates, percentiles, the summary, traces, heartbeats and the phases of a step. A stretch is the time from the moment
-    when the thread enters or returns to a phase until it leaves the phase.
+    The thread is always in exactly one phase: entering a phase pauses the enclosing phase. Therefore the seconds of all
+    phases add up to the time since the clock was created. All reports of time use this clock: rates, percentiles, the
+    summary, traces, heartbeats and the phases of a step. A stretch is the time from when the thread enters or returns
+    to a phase until it leaves the phase.
 
-    Threads: one thread enters phases; others may read.
+    Only one thread may enter phases; other threads may read.
 
     Attributes:
-      phase: name of the present phase.
-      began: when the present stretch began, by `time.perf_counter`.
-      step: global step that the thread is working on.
-      seconds: dict of phase -> seconds, the sum of its ended stretches.
-      last: dict of phase -> (began, ended), its last ended stretch.
-      latencies: list of `Latency`, the percentiles of the stretches of each phase that has a log name.
-      spans: list to which each stretch that ends is added as (phase, began, ended); None keeps no stretches.
+      phase: name of the current phase.
+      began: time at which the current stretch began, by `time.perf_counter`.
+      step: current global step of the thread.
+      seconds: dict of phase -> total seconds of its completed stretches.
+      last: dict of phase -> (began, ended) of its last completed stretch.
+      latencies: list of `Latency`, the percentiles of the stretches of each phase with a `log_name`.
+      spans: list to which each completed stretch is appended as (phase, began, ended); None to keep no stretches.
       follow: f(phase, step), called at each change of the phase; None for no call.
     """
 
@@ -106,7 +106,7 @@ class Clock:
         self.follow: Callable[[str, int], None] | None = None
 
     def enter(self, phase: str) -> str:
-        """Ends the present phase and enters another; returns the phase that ended."""
+        """Ends the current phase and enters another; returns the name of the phase that ended."""
         now, before, began = time.perf_counter(), self.phase, self.began
         self.seconds[before] += now - began
         self.last[before] = began, now
@@ -120,7 +120,7 @@ class Clock:
         return before
 
     def within(self, phase: str) -> contextlib.AbstractContextManager[None]:
-        """Returns a context manager that enters `phase` for its body, and then returns to the previous phase."""
+        """Returns a context manager that enters `phase` for its block, and then returns to the previous phase."""
         return _Within(self, phase)
 
     def training_seconds(self) -> float:
@@ -130,17 +130,17 @@ class Clock:
         return now - self._made - other
 
     def lasted(self) -> float:
-        """Returns the seconds since the thread entered or returned to the present phase."""
+        """Returns the seconds since the thread entered or returned to the current phase."""
         return time.perf_counter() - self.began
 
 
 def since_1970(at: float) -> float:
-    """Returns a time of the clock as seconds since 1970, the unit of TensorFlow's traces."""
+    """Converts a time of the clock to seconds since 1970, as in TensorFlow's traces."""
     return at + time.time() - time.perf_counter()
 
 
 class _Within(contextlib.AbstractContextManager[None]):
-    """The context manager of `Clock.within`; a class, since a generator is slower and steps enter it several times."""
+    """The context manager of `Clock.within`. It is a class because a generator is slower and each step uses several."""
 
     __slots__ = ("_before", "_clock", "_phase")
 

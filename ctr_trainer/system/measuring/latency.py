@@ -18,13 +18,13 @@ _LONGEST_US = 3_600_000_000
 class Latency:
     """Percentiles of one operation's duration, in microseconds, to three significant digits.
 
-    Several threads may record. `reset` starts a new interval; `total_seconds` and `total_count` are kept.
+    Several threads may record. `reset` starts a new interval, but keeps `total_seconds` and `total_count`.
 
     Args:
-      of: whose operations are counted, such as `the host`; "" for this process alone.
+      of: the owner of the counted operations, such as `the host`; "" for this process only.
 
     Attributes:
-      shows_none: whether the log has a line also for an interval without operations, with the count 0.
+      shows_none: whether the log has a line, with count 0, for an interval without operations.
     """
 
     def __init__(self, name: str, of: str = "") -> None:
@@ -36,7 +36,7 @@ class Latency:
 
     @contextlib.contextmanager
     def measure(self) -> Iterator[None]:
-        """Records the duration of the body of the `with`."""
+        """Records the duration of the block."""
         start = time.perf_counter_ns()
         try:
             yield
@@ -63,15 +63,15 @@ class Latency:
             self.total_count += 1
 
     def encoded(self) -> str:
-        """Returns the durations since the last `reset`, to the histogram's precision, as text for `between`."""
+        """Returns the durations since the last `reset`, with the histogram's precision, as text for `between`."""
         with self._lock:
             return self._histogram.encode().decode()
 
     @classmethod
     def between(cls, name: str, of: str, earlier: Iterable[str], later: Iterable[str]) -> Latency:
-        """Returns the durations that the `encoded` texts `later` have in addition to the texts `earlier`.
+        """Returns the durations that the `encoded` texts `later` contain in addition to the texts `earlier`.
 
-        Each text comes from one process; the durations of all processes are added up.
+        Each text comes from one process; the result has the durations of all processes.
         """
         latency = cls(name, of)
         before, now = HdrHistogram(1, _LONGEST_US, 3), HdrHistogram(1, _LONGEST_US, 3)
@@ -86,7 +86,7 @@ class Latency:
         return latency
 
     def reset(self) -> None:
-        """Starts a new interval for the percentiles, as after each line of the log."""
+        """Starts a new interval for the percentiles, for example after each log line."""
         with self._lock:
             self._histogram.reset()
 
@@ -107,6 +107,6 @@ class Latency:
             return dict(count=self.count, P50=at(50), P95=at(95), P99=at(99), Max=self._histogram.get_max_value())
 
     def status_line(self) -> str:
-        """Returns the line of the log, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
+        """Returns the log line, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
         figures = "  ".join(f"{name}: {value}" for name, value in self.percentiles().items())
         return f"[RunStatus]: {self.name} statistics => {figures}{self._of}"

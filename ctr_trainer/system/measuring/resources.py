@@ -9,25 +9,25 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def resident_bytes() -> int:
-    """Returns the bytes of this process's memory that are in RAM; memory shared by processes counts in each of them."""
+    """Returns the bytes of this process's memory in RAM, including memory that it shares with other processes."""
     return psutil.Process().memory_info().rss
 
 
 def no_gpu() -> None:
-    """Reads nothing, as there is no GPU, or NVML cannot ask it."""
+    """Returns None, because there is no GPU or NVML cannot read it."""
 
 
 def open_gpu(local_rank: int) -> Callable[[], tuple[float, int] | None]:
-    """Finds the GPU of a worker of this host, which is measured by NVIDIA's NVML.
+    """Returns a function that measures the GPU of a worker of this host with NVIDIA's NVML.
 
     Args:
-      local_rank: number of the worker within its host, from 0. It is the place of the worker's GPU in
-        CUDA_VISIBLE_DEVICES if that is set, and if not, among all GPUs in the order of their PCI addresses, which is
-        CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+      local_rank: local rank of the worker. It is the index of the worker's GPU in CUDA_VISIBLE_DEVICES. If this
+        variable is not set, it is the index among all GPUs in the order of their PCI addresses, which is CUDA's order
+        with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
     Returns:
-      f() -> the share of the last second in which the GPU worked, for any process, and the bytes of its memory in use;
-      None if they are not known. It is `no_gpu` if there is no NVML, no `pynvml`, or no such device.
+      f() -> the fraction of the last second in which any process used the GPU, and the bytes of its memory in use; None
+      if they are unknown. The function is `no_gpu` if there is no NVML, no `pynvml`, or no such device.
     """
     try:
         import pynvml

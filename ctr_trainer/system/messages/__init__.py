@@ -1,1 +1,1 @@
-"""Texts for the user: errors, lines of the log and durations."""
+"""Texts for the user: errors, log lines and durations."""

@@ -12,16 +12,16 @@ REFUSED = 1
 USAGE = 2
 # An unexpected error (EX_SOFTWARE of BSD's sysexits.h).
 FAILED = 70
-# A rank, a host or a service is lost, or hangs: the same command may succeed later (EX_TEMPFAIL there).
+# A rank, a host or a service is lost or hangs: the same command may succeed later (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 # SIGINT, SIGTERM.
 INTERRUPTED, TERMINATED = 130, 143
-# TensorFlow's errors have lines about the graph: where the operation was made, and its neighbours. `_OF_A_NODE` finds
-# the text between these lines.
+# TensorFlow's errors contain lines about the graph, such as where the operation was created. `_OF_A_NODE` finds the
+# text between these lines.
 _OF_A_NODE = re.compile(r"^Node: '[^\n]*'\n(.*?)(?:\n\t ?\[\[|\n\nOriginal stack trace|\Z)", re.DOTALL | re.MULTILINE)
 
 
-# What a store says while it is down, overloaded or cut off: S3 by pyarrow, Google Cloud Storage, any server of HTTP.
+# Error messages of a store that is down, overloaded or cut off: S3 through pyarrow, Google Cloud Storage, HTTP servers.
 _OUTAGE = re.compile(
     r"AWS Error (NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT)"
     r"|\b(UNAVAILABLE|DEADLINE_EXCEEDED)\b|HTTP (response code|status):? 5\d\d"
@@ -29,20 +29,20 @@ _OUTAGE = re.compile(
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 
 
-# What stands between the scheme of a URL and its host: a user, and perhaps a password.
+# The user, and possibly a password, between the scheme and the host of a URL.
 _IN_A_URL = re.compile(r"(rediss?://)[^\s'\"]*@|(://)[^\s'\"/]*@")
 
 
 def masked(text: str) -> str:
-    """Returns a text without the users and passwords of the URLs in it."""
+    """Returns a text in which the users and passwords of URLs are masked."""
     return _IN_A_URL.sub(r"\1\2***@", text) if "://" in text else text
 
 
 class UserError(Exception):
-    """An error that the user can correct: a wrong flag, file or row, or a service that is lost.
+    """An error that the user can correct: a wrong flag, file or row, or a lost service.
 
-    The command line prints the message without a traceback. So the message says what was wrong, where it was (file,
-    row, column, value) and what to do. Users and passwords of URLs are masked in it.
+    The command line prints the message without a traceback. Therefore the message says what is wrong, where (file, row,
+    column, value), and what to do. Users and passwords of URLs are masked in the message.
     """
 
     def __str__(self) -> str:
@@ -50,18 +50,18 @@ class UserError(Exception):
 
 
 class Lost(UserError):
-    """A rank, a host or a service that the job needs is lost: the same command may resume when it is back."""
+    """A required rank, host or service is lost. When it is available again, the same command may resume."""
 
 
 class ServiceLost(Lost):
-    """The embedding service does not answer or was restarted: changes of rows since the last checkpoint are lost."""
+    """The embedding service does not answer or was restarted; updates of rows since the last checkpoint are lost."""
 
 
 class StoppedInOrder(UserError):
-    """A training has ended because of a signal: after a step, and with its checkpoint saved.
+    """A signal has ended a training, after a complete step and with a checkpoint.
 
     Attributes:
-      status: the exit status of a process that ends so.
+      status: the exit status of a process that ends with this error.
     """
 
     def __init__(self, text: str, number: int) -> None:
@@ -71,12 +71,11 @@ class StoppedInOrder(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class ErrorEnd:
-    """How an exception ends a process.
+    """The message and the exit status with which an exception ends a process.
 
     Attributes:
-      told: what it tells the user, in whole sentences; "" for an exception that is not for users.
-      status: the exit status.
-      is_in_order: whether nothing is wrong.
+      told: the message for the user, in complete sentences; "" for an exception that is not meant for users.
+      is_in_order: whether a training has stopped in order, which is no failure.
     """
 
     told: str = ""
@@ -85,13 +84,13 @@ class ErrorEnd:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Returns whether an error says that something is lost or silent that the next start may find again.
+    """Whether an error reports a loss that may be over at the next start.
 
-    An outage of a store, a timeout and a refused connection are losses, also if the error is only the cause of the
+    An outage of a store, a timeout and a refused connection are losses, even if the error is only the cause of a
     `UserError` that names the file.
     """
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:  # Causes and contexts may form a circle.
+    while error is not None and id(error) not in seen:  # Causes and contexts may form a cycle.
         seen.add(id(error))
         if isinstance(error, (Lost, ConnectionError, TimeoutError)):
             return True
@@ -111,13 +110,13 @@ def end_of(error: BaseException | None) -> ErrorEnd:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean NAME?` for the known name that is most like a wrong one; "" if none is like it."""
+    """Returns `; did you mean NAME?` with the known name that is most similar to `name`; "" if none is similar."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def reason(error: BaseException) -> str:
-    """Returns the message of an exception in one line; for TensorFlow's errors without the part about the graph."""
+    """Returns the message of an exception as one line, without the part about the graph in TensorFlow's errors."""
     text = str(error)
     found = _OF_A_NODE.search(text)
     lines = [line.strip() for line in (found.group(1) if found else text).splitlines() if line.strip()]
@@ -125,10 +124,10 @@ def reason(error: BaseException) -> str:
 
 
 def diverged(what: str) -> UserError:
-    """Makes the error that the training diverged, with advice on how to continue.
+    """Returns the error that reports a diverged training, with advice on how to continue.
 
     Args:
-      what: a clause that names the number that is not finite, such as `the loss of step 7 is nan`.
+      what: a clause that names the non-finite number, such as `the loss of step 7 is nan`.
     """
     return UserError(
         f"{what}: the training diverged. Resume with a lower learning_rate and embedding_learning_rate, or with "

@@ -1,4 +1,4 @@
-"""The form of a line of the log: time, level, place in the code, message."""
+"""The format of log lines: time, level, place in the code, message."""
 
 import contextlib
 import datetime
@@ -13,7 +13,7 @@ from typing import TextIO
 from ctr_trainer.system.messages.errors import masked
 
 FORMATS = ("plain", "json")
-# The `extra` of a logging call whose line is the message alone in the form `plain`, without time and place.
+# The `extra` of a logging call whose line, in the format `plain`, is only the message, without time and place.
 AS_IT_IS = {"as_it_is": True}
 _NAME = "ctr_trainer"
 _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
@@ -21,16 +21,16 @@ _EVERY_SECONDS = 10.0
 
 
 def event_text(seconds: float) -> str:
-    """Returns a time, in seconds since 1970, as text, such as 2026-11-23T10:00:04Z; "none" for 0."""
+    """Formats a time, in seconds since 1970, as a text such as 2026-11-23T10:00:04Z; "none" for 0."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else "none"
 
 
 def install(form: str = "plain", rank: int | None = None) -> None:
-    """Writes the log of this process to standard error, line by line. A further call changes the form.
+    """Writes the log of this process to standard error, line by line. Another call changes the format.
 
         2024-10-02 00:21:29,534 - INFO [log_hooks.py:45 - take] - current lr: 0.050000
 
-    A program that has set up its own logging keeps it.
+    If the program has set up its own logging, nothing changes.
 
     Args:
       form: one of `FORMATS`. `json` writes one object per line: `time` (ISO 8601 with milliseconds), `level`, `file`,
@@ -46,16 +46,16 @@ def install(form: str = "plain", rank: int | None = None) -> None:
     if handler not in root.handlers:
         root.addHandler(handler)
         logging.captureWarnings(True)
-        # TensorFlow adds this handler if it is imported before there is a log; with it each line would come twice.
+        # TensorFlow adds this handler if it is imported before a log exists. The handler would print each line twice.
         logging.getLogger("tensorflow").handlers.clear()
     root.setLevel(logging.INFO)
-    # The handler's level, not the logger's: TensorFlow's logger has a level of its own.
+    # The handler has this level too, because TensorFlow's logger has a level of its own.
     handler.setLevel(logging.INFO)
 
 
 @contextlib.contextmanager
 def written_to(stream: TextIO) -> Iterator[None]:
-    """Has the lines of the log written to another stream within the block."""
+    """Writes log lines to another stream within the block."""
     handler = _installed()
     before = handler and handler.setStream(stream)
     try:
@@ -66,23 +66,23 @@ def written_to(stream: TextIO) -> Iterator[None]:
 
 
 def rank_of_this_process() -> int:
-    """Returns the rank that `horovodrun` gave to this process; 0 without `horovodrun`."""
+    """Returns the rank that `horovodrun` assigned to this process; 0 without `horovodrun`."""
     return int(os.environ.get("HOROVOD_RANK", 0))
 
 
 def installed_form() -> str:
-    """Returns the installed form, one of `FORMATS`."""
+    """Returns the installed format, one of `FORMATS`."""
     handler = _installed()
     return "json" if handler is not None and isinstance(handler.formatter, _Json) else "plain"
 
 
 def last_line(text: str, level: int = logging.ERROR) -> str:
-    """Makes the last line of a command: the text, or in the form `json` an object as for all lines.
+    """Returns the last line of a command: the text or, in the format `json`, an object as for all lines.
 
-    The caller writes the line directly and not by the log, because a thread that hangs may hold the log's lock.
+    The caller writes the line directly, not through the log, because a thread that hangs may hold the log's lock.
 
     Args:
-      level: ERROR for a command that has failed: then the line begins with `error: `.
+      level: ERROR for a command that has failed. In the format `plain`, the line then begins with `error: `.
     """
     handler = _installed()
     if handler is None or installed_form() == "plain":
@@ -119,19 +119,19 @@ class _Json(logging.Formatter):
 
 
 def _installed() -> logging.StreamHandler | None:
-    """Returns the handler that `install` made; None if there is none."""
+    """Returns the handler that `install` has added; None if there is none."""
     found = (handler for handler in logging.getLogger().handlers if handler.name == _NAME)
     return next((handler for handler in found if isinstance(handler, logging.StreamHandler)), None)
 
 
 class Seldom:
-    """Warns at most once in ten seconds, and counts the lines that it leaves out."""
+    """Logs at most one warning in ten seconds, and counts the warnings that it omits."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._next, self._left_out = log, 0.0, 0
 
     def warning(self, text: str, *arguments: object) -> None:
-        """Logs a warning, or counts it if the last one was less than ten seconds ago."""
+        """Logs a warning, or only counts it if the last one was logged less than ten seconds ago."""
         now = time.monotonic()
         if now < self._next:
             self._left_out += 1
@@ -142,7 +142,7 @@ class Seldom:
 
 
 def format_seconds(seconds: float) -> str:
-    """Returns a duration in seconds as text: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
+    """Formats a duration in seconds: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

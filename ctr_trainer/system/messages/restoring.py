@@ -1,4 +1,4 @@
-"""The error of a checkpoint whose variables do not fit the graph."""
+"""The error message for a checkpoint whose variables do not match the graph."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ _NAMED = 3
 
 
 class _Checkpoint(Protocol):
-    """What this module reads of a `Checkpoint`."""
+    """The attributes of a `Checkpoint` that this module reads."""
 
     @property
     def path(self) -> str: ...
@@ -23,12 +23,12 @@ class _Checkpoint(Protocol):
 
 @contextlib.contextmanager
 def refusing_other_variables(checkpoint: _Checkpoint | None, variables: Iterable[tf.Variable]) -> Iterator[None]:
-    """Turns TensorFlow's errors within the block, which restores a graph's variables, into a message for the user.
+    """Replaces TensorFlow's errors within the block, which restores a graph's variables, with a message for users.
 
-    TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable of another shape.
+    TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable with a different shape.
 
     Raises:
-      UserError: the checkpoint lacks some of the variables, or has them in other shapes; names them.
+      UserError: the checkpoint lacks variables, or has variables with different shapes; the message names them.
     """
     if checkpoint is None:
         yield

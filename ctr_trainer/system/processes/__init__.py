@@ -1,1 +1,1 @@
-"""Processes, threads, cores and commands, with a time limit for each wait; how TensorFlow is imported."""
+"""Processes, threads, cores and commands, with a time limit for each wait; and the import of TensorFlow."""

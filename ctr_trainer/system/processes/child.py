@@ -1,4 +1,4 @@
-"""Commands that run to their end, processes that end with their parent, and signals that ask for the end."""
+"""Runs commands to their end, starts processes that end with their parent, and handles termination signals."""
 
 import contextlib
 import ctypes
@@ -23,7 +23,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STOP_SECONDS = 15
 _LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
-# The environment variable that tells a process that it is a `Child`.
+# The environment variable that marks a process as a `Child`.
 CHILD = "CTR_TRAINERCHILD"
 _PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
@@ -40,21 +40,22 @@ def run_command(
     """Runs a command and waits for its end, at most `timeout_s` seconds.
 
     Args:
-      what: what the command does, for the messages, such as `building Horovod`.
+      what: description of the command for messages, such as `building Horovod`.
       timeout_s: seconds after which the command, and all processes that it started, are stopped.
-      env: dict, the whole environment of the command; None for this process's environment.
-      show: f(line), called with each line of stdout as it comes, without the newline; None shows nothing.
-      merge_stderr: whether the command's stderr joins its stdout; if not, it joins this process's stderr.
+      env: complete environment of the command; None for this process's environment.
+      show: f(line), called immediately with each line of stdout, without the newline; None to show nothing.
+      merge_stderr: whether the command's stderr is merged into its stdout. If not, it goes to this process's stderr.
 
     Returns:
       list of the lines of stdout.
 
     Raises:
-      UserError: the command cannot be started, fails, or takes longer; with its last lines, unless they were shown.
+      UserError: the command cannot be started, fails, or takes longer. The message has the last lines of stdout, unless
+        they were shown.
     """
     words = [str(part) for part in command]
     try:
-        # The command has a session of its own, so that a stop reaches the compilers and workers that it started.
+        # The command runs in its own session, so that signals reach the compilers and workers that it started.
         process = subprocess.Popen(
             words,
             env=env,
@@ -76,7 +77,7 @@ def run_command(
             if show is not None:
                 show(lines[-1])
 
-    # A thread reads the pipe during the wait: a process that the command left running may hold the pipe open for ever.
+    # A thread reads the pipe, because a process that the command left running may keep the pipe open forever.
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     problem = None
@@ -96,7 +97,7 @@ def run_command(
 
 
 def _stop_group(process: subprocess.Popen[str]) -> None:
-    """Ends the process and its group, if it runs: first by a signal that lets horovodrun end its workers."""
+    """Ends the process and its group if the process runs, first by SIGTERM, which lets horovodrun end its workers."""
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGTERM)
@@ -108,22 +109,22 @@ def _stop_group(process: subprocess.Popen[str]) -> None:
 
 
 def ended_with_parent() -> Callable[[], None]:
-    """Returns the `preexec_fn` of a `subprocess.Popen` whose process gets SIGTERM when the thread that starts it ends.
+    """Returns a `preexec_fn` for `subprocess.Popen`. The process gets SIGTERM when the thread that calls Popen ends.
 
-    A thread ends with its process, however that ends. So call Popen in the main thread. On another system than Linux
-    the function does nothing.
+    A thread ends when its process ends, even by a kill. Therefore call Popen in the main thread. On systems other than
+    Linux, the function does nothing.
     """
     parent = os.getpid()
 
     def ask_the_kernel() -> None:
         if _LIBC is not None and _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) == 0 and os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)  # The parent has ended before the kernel was asked.
+            os.kill(os.getpid(), signal.SIGTERM)  # The parent ended before the call of prctl.
 
     return ask_the_kernel
 
 
 def set_when_closed(descriptor: int, event: threading.Event) -> None:
-    """Sets an event when an open descriptor has no more to read; for a thread of its own."""
+    """Sets an event at the end of the data of an open descriptor. Run it in a separate thread."""
     while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
         pass
     event.set()
@@ -133,11 +134,7 @@ def set_when_closed(descriptor: int, event: threading.Event) -> None:
 def handling_signals(
     handler: Callable[[int, FrameType | None], Any] | int, numbers: Iterable[signal.Signals] = END_SIGNALS
 ) -> Iterator[None]:
-    """Has `handler` take the signals within the block; after it they are taken as before. Call it on the main thread.
-
-    Args:
-      handler: handler for `signal.signal`: f(number, frame), or `signal.SIG_IGN`.
-    """
+    """Handles signals with `handler` within the block, then restores the handlers. Call it in the main thread."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -147,18 +144,18 @@ def handling_signals(
 
 
 class Child:
-    """A command in a child process that can import this package; it ends once its standard input closes.
+    """A command in a child process that can import this package.
 
-    So it ends with this process, also if this process is killed.
+    The child ends when its standard input closes. Therefore it ends with this process, even if this process is killed.
 
-    A context manager: leaving it stops the child. It has a session of its own: a Ctrl-C at the terminal is for this
-    process, which may still need the child for its end.
+    A context manager, which stops the child at the end of the block. The child has its own session, so that a Ctrl-C at
+    the terminal does not reach it: this process may still need the child.
 
     Args:
-      log_file: where its output goes, appended; one of more than 64 MiB is first renamed to `NAME.1`.
-      cores: that it may use; None for all that this process may use.
-      environment: dict of variables that it has unless this process has them.
-      told: what it learns from `told_by_parent`; anything that JSON holds, and no secret.
+      log_file: file to which the child's output is appended. A file of more than 64 MiB is first renamed to `NAME.1`.
+      cores: cores that the child may use; None for all cores of this process.
+      environment: environment variables for the child, unless this process has variables with these names.
+      told: JSON value that `told_by_parent` returns in the child; it must not contain secrets.
     """
 
     def __init__(
@@ -185,21 +182,21 @@ class Child:
         self.keep_on(cores)
 
     def keep_on(self, cores: set[int] | None) -> None:
-        """Keeps the process on some cores; see `hardware.keep_on`."""
+        """Runs the process on these cores; see `hardware.keep_on`."""
         hardware.keep_on(self.pid, cores)
 
     @property
     def status(self) -> int | None:
-        """The exit status, negative after a signal; None while the process runs."""
+        """The exit status, which is negative after a signal; None while the process runs."""
         return self._process.poll()
 
     def ended(self) -> str | None:
-        """Returns how the process ended by itself, with the end of its log; None while it runs."""
+        """Returns a message with the exit status and the end of the log; None while the process runs."""
         status = self.status
         return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
 
     def stop(self) -> None:
-        """Ends the process by closing its standard input, and after a while by SIGKILL."""
+        """Ends the process by closing its standard input, and after 15 s by SIGKILL."""
         with contextlib.suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -217,23 +214,23 @@ class Child:
 
 
 def told_by_parent() -> dict[str, Any] | None:
-    """Returns what the process that started this one as a `Child` told it; None if this process is not a `Child`.
+    """Returns the value `told` that the parent passed to this `Child`; None if this process is not a `Child`.
 
-    A process that is a `Child` ends once its standard input closes. The processes that it starts are none.
+    A `Child` must end when its standard input closes. Processes that it starts later are not marked as a `Child`.
     """
     told = os.environ.pop(CHILD, None)
     return None if told is None else json.loads(told)
 
 
 def _rotate(log_file: str | os.PathLike[str]) -> None:
-    """Renames a log that has grown large to `NAME.1`, in place of an earlier one."""
+    """Renames a large log to `NAME.1`, which replaces an earlier file with this name."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.getsize(log_file) > _MOST_LOG_BYTES:
             os.replace(log_file, f"{os.fspath(log_file)}.1")
 
 
 def log_tail(log_file: str | os.PathLike[str]) -> str:
-    """Returns the end of a log, and whose it is."""
+    """Returns a text with the name and the end of a log."""
     try:
         with open(log_file, "rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))

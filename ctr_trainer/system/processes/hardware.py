@@ -1,4 +1,4 @@
-"""The machine: its name, the instructions of its processor, and the cores of each worker."""
+"""The machine: its identity, the instructions of its processor, and the cores of each worker."""
 
 import contextlib
 import os
@@ -6,19 +6,19 @@ import pathlib
 import sys
 
 _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
-# Added to a thread's niceness: it then gets a quarter of a busy core's time, so that files of rows are written in time.
+# Added to a thread's niceness. The thread then gets a quarter of a busy core's time, enough to write files of rows.
 BEHIND = 5
 
 
 def pin_cores(local_rank: int, local_size: int) -> set[int] | None:
-    """Pins this process, and the threads and processes that it starts from now on, to its share of the machine's cores.
+    """Pins this process, and threads and processes that it starts later, to its share of the machine's cores.
 
     A worker that moves between cores loses its caches, and loses time to the idle threads of other workers.
 
     Returns:
-      the cores of this process before, for child processes that are no workers. None if nothing was done: there is one
-      worker, there are fewer cores than workers, the system has no affinity, or mpirun, SLURM or taskset has already
-      given out the cores.
+      the previous cores of this process, for child processes that are not workers. None if nothing was done: there is
+      one worker, there are fewer cores than workers, the system does not support affinity, or mpirun, SLURM or taskset
+      has already assigned the cores.
     """
     if local_size == 1 or not hasattr(os, "sched_setaffinity"):
         return None
@@ -31,23 +31,23 @@ def pin_cores(local_rank: int, local_size: int) -> set[int] | None:
 
 
 def run_on(cores: set[int] | None) -> None:
-    """Has this thread, and those that it starts from now on, run on `cores`, a set; does nothing for None."""
+    """Runs this thread, and threads that it starts later, on the set `cores`. Does nothing for None."""
     if cores is not None:
         os.sched_setaffinity(0, cores)
 
 
 def keep_on(pid: int, cores: set[int] | None) -> None:
-    """Has all threads of a process, and those that they start from now on, run on `cores`, a set; nothing for None."""
+    """Runs all threads of a process, and threads that they start later, on the set `cores`. Does nothing for None."""
     seen: set[int] = set()
-    while cores is not None and (found := _threads(pid) - seen):  # One that is not kept yet may have started another.
+    while cores is not None and (found := _threads(pid) - seen):  # A thread may have started another one meanwhile.
         for thread in found:
-            with contextlib.suppress(ProcessLookupError):  # It has ended.
+            with contextlib.suppress(ProcessLookupError):  # The thread has ended.
                 os.sched_setaffinity(thread, cores)
         seen |= found
 
 
 def _threads(pid: int) -> set[int]:
-    """Returns the ids of a process's threads; empty once it has ended."""
+    """Returns the ids of a process's threads; an empty set if the process has ended."""
     try:
         return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
     except FileNotFoundError:
@@ -55,28 +55,29 @@ def _threads(pid: int) -> set[int]:
 
 
 def own_cores() -> set[int] | None:
-    """Returns the cores that this process may use, a set; None if the system has no affinity of processes to cores."""
+    """Returns the set of cores that this process may use; None if the system does not support affinity."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def step_back(cores: set[int] | None) -> None:
-    """Has this thread run on `cores`, a set, behind the other threads there, for as long as it lives; None for no set.
+    """Runs this thread on the set `cores`, with a lower priority than other threads, until it ends.
 
-    It gets the time that others leave, and a quarter of a core's time if they leave none.
+    The thread gets the time that other threads leave, and a quarter of a core's time if they leave none. If `cores` is
+    None, only the priority changes.
     """
     run_on(cores)
-    if sys.platform == "linux":  # Elsewhere it would hold for the whole process.
+    if sys.platform == "linux":  # On other systems, this would affect the whole process.
         os.nice(BEHIND)
 
 
 def usable_cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     cores = own_cores()
     return os.cpu_count() or 1 if cores is None else len(cores)
 
 
 def has_bfloat16(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> bool:
-    """Returns whether this processor multiplies bfloat16 by instructions of its own (AVX-512 BF16, AMX)."""
+    """Whether this processor has instructions that multiply bfloat16 (AVX-512 BF16, AMX)."""
     try:
         text = pathlib.Path(cpuinfo).read_text()
     except OSError:
@@ -86,11 +87,11 @@ def has_bfloat16(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> bool:
 
 
 def machine_id(namespace: str = "net") -> str:
-    """Returns what names this boot of this machine and a namespace of this process; "" if it is not known.
+    """Returns a text that identifies this machine, its current boot, and a namespace of this process; "" if unknown.
 
     Args:
-      namespace: `net`, equal for processes with the same loopback addresses; or `pid`, equal for processes that see the
-        same process numbers, such as those of one container.
+      namespace: `net`, which is equal for processes with the same loopback addresses; or `pid`, which is equal for
+        processes that see the same process ids, such as the processes of one container.
     """
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,4 @@
-"""Why an address of another host cannot be reached from this one."""
+"""Checks whether this host can reach the addresses of other hosts."""
 
 import ipaddress
 import socket
@@ -7,11 +7,7 @@ _CONNECT_SECONDS = 2.0
 
 
 def why_not(address: str) -> str:
-    """Tries to connect. Returns why that fails and what to do; "" if it succeeds.
-
-    Args:
-      address: `host:port`.
-    """
+    """Tries to connect to a `host:port`. Returns the reason for a failure, with advice; "" if it succeeds."""
     here, port = socket.gethostname(), address.rpartition(":")[2]
     found = _resolved(address)
     if not found:
@@ -34,12 +30,12 @@ def why_not(address: str) -> str:
 
 
 def loopback_of(address: str) -> str:
-    """Returns the address of this host itself that a `host:port` leads to; "" if it leads to none."""
+    """Returns the first loopback address to which a `host:port` resolves; "" if there is none."""
     return next((found for found in _resolved(address) if ipaddress.ip_address(found).is_loopback), "")
 
 
 def is_silent(address: str) -> bool:
-    """Returns whether nothing comes back from the host of a `host:port`, not even a refusal."""
+    """Whether the host of a `host:port` sends no answer, not even a refusal."""
     found = _resolved(address)
     try:
         socket.create_connection((found[0], int(address.rpartition(":")[2])), _CONNECT_SECONDS).close()
@@ -51,11 +47,11 @@ def is_silent(address: str) -> bool:
 
 
 def is_here(name: str) -> bool:
-    """Returns whether a host's name leads to an address of this host."""
+    """Whether a host name resolves to an address of this host."""
     for address in _resolved(f"{name}:0"):
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            socket.create_server((address, 0), family=family).close()  # No other address can be listened on.
+            socket.create_server((address, 0), family=family).close()  # Fails for an address of another host.
             return True
         except OSError:
             pass
@@ -63,7 +59,7 @@ def is_here(name: str) -> bool:
 
 
 def _resolved(address: str) -> list[str]:
-    """Returns the IP addresses that the host of a `host:port` has according to this host; [] if there is none."""
+    """Returns the IP addresses to which this host resolves the host of a `host:port`; [] if there are none."""
     try:
         found = socket.getaddrinfo(address.rpartition(":")[0].strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:

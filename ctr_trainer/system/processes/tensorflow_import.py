@@ -1,14 +1,13 @@
-"""Has TensorFlow imported without the lines that it writes then, and without libraries that only its Keras takes along.
+"""Imports TensorFlow without its log lines, and without libraries that only Keras uses.
 
-TensorFlow 2.21 writes to the descriptor of standard error that oneDNN is on. No setting stops this line:
-TF_CPP_MIN_LOG_LEVEL does not affect it, and TF_ENABLE_ONEDNN_OPTS changes what is computed.
+TensorFlow 2.21 writes a line to standard error's descriptor that oneDNN is on. No setting suppresses only this line:
+TF_CPP_MIN_LOG_LEVEL does not affect it, and TF_ENABLE_ONEDNN_OPTS changes the computations.
 
-It imports Keras, which imports matplotlib, scikit-learn and pandas where it finds them, for its galleries of images,
-its wrappers and the data frames that it is given. These are half as much work again as TensorFlow itself, at the start
-of each worker.
+TensorFlow imports Keras, which imports matplotlib, scikit-learn and pandas if they are installed, for image galleries,
+wrappers and data frames. These imports take half as long as TensorFlow itself, at the start of each worker.
 
-An import makes a million objects that stay. Python's collector goes through them again and again meanwhile, a sixth of
-the work, and in each full collection of the training.
+The import creates a million objects that remain. Python's garbage collector scans them repeatedly during the import,
+which takes a sixth of its time, and in each full collection during the training.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# The filter is a process, not a thread, so that it also passes on the last lines of an import that crashes.
+# The filter is a process, not a thread, so that it also forwards the last lines of an import that crashes.
 _FILTER = r"""
 import re, sys
 noise = re.compile(
@@ -37,22 +36,23 @@ for line in sys.stdin.buffer:
         sys.stdout.buffer.flush()
 """
 _SECONDS = 10.0
-# Whatever imports these in TensorFlow works without them.
+# All parts of TensorFlow that import these packages work without them.
 _NOT_NEEDED = ("matplotlib", "pandas", "scipy", "sklearn")
 
 
 def install() -> None:
-    """Has this process's first import of TensorFlow write none of the lines above, import none of `_NOT_NEEDED`, and
-    leave the collector nothing to look at.
+    """Makes this process's first import of TensorFlow suppress the lines that `_FILTER` drops and skip `_NOT_NEEDED`.
+
+    The garbage collector does not scan the objects of this import.
     """
-    # TensorFlow's C++ code writes warnings that are not about the experiment. Its errors are, and stay on.
+    # The warnings of TensorFlow's C++ code do not concern the experiment. Its errors do, and remain visible.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules and _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow once, where the other finders find it."""
+    """Finds the module `tensorflow` once, by the other finders, and wraps its loader."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -68,7 +68,7 @@ class _Finder(importlib.abc.MetaPathFinder):
                 with filtered_stderr(), absent(_NOT_NEEDED), uncollected():
                     load(module)
 
-            spec.loader.exec_module = load_lean  # type: ignore[method-assign]  # Of this one loader.
+            spec.loader.exec_module = load_lean  # type: ignore[method-assign]  # Only of this loader.
         return spec
 
 
@@ -77,10 +77,10 @@ _FINDER = _Finder()
 
 @contextlib.contextmanager
 def absent(names: Iterable[str]) -> Iterator[None]:
-    """Has imports of these packages fail in the block, as if they were not installed; what is there already stays."""
+    """Makes imports of these packages fail in the block, except for packages that are already imported."""
     hidden = [name for name in names if name not in sys.modules]
     for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]  # Python does not look for what is None here.
+        sys.modules[name] = None  # type: ignore[assignment]  # Python does not search for a module that is None here.
     try:
         yield
     finally:
@@ -90,7 +90,7 @@ def absent(names: Iterable[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Has the garbage collector rest in the block, and never look at what there is at its end."""
+    """Disables the garbage collector in the block, and permanently exempts all objects that exist at its end."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -103,7 +103,7 @@ def uncollected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def filtered_stderr() -> Iterator[None]:
-    """Filters the lines above from what the block writes to the descriptor of standard error."""
+    """Removes the lines that match `_FILTER` from the output of the block to the descriptor of standard error."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -111,7 +111,7 @@ def filtered_stderr() -> Iterator[None]:
         filtering = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=kept)
     except OSError:
         os.close(kept)
-        yield  # Without the filter.
+        yield  # Without a filter.
         return
     assert filtering.stdin is not None
     os.dup2(filtering.stdin.fileno(), 2)
@@ -122,6 +122,6 @@ def filtered_stderr() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
-        # The filter ends when its input is closed, and a process that was started meanwhile may still hold the input.
+        # The filter ends when its input is closed, but a process that was started meanwhile may keep the input open.
         with contextlib.suppress(subprocess.TimeoutExpired):
             filtering.wait(_SECONDS)

@@ -1,4 +1,4 @@
-"""Waits with a limit: functions in other threads, and a watchdog that says what a process waits for."""
+"""Waits with time limits: functions in other threads, and a watchdog that reports what a process waits for."""
 
 import concurrent.futures
 import contextlib
@@ -22,24 +22,24 @@ T = TypeVar("T")
 class Watchdog:
     """Ends this process when one of its waits takes longer than `timeout`.
 
-    Python cannot interrupt a collective that another rank does not reach. So the process ends at once and cleans
-    nothing up. `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
+    Python cannot interrupt a collective that another rank does not reach. Therefore the process ends immediately,
+    without cleaning up. `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
 
-    The thread that watches does nothing that may hang. Explanations read files, and messages go to pipes, so helper
-    threads do both, and the watching thread waits only a few seconds for them.
+    The watchdog's thread never blocks: helper threads read files for explanations and write messages to pipes, and the
+    watchdog's thread waits only a few seconds for them.
 
     Args:
       who: name of the process for messages, such as `rank 0`.
-      timeout: longest wait, in seconds. It is also an attribute.
-      warning: seconds after which the log names a wait, and names it again each time that the wait has doubled; 0 for
-        never.
-      speak: f(sentence), called before the process is ended; None logs the sentence.
+      timeout: longest wait, in seconds. Also an attribute.
+      warning: seconds after which the log reports a wait. It reports the wait again each time the wait has doubled; 0
+        for never.
+      speak: f(sentence), called before the process is ended; None to log the sentence.
 
     Attributes:
-      explain: f() -> str, what is known about the ranks that the process waits for; None if nothing can be known.
-      hopeless: f() -> the error for which the wait will never end, such as `Lost`, whose exit status the process
-        then has; None if the wait may end. None in its place if nothing can be known.
-      tell_seconds: seconds between two signs of life of a rank that works while the others wait for it.
+      explain: f() -> a description of the ranks that the process waits for; or None instead of a function.
+      hopeless: f() -> the error because of which the wait will never end, such as `Lost`, which determines the exit
+        status, or None if the wait may end; or None instead of a function.
+      tell_seconds: seconds between two progress messages of a rank for which the others wait.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Watches the body of the `with`."""
+        """Monitors the block; `what` describes the wait in messages."""
         token = object()
         self._waits[token] = (time.monotonic(), what)
         try:
@@ -72,7 +72,7 @@ class Watchdog:
             del self._waits[token]
 
     def progress(self) -> None:
-        """Restarts the time of all current waits, because the work that they wait for continues."""
+        """Restarts the timers of all current waits, because the work that they wait for continues."""
         for token, (_, what) in list(self._waits.items()):
             self._waits[token] = (time.monotonic(), what)
 
@@ -81,11 +81,11 @@ class Watchdog:
             self._look()
 
     def close(self) -> None:
-        """Ends the watch."""
+        """Ends the thread."""
         self._closed.set()
 
     def explanation(self) -> str:
-        """Returns what is known about the ranks that the others wait for, in brackets; "" for nothing."""
+        """Returns the result of `explain` in parentheses; "" if there is none."""
         if self.explain is None:
             return ""
         try:
@@ -99,7 +99,7 @@ class Watchdog:
         if not waits:
             self._next_warning = self._warning
             return
-        # The outer wait has taken longer, and the wait inside it says more, so the message names both.
+        # The outer wait has taken longer, and the inner wait is more specific, so the message names both.
         seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
         if seconds > self.timeout:
             self._end(
@@ -109,19 +109,19 @@ class Watchdog:
                 )
             )
         if seconds < self._asked_at:
-            self._asked_at = 0.0  # This is another wait than at the last check.
-        # All ranks that wait ask one server, so they ask less often the longer the wait takes.
+            self._asked_at = 0.0  # This is not the wait of the last check.
+        # All waiting ranks send requests to one server, so the longer the wait takes, the less often they do.
         asked_again = self._asked_at + min(self._asked_at, _MOST_SELDOM_SECONDS)
         if self.hopeless is not None and seconds >= max(_HOPELESS_SECONDS, asked_again):
             self._asked_at = seconds
-            with contextlib.suppress(Exception):  # If `hopeless` fails, nothing is known.
+            with contextlib.suppress(Exception):  # If `hopeless` fails, the wait may still end.
                 if error := call_within(_EXPLAIN_SECONDS, self.hopeless):
                     self._end(lambda: str(error), end_of(error).status)
         if seconds < self._warning:
             self._next_warning = self._warning
         elif self._warning and seconds >= self._next_warning:
             self._next_warning = 2 * seconds
-            # A warning that cannot be given must not end the watch.
+            # A failed warning must not end the thread.
             with contextlib.suppress(Exception):
                 call_within(_WARN_SECONDS, lambda: self._warn(seconds, what))
 
@@ -140,10 +140,10 @@ class Watchdog:
 
 
 def call_within(seconds: float, function: Callable[[], T]) -> T:
-    """Calls a function that may hang, because it reads a file or writes to a pipe, in a thread.
+    """Calls, in a thread, a function that may hang because it reads a file or writes to a pipe.
 
-    Returns what the function returns, and raises what it raises. If it takes longer than `seconds`, leaves the thread
-    behind and raises TimeoutError.
+    Returns the function's result, or raises its exception. If the function takes longer than `seconds`, raises
+    TimeoutError, while the thread continues.
     """
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -161,14 +161,14 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
 
 
 class Background:
-    """Runs tasks in a thread, one at a time: a task starts when the previous one has ended.
+    """Runs tasks in the background, one after another: a task starts when the previous task has ended.
 
-    An exception of a task is raised by the next `wait` or `start`.
+    The next `wait` or `start` raises the exception of a task.
 
     Args:
-      what: what the tasks do, such as `the sync of the embedding rows`; the name of the thread, and part of the error.
+      what: description of the tasks, such as `the sync of the embedding rows`, for the thread's name and for errors.
       timeout: seconds to wait for a task's end.
-      cores: set of the cores that the tasks run on; None for all that this process may use.
+      cores: cores that the tasks run on; None for all cores of this process.
 
     Raises:
       Lost: a task did not end within `timeout`.
@@ -180,13 +180,13 @@ class Background:
         self._error: BaseException | None = None
 
     def start(self, task: Callable[[], object]) -> None:
-        """Waits for the end of the previous task, then starts `task()` and returns at once."""
+        """Waits for the end of the previous task, then starts `task()` and returns immediately."""
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(task,), name=self._what, daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until no task runs. Raises the exception of the last task, if it raised one."""
+        """Waits until no task runs. Raises the exception of the last task, if it failed."""
         self.close()
         error, self._error = self._error, None
         if error is not None:
@@ -194,7 +194,7 @@ class Background:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a task runs."""
+        """Whether a task is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def close(self, timeout: float | None = None) -> None:
