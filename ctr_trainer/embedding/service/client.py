@@ -161,8 +161,7 @@ class ServiceClient(Store):
         return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
 
     def copy(self, path: AnyPath) -> list[FileEntry]:
-        """Writes all rows into the directory `path` without replacing files; needs no lease. Returns what `save`
-        returns."""
+        """Writes all rows into the directory `path`, replacing no files; needs no lease. Returns the same as `save`."""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
@@ -184,8 +183,7 @@ class ServiceClient(Store):
         self._on_all(lambda shard: shard.release())
 
     def stats(self) -> dict[str, Any]:
-        """Returns the totals of all shards, as `Store.stats` does, and under `services` the values of each shard by
-        address."""
+        """Returns the totals of all shards, as `Store.stats`, and each shard's values by address under `services`."""
         services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
         tables: dict[str, collections.Counter[str]] = {}
         for service in services.values():
@@ -272,8 +270,7 @@ class ServiceClient(Store):
 
 
 def _pages(count: int, width: int) -> list[slice]:
-    """Returns slices of `count` keys, at least one, so that the answer to a request for each slice has a bounded
-    size."""
+    """Returns slices of `count` keys, at least one, each small enough to bound the size of the answer."""
     step = wire.rows_a_page(width)
     return [slice(first, min(first + step, count)) for first in range(0, max(count, 1), step)]
 

@@ -1,5 +1,4 @@
-"""Translation of a service's errors for its clients, and a store that keeps its worker running after a service is
-lost."""
+"""Exceptions for a service's errors, and a store that keeps its worker running after a service is lost."""
 
 import contextlib
 import logging

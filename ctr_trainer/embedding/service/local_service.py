@@ -130,12 +130,11 @@ class Watch:
 
 
 class LocalService(Child):
-    """An embedding service in a child process on this machine. The service ends with this process, even if it is
-    killed.
+    """An embedding service in a child process, which ends when this process ends, even if this process is killed.
 
-    As a context manager, it stops the service at the end of the block. No other user of this machine can use the
-    service: its clients need the token, which the child reads from its standard input, so it is in no file, environment
-    variable or command line.
+    As a context manager, it stops the service at the end of the block. The service runs on this machine, but no other
+    user of the machine can use it: its clients need the token, which the child reads from its standard input, so it is
+    in no file, environment variable or command line.
 
     Attributes:
       address: `host:port`.

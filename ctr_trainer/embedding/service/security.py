@@ -45,7 +45,7 @@ class ServerSecurity:
     ) -> ServerSecurity:
         """Reads the named files, and the token from the first line of the open descriptor `token_fd` unless that is -1.
 
-        Raises UserError if a file is missing or empty, or if the arguments do not fit together.
+        Raises UserError if a file is missing or empty, or if the arguments do not match.
         """
         if token_file and token_fd >= 0:
             raise UserError("token_file and token_fd both name the token: give one")
@@ -102,8 +102,7 @@ class ClientSecurity:
 
     @staticmethod
     def read(token_file: str = "", ca_file: str = "", cert_file: str = "", key_file: str = "") -> ClientSecurity:
-        """Reads the named files; raises UserError if one is missing or empty, or if the arguments do not fit
-        together."""
+        """Reads the named files; raises UserError if one is missing or empty, or if the arguments do not match."""
         if bool(cert_file) != bool(key_file):
             raise UserError("service_cert and service_key go together: give both or neither")
         if cert_file and not ca_file:

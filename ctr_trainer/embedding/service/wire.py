@@ -13,8 +13,8 @@ The answer is a JSON object and, in separate results, columns: the rows for a pu
 and `row` of the rows newer than the client's for a `pull_newer` or `sync`. The JSON of these two also names the `codec`
 of `row_codec` that encodes the rows in both directions; all other requests send plain rows. No pickle or code is sent.
 
-Caveat: in Flight, a stream whose connection broke looks like a stream that ended. So the client checks the size of an
-answer, and treats one that is too short as lost.
+Caveat: in Flight, a stream whose connection broke looks like a stream that ended. So sizes are checked, and an answer
+that is too short is treated as lost.
 """
 
 import json
@@ -58,8 +58,7 @@ def rows_a_page(width: int) -> int:
 
 
 def pack(request: dict[str, Any], columns: Sequence[np.ndarray]) -> bytes:
-    """Returns the bytes of a row request, a dict without `count`, and its columns, C-contiguous arrays of one
-    length."""
+    """Returns the bytes of a row request without `count`, with its columns, C-contiguous arrays of one length."""
     header = pack_header(request, len(columns[0]))
     parts: list[bytes | memoryview] = [header]
     size = len(header)

@@ -149,8 +149,7 @@ class LocalStore(Store):
     def saving(
         self, path: AnyPath, step: int, since: str | None = None, identity: str | None = None
     ) -> Generator[Any, None, None]:
-        """Yields the base of the delta, None for a full snapshot, once all rows are captured; then the result of
-        `save`.
+        """Yields the delta's base (None for a full snapshot) once all rows are captured, then the result of `save`.
 
         `identity` is the name of this snapshot, the same in all shards; None makes one. For the other arguments see
         `Store.save`.

@@ -144,7 +144,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
-        """Writes the rows that changed since an epoch of a publication into the directory `path`; training continues.
+        """Writes the rows that changed since an epoch of a publication into the directory `path`; rows may change.
 
         Each row is consistent and has its state at the call or later.
 

@@ -28,10 +28,10 @@ NONE_KNOWN = 2**32 - 1
 def differing_versions(
     current: np.ndarray, slots: np.ndarray, known: np.ndarray, versions: np.ndarray, positions: np.ndarray
 ) -> int:
-    """Sets versions[i] = the version at slots[i], 0 for the slot -1; lists in `positions` each i where it is not
+    """Sets versions[i] = the version at slots[i], 0 for the slot -1, and lists each i at which it differs from
     known[i].
 
-    Returns the number of positions.
+    Fills `positions` with these i, and returns their number.
     """
     count = 0
     for i in range(slots.size):
