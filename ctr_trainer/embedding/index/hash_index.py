@@ -8,8 +8,8 @@ from ctr_trainer.embedding.memory.growable_array import TableMemory
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
 _HASHES = 1 << 32  # The number of values of a hash's high half; `sample` selects a range of them.
-# Each new key moves the entries of this many old buckets. So all entries have moved after as many new keys as a 24th of
-# the number of old buckets. The moves for up to _KEYS_A_MOVE new keys are made together.
+# Each new key moves the entries of this number of old buckets. So all entries have moved after as many new keys as 1/24
+# of the number of old buckets. The moves for up to _KEYS_A_MOVE new keys are made together.
 _MOVED_A_KEY = 24
 _KEYS_A_MOVE = 1024
 _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)

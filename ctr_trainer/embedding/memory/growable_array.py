@@ -84,7 +84,7 @@ class RowLock:
 
 
 class _Hold:
-    """A context manager of a lock: a class, which is faster than a generator, since each step enters several."""
+    """A context manager of a lock. It is a class because a generator is slower and each step enters several locks."""
 
     __slots__ = ("_how", "_lock")
 

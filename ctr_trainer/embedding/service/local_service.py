@@ -22,9 +22,9 @@ from ctr_trainer.system.messages.errors import Lost, UserError
 from ctr_trainer.system.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
-# Without failing, a start that compiles kernels on a busy machine takes minutes. So the limit counts only time in which
-# the service uses less than this share of a core. A start in an endless loop ends after this multiple of the limit in
-# CPU time.
+# A start that compiles kernels on a busy machine takes minutes and is no failure. So the limit counts only time in
+# which the service uses less than this share of a core. A start in an endless loop ends after this multiple of the
+# limit in CPU time.
 _LEAST_SHARE, _MOST_CPU = 0.01, 10
 # glibc reads these when a process starts. All threads share one heap of huge pages, so that the arrays of a request
 # reuse the memory of earlier requests.

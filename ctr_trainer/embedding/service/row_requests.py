@@ -34,8 +34,8 @@ Columns = Callable[[wire.Layout], list[np.ndarray]]  # Reads the columns of a re
 class SentColumns:
     """Sends columns after their request, or puts them into shared memory and sends only their address.
 
-    A socket copies each byte several times: a sync of 187,000 rows of 34 floats took 46 ms of CPU time in both
-    processes, and takes 24 ms through shared memory. The service receives the same bytes in both cases.
+    A socket copies each byte several times: a sync of 187,000 rows of 34 floats took 46 ms of the two processes' time,
+    and takes 24 ms through shared memory. The service receives the same bytes in both cases.
 
     This class is thread-safe. While one request uses the memory, other requests are sent inline.
     """

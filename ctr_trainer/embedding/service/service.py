@@ -38,9 +38,8 @@ class Service(flight.FlightServerBase):
 
     The answer to an invalid request is INVALID_ARGUMENT, and the request changes nothing. A request that changes or
     saves rows needs the lease that this service has given to one training. The headers of each answer contain the
-    service's incarnation, and a request may name the incarnation that it expects. So a client detects that the rows it
-    knew are
-    gone: after a restart, a `restore`, a `clear`, or when another training has taken the lease.
+    service's incarnation, and a request may name the incarnation that it expects. So a client detects when its
+    rows no longer exist: after a restart, a `restore`, a `clear`, or when another training has taken the lease.
 
     Any Flight client may read: `list_flights` lists the tables, and `do_get` streams the table that its ticket names.
     """

@@ -28,13 +28,13 @@ _MOST_WORKERS = 4096
 class ServiceMetrics:
     """Requests, rows and durations by operation and table, and the time since each worker's last sync.
 
-    | metric | labels | what |
+    | metric | labels | value |
     |---|---|---|
     | `ctr_service_requests_total` | operation, table | requests answered |
-    | `ctr_service_rows_total` | operation, table | keys in them |
+    | `ctr_service_rows_total` | operation, table | keys in answered requests |
     | `ctr_service_failures_total` | operation, table | requests refused or failed |
     | `ctr_service_request_seconds` | operation | histogram of the time in the store |
-    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | now resident |
+    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | resident rows and bytes |
     | `ctr_service_sync_age_seconds` | worker | since the last push, put or sync; only the latest 4096 workers |
 
     Args:

@@ -3,11 +3,11 @@
 A snapshot is full, or a delta of the previous snapshot. For each table and shard it has these files, by `kind`:
 
     full      NAME-SHARD-of-SHARDS.arrow                      all rows
-    delta     NAME-SHARD-of-SHARDS.STEP.delta.arrow           the rows that changed since
-    removed   NAME-SHARD-of-SHARDS.STEP.removed.arrow         the keys that went since; only if there are any
-    use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           of tables that evict: how lately and how often each of
-                                                              these rows was trained
-    counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        of tables with a `min_frequency`: the counting filter
+    delta     NAME-SHARD-of-SHARDS.STEP.delta.arrow           the rows changed since the previous snapshot
+    removed   NAME-SHARD-of-SHARDS.STEP.removed.arrow         the keys removed since then, if there are any
+    use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           if the table evicts rows: the last step and the number
+                                                              of trainings of each of these rows
+    counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        if the table has a `min_frequency`: the counting filter
 
 A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`
 FixedSizeList<float32>[width]. The metadata of every schema contains the TableConfig as JSON. Files are written in

@@ -26,7 +26,7 @@ from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
-# Seconds to release a table's lock for. A thread that takes it again at once would overtake waiting requests.
+# Seconds between two uses of a table's lock. A thread that takes it again at once would overtake waiting requests.
 _BETWEEN_SECONDS = 1e-4
 # Seconds to wait for another save of the same store. If the save takes longer, its disk hangs.
 _SNAPSHOT_SECONDS = 3600

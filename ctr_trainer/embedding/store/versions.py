@@ -28,8 +28,7 @@ NONE_KNOWN = 2**32 - 1
 def differing_versions(
     current: np.ndarray, slots: np.ndarray, known: np.ndarray, versions: np.ndarray, positions: np.ndarray
 ) -> int:
-    """Sets versions[i] = the version at slots[i], 0 for the slot -1, and lists each i at which it differs from
-    known[i].
+    """Sets versions[i] = the version at slots[i], 0 for the slot -1, and finds each i where it is not known[i].
 
     Fills `positions` with these i, and returns their number.
     """

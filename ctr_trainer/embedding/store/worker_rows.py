@@ -65,7 +65,7 @@ class StepHistory:
           taken: the rows' new number of steps; one more than `steps` if the caller then applies a step to them.
         """
         if not self._knows_rate:
-            return  # Before the first step of a process, which catches its rows up.
+            return  # Before the first step of a process, which applies the steps that its rows missed.
         optimizer = OPTIMIZERS[config.optimizer.name]
         assert optimizer.catch_up is not None
         of_steps = self._first, self._rates, self.steps, taken
@@ -196,7 +196,7 @@ class WorkerRows(abc.ABC):
         return
 
     def flush(self) -> None:
-        """Sends all changes of this worker to the store, bit by bit, after applying missed steps."""
+        """Syncs so that the store has all changes of this worker, bit by bit, and applies missed steps to all rows."""
         return
 
     def push(self) -> None:

@@ -1,10 +1,10 @@
 """Compiled loops over rows: one optimizer step of one segment.
 
 Each kernel takes (rows float32[n, width], slots int64[U], gradients float32[U, dim], start, state, learning_rate) and
-then the settings of its optimizer, with their names in `settings.optimizers`. The segment's weights are rows[slots[i],
-start:start + dim], and its optimizer state begins at rows[slots[i], state]. The slot -1 is skipped. `row_kernels`
-explains how the loops are written and why. They compute no powers, because math libraries round powers differently and
-workers would diverge.
+then the settings of its optimizer, with their names in `settings.optimizers`. The segment's weights are
+rows[slots[i], start:start + dim], and its optimizer state begins at rows[slots[i], state]. The slot -1 is skipped.
+`row_kernels` explains how the loops are written and why. They compute no powers, because math libraries round powers
+differently and workers would diverge.
 """
 
 import numba
@@ -178,10 +178,10 @@ def ftrl(
         n' = n + g * g,    z = q + g - w * sqrt(n') / lr
         w' = 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n') / lr + 2 * l2),    q' = z + w' * sqrt(n') / lr
 
-    The paper keeps z, with z' = z + g - (sqrt(n') - sqrt(n)) / lr * w. The steps are the same, because z' is q' - w' *
-    sqrt(n') / lr. But the changes of z in several workers cannot be added, because the square roots of n do not add up.
-    So the state holds q, the part of z that the penalties hold back. If w is not 0, q is -sign(w) * l1 - 2 * l2 * w,
-    and is computed from w.
+    The paper keeps z, with z' = z + g - (sqrt(n') - sqrt(n)) / lr * w. The steps are the same, because z' is
+    q' - w' * sqrt(n') / lr. But the changes of z in several workers cannot be added, because the square roots of n do
+    not add up. So the state holds q, the part of z that the penalties hold back. If w is not 0, q is -sign(w) * l1 - 2
+    * l2 * w, and is computed from w.
 
     Equals TensorFlow's v1 FtrlOptimizer if the weights start at 0. FtrlOptimizer ignores other initial weights; this
     kernel does not. A weight that never had a gradient does not change. At a learning rate of 0, no weight changes.

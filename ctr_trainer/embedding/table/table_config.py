@@ -26,8 +26,8 @@ class TableConfig:
       name: name of the table, unique in a job, for example `dim16`.
       dims: width of each segment.
       init_scales: for each segment, the half-width of the uniform distribution of new weights; 0 for zeros.
-      optimizer: a `RowOptimizer` or its name. A restore may change its settings, because they do not affect the layout
-        of a row, except for `initial_accumulator`, the initial value of the sum of squares.
+      optimizer: a `RowOptimizer` or its name. A restore may change its settings, which do not affect the layout of a
+        row, but not `initial_accumulator`, the initial value of the sum of squares.
       seed: int; the weights of a new row are a pure function of (seed, key).
       min_frequency: how often a key must come before it gets a row, counted in batches of a single worker, or in pushes
         to a service (one per worker and sync window). With 0 or 1 a key gets its row at once. See `Admission`.

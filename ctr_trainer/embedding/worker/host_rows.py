@@ -30,8 +30,7 @@ class HostRows(RowCache):
 
     If no other host changes the rows (there are no other hosts, and the table has no limits), a sync sends the changed
     rows themselves, and the service replaces its rows. This takes half the memory and half the time of sending changes,
-    see `KeptRows`. If the codec is not exact, changes are sent in any case, because the rounding errors of changes are
-    kept.
+    see `KeptRows`. If the codec is not exact, changes are sent in any case, because their rounding errors are not lost.
 
     Staleness: none between the workers of the host. A lookup sees every step that another worker has finished. While
     another worker's step runs, a lookup may see some rows before the step and some rows after it. No update is lost,

@@ -26,7 +26,7 @@ def coefficients(
 
     Args:
       positions: int32[n]; negative for a key 0 ("no value").
-      splits: int32[B + 1]; bag b has the values splits[b] to splits[b + 1].
+      splits: int32[B + 1]; bag b has the positions[splits[b]:splits[b + 1]].
       weights: float32[n]; None for ones.
 
     Returns:
@@ -67,7 +67,9 @@ class Lookup:
     """
 
     def __init__(self, keys: np.ndarray, bags: Sequence[Bag] = (), sequences: Sequence[KeySequence] = ()) -> None:
-        """Args:
+        """Deduplicates the keys.
+
+        Args:
           keys: int64[B, F], the single-valued features; F may be 0.
           bags: list of (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None), one per
             multi-valued feature. Example b has the keys values[splits[b]:splits[b + 1]]; see `coefficients` for the

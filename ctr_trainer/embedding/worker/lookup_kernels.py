@@ -26,8 +26,7 @@ _OF_SEQUENCE = (_POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
 def spread(
     distinct: np.ndarray, start: int, positions: np.ndarray, features: int, columns: int, out: np.ndarray
 ) -> None:
-    """Sets out[b * columns + f] = distinct[positions[b * features + f], start:start + dim]; the position -1 is
-    zeros."""
+    """Sets out[b * columns + f] = distinct[positions[b * features + f], start:start + dim], or 0 at the position -1."""
     if out.shape[1] == 1:
         for b in range(out.shape[0] // columns):
             for f in range(features):
@@ -137,8 +136,7 @@ def sum_pool(
 
 @kernel(types.void(ROWS, *_OF_SEQUENCE))
 def sum_align(gradient: np.ndarray, positions: np.ndarray, splits: np.ndarray, length: int, out: np.ndarray) -> None:
-    """Computes out[positions[splits[b] + j]] += gradient[b * length + j] for each value j of example b; skips
-    padding."""
+    """Adds gradient[b * length + j] to out[positions[splits[b] + j]] for each value j of example b; skips padding."""
     for b in range(splits.size - 1):
         for i in range(splits[b], splits[b + 1]):
             position = positions[i]

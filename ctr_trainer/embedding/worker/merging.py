@@ -27,8 +27,8 @@ The optimizer state, see `sparse_optimizers.State`, is merged as follows:
 The changes of averages cannot be added: after n steps, s_k - s is about (beta^n - 1) s + (1 - beta^n) g, so the sum of
 K such changes would subtract s K times. A share of 1/K gives a weighted mean of the workers' averages, with the weights
 c1 and c2, no matter which workers updated the row; so m / c1 and v / c2 stay unbiased. But with a share of 1/K, v would
-decay by only 1/K of the decay in one worker, and its last few squares would count too much. The n_k steps represent M_k
-= K share(p_k) n_k steps, and with the formula above v decays as in M_k steps. m keeps the share 1/K: each worker
+decay by only 1/K of the decay in one worker, and its last few squares would count too much. The n_k steps represent
+M_k = K share(p_k) n_k steps, and with the formula above v decays as in M_k steps. m keeps the share 1/K: each worker
 continues with the m of all workers, which by itself makes momentum last longer.
 
 A worker multiplies g_k, the gradient of the mean loss of its own batch, by a factor. `--scale_lr` makes the job learn s
@@ -36,8 +36,8 @@ times as fast as one worker that trains on the batches of all K workers: s is 1,
 `--accumulation_steps=A`, if accumulated batches count too, sqrt(K A) or K A.
 
     s / K * g_k    `sum`, and `adaptive` except for SGD and momentum. The K products add up to s times the gradient of
-                   the mean loss of all K batches; a row that only one worker steps is stepped as one worker with all
-                   batches would step it.
+                   the mean loss of all K batches. If only one worker updates a row, the update equals that of one
+                   worker with all batches.
     s * g_k        `mean`, and so `adaptive` for SGD and momentum. Each worker trains as if the other batches were like
                    its own.
 

@@ -120,7 +120,7 @@ class RowCache(WorkerRows):
         return self._find(keys, since, create=True)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U] slots, for evaluation; -1 for a key without a row in the cache and the store."""
+        """Returns int64[U] slots, for evaluation; -1 for a key that has a row neither here nor in the store."""
         return self._find(keys, None, create=False)
 
     def pull_ahead(self, keys: np.ndarray) -> int:
