@@ -8,10 +8,11 @@ JSON is followed by columns in their memory layout, little-endian, each at a mul
 A client on the service's host may put the columns into shared memory (`row_requests.SentColumns`). Then the JSON
 contains their address (`memory`) and their size (`bytes`), and nothing follows it.
 
-`count` in the JSON is U, and the service knows the table's width, so it reads the columns in place, without decoding.
-The answer is a JSON object and, in separate results, columns: the rows for a pull; `position` uint32, `version` uint32
-and `row` of the rows newer than the client's for a `pull_newer` or `sync`. The JSON of these two also names the `codec`
-of `row_codec` that encodes the rows in both directions; all other requests send plain rows. No pickle or code is sent.
+`count` in the JSON is U, and the service knows the table's width, so a request takes no more memory than its bytes:
+nothing in it is decompressed. The answer is a JSON object and, in separate results, columns: the rows for a pull;
+`position` uint32, `version` uint32 and `row` of the rows newer than the client's for a `pull_newer` or `sync`. The JSON
+of these two also names the `codec` of `row_codec` that encodes the rows in both directions; all other requests send
+plain rows. No pickle or code is sent.
 
 Caveat: in Flight, a stream whose connection broke looks like a stream that ended. So sizes are checked, and an answer
 that is too short is treated as lost.

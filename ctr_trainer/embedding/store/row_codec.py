@@ -69,7 +69,7 @@ def _to_half(value: np.float32) -> np.uint16:
     size = _I32(bits & _SIZE)
     odd = _I32(_I32(size >> _NARROWED) & _I32(1))
     normal = _I32(_I32(_I32(size - _REBIASED) + _I32(_I32(0xFFF) + odd)) >> _NARROWED)
-    # The last bit of the sum is worth 2**-24, like that of a subnormal float16.
+    # The last bit of the sum is worth 2**-24, as in a subnormal float16.
     subnormal = _I32(_bits(_float(size) + np.float32(0.5)) - _bits(np.float32(0.5)))
     sign = _I32(_I32(bits >> _I32(16)) & _HALF_SIGN)
     return np.uint16((subnormal if size < _HALF_NORMAL else normal) | sign)

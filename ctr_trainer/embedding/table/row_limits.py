@@ -217,7 +217,7 @@ class RowCounters:
       restored: rows restored from a snapshot.
       admitted: keys admitted by the counting filter.
       evicted: rows evicted.
-      refused: the number of times that a key was looked up and got no row.
+      refused: the number of times that a key got no row.
     """
 
     created, restored, admitted, evicted, refused = map(_counter, _COUNTED)

@@ -19,7 +19,7 @@ class PublishedRows:
     """Tracks, in three bits per row, which rows the next epoch must contain and which keys it must remove.
 
     Unlike a snapshot of `Changes`, an epoch does not show the table at one moment. It contains the rows that changed
-    before it began, each with its values when its block is read. The next epoch contains what changes in the meantime.
+    before it began, each with its values when its block is read. Later changes go into the next epoch.
 
     The rows and removals of an epoch are kept until the next epoch begins. The call that begins it names the last
     published epoch. If that is an earlier epoch than the last one taken, the new epoch repeats the rows and removals of

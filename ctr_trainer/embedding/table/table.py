@@ -140,7 +140,7 @@ class Table:
         return slots
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Does what `find_or_insert` does, for rows of a snapshot: they count as restored, not as created."""
+        """Inserts rows of a snapshot as `find_or_insert` does, but counts them as restored, not as created."""
         counters = self.counters
         created = counters.created
         slots = self.find_or_insert(keys, rows)
