@@ -1,1 +1,1 @@
-"""Embedding rows, from the memory that they lie in to what a worker keeps of them."""
+"""Embedding rows: their memory, index and tables, the service that holds them, and the copies that workers keep."""

@@ -1,1 +1,1 @@
-"""The hash index: from a 64-bit key to the slot of its row."""
+"""The hash index, from a 64-bit key to the slot of its row."""

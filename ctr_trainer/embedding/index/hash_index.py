@@ -1,4 +1,4 @@
-"""The hash index: a slot for each distinct key."""
+"""The hash index, which assigns a slot to each distinct key."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from ctr_trainer.embedding.memory.growable_array import TableMemory
 
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
-_HASHES = 1 << 32  # The number of high halves of hashes; `sample` takes a part of them.
-# For each new key the entries of this many old buckets move. So all entries have moved before the old buckets' number
-# divided by 24 of new keys have come. They move together for up to _KEYS_A_MOVE new keys.
+_HASHES = 1 << 32  # The number of values of a hash's high half; `sample` selects a range of them.
+# Each new key moves the entries of this number of old buckets. So all entries have moved after as many new keys as 1/24
+# of the number of old buckets. The moves for up to _KEYS_A_MOVE new keys are made together.
 _MOVED_A_KEY = 24
 _KEYS_A_MOVE = 1024
 _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
@@ -17,15 +17,15 @@ _RESTING, _CLOCK, _MEMBERS = range(3)
 
 
 class RestingSlots:
-    """The slots of removed keys, from the removal until no worker can use them.
+    """The slots of removed keys that some worker may still use.
 
-    A worker uses slots from its lookup to its step, and its next lookup says that it is done with them. So a slot has
-    rested when each worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
-    step skips it; if it had a new key at once, the step would train that key's row.
+    A worker uses slots from its lookup to its step, and its next lookup shows that it is done with them. So a slot has
+    rested when every worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
+    step skips it. If the slot were given to a new key at once, the step would train the new key's row.
 
-    This worker is number `member`, from 0, of the `members` that share the memory.
+    This worker is number `member`, counted from 0, of the `members` workers that share the memory.
 
-    Caveat: use it under the table's lock, except `begin_lookup`.
+    Caveat: all methods except `begin_lookup` need the table's lock.
     """
 
     def __init__(self, memory: TableMemory, member: int, members: int) -> None:
@@ -37,11 +37,11 @@ class RestingSlots:
         return int(self._numbers[_RESTING])
 
     def begin_lookup(self) -> None:
-        """Says that this worker is done with the slots of its earlier lookups."""
+        """Records that this worker is done with the slots of its earlier lookups."""
         self._numbers[self._own] = self._numbers[_CLOCK]
 
     def add(self, slots: np.ndarray) -> None:
-        """Has slots, int64[U], rest from now on."""
+        """Adds slots, int64[U], which rest from now on."""
         count = len(self)
         for array, values in ((self._slots, slots), (self._since, self._numbers[_CLOCK])):
             array.reserve(count + len(slots))
@@ -50,7 +50,7 @@ class RestingSlots:
         self._numbers[_CLOCK] += 1
 
     def take_rested(self) -> np.ndarray:
-        """Returns int64[n], the slots that have rested; they are no longer here."""
+        """Removes the slots that have rested, and returns them, int64[n]."""
         count, done = len(self), self._numbers[_MEMBERS:].min()
         rested = int(np.searchsorted(self._since.array[:count], done))
         slots = self._slots.array[:rested].copy()
@@ -65,19 +65,19 @@ class RestingSlots:
 
 
 class Index:
-    """Gives distinct keys the slots 0, 1, 2, ... in the order in which they come; the key 0 ("no value") has slot -1.
+    """Assigns the slots 0, 1, 2, ... to distinct keys in order of arrival; the key 0 ("no value") has the slot -1.
 
-    The slot of a removed key is given to a later key. The index takes 8 bytes per key, 5.3 to 8 bytes of buckets per
-    row and 8 bytes per free slot. It grows without a pause: for each new key a few entries move to larger buckets, and
-    the memory that they leave is given back. Not safe to use from several threads at a time.
+    A later key reuses the slot of a removed key. The index takes 8 bytes per key, 5.3 to 8 bytes of buckets per row and
+    8 bytes per free slot. It grows incrementally: each new key moves a few entries to a larger array of buckets, and
+    the memory of the old buckets is freed. The index is not thread-safe.
     """
 
     def __init__(self, memory: TableMemory | None = None, resting: RestingSlots | None = None) -> None:
-        """`resting` keeps the slots of removed keys for a while; None if they are free at once."""
+        """`resting` delays the reuse of the slots of removed keys; with None they are free at once."""
         self._memory, self._resting = memory or TableMemory(), resting
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
-        # The current buckets and the buckets that they grew from take turns.
+        # One region holds the current buckets, the other the old buckets; growth swaps the two.
         self._regions = [self._memory.array(f"buckets{region}", np.uint32) for region in range(2)]
         self._numbers = self._memory.counts("index", 7)
         if not self._numbers[_BUCKETS]:
@@ -104,7 +104,7 @@ class Index:
         return int(self._numbers[_MOVED])
 
     def _probed(self) -> tuple[np.ndarray, np.ndarray, np.int64, np.int64, np.ndarray]:
-        """Returns the arguments of the kernels that look keys up: (buckets, old, first, moved, keys)."""
+        """Returns the arguments (buckets, old, first, moved, keys) of the kernels that look keys up."""
         first, moved = self._numbers[_FIRST:]
         return self._buckets, self._old, first, moved, self._keys.array
 
@@ -121,7 +121,7 @@ class Index:
     @property
     def nbytes(self) -> int:
         buckets, old, moved = len(self._buckets), len(self._old), self._moved
-        if old:  # Both are in the order of the hashes: what has moved fills the new ones from the first on.
+        if old:  # Both are in the order of the hashes: the moved entries fill the new buckets in order.
             buckets = old - moved + buckets * moved // old
         return buckets * 4 + (self.slots + self._free_count) * 8
 
@@ -130,18 +130,18 @@ class Index:
         return self.find_and_count(keys)[0]
 
     def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
-        """Returns (what `find` returns, how many of the keys are unknown, without those that are 0)."""
+        """Returns (the slots as `find` does, the number of unknown keys other than 0)."""
         slots = np.empty(len(keys), np.int64)
         return slots, index_kernels.find(*self._probed(), keys, slots)
 
     def find_or_add(self, keys: np.ndarray) -> np.ndarray:
-        """Returns the slots of the keys, int64[U]; unknown keys get free slots or new ones, in their order.
+        """Returns the slots of the keys, int64[U]; unknown keys get free slots, then new slots, in their order.
 
-        Raises OverflowError if the index is full, and UserError if the memory is used up.
+        Raises OverflowError if the index is full, and UserError if the memory runs out.
         """
         if len(self._buckets) > index_kernels.CACHED_BUCKETS:
             return self._add_all(keys)
-        # Most often all keys are known, and `find` alone is faster than a pass that can add.
+        # Usually all keys are known, and `find` alone is faster than a pass that can add keys.
         slots, unknown = self.find_and_count(keys)
         if unknown:
             places = np.flatnonzero((slots < 0) & (keys != 0))
@@ -171,9 +171,9 @@ class Index:
             room = count
 
     def remove(self, keys: np.ndarray) -> np.ndarray:
-        """Forgets `keys`, int64[U], and returns the slots that they had, int64[U]; -1 for an unknown key.
+        """Removes `keys`, int64[U], and returns the slots that they had, int64[U]; -1 for an unknown key.
 
-        The slots are free now, or rest first, see `RestingSlots`.
+        The slots are free at once, or rest first, see `RestingSlots`.
         """
         slots = np.empty(len(keys), np.int64)
         index_maintenance.remove(*self._probed(), keys, slots)
@@ -185,7 +185,7 @@ class Index:
         return slots
 
     def clear(self) -> None:
-        """Forgets every key; the memory is kept."""
+        """Removes all keys and keeps the memory."""
         self._buckets.fill(0)
         self._old.fill(0)
         self._numbers[[_OLD, _COUNT, _FREE_COUNT]] = 0

@@ -1,18 +1,18 @@
-"""Compiled loops of the hash index: from a 64-bit key to the slot its row lies in.
+"""Compiled loops of the hash index, which maps a 64-bit key to the slot of its row.
 
-The index uses open addressing with linear probing over 4-byte buckets. An empty bucket is 0. A taken bucket holds
-`slot + 1` in its low bits, as many bits as the number of buckets has; its other bits hold bits of the key's hash, so
-that a probe rarely has to look at the key of another row. At most three quarters of the buckets are taken. They grow by
-half, so at least half of them are taken: 5.3 to 8 bytes of index per row. The bucket of a key is the high half of its
-hash times the number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019), so the
-number of buckets need not be a power of two.
+The index uses open addressing with linear probing over 4-byte buckets. An empty bucket is 0. The low bits of a taken
+bucket, enough to number all buckets, hold `slot + 1`. Its other bits hold bits of the key's hash, so that a probe
+rarely has to read the key of another row. At most three quarters of the buckets are taken. The number of buckets grows
+by half, so at least half of them are taken: 5.3 to 8 bytes of index per row. The home bucket of a key is the high half
+of its hash times the number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019),
+so the number of buckets need not be a power of two.
 
-`index_maintenance` says how the index grows. Until all entries have moved to the larger buckets, a key is looked for
-either in these or in the `old` buckets.
+`index_maintenance` describes how the index grows. Until all entries have moved to the new buckets, the search for a key
+reads either the new buckets or the `old` buckets.
 
-The buckets and keys of a block of keys are prefetched before they are read. Measured on 2.5 and 10 million rows with
-random distinct keys, on one core of a busy machine: 32 ns per key in place of 57, and 50 per unknown key in place of
-105.
+The loops prefetch the buckets and keys of a block of keys before they read them. Measured with 2.5 and 10 million rows
+and random distinct keys, on one core of a busy machine: 32 ns per key instead of 57 ns, and 50 ns per unknown key
+instead of 105 ns.
 """
 
 import numpy as np
@@ -46,21 +46,21 @@ def home_of(hashed: Int, buckets: np.ndarray) -> Int:
 
 @kernel()
 def after(bucket: Int, size: Int) -> Int:
-    """Returns the bucket behind this one; behind the last bucket, the first."""
+    """Returns the next bucket; the first bucket follows the last."""
     bucket += np.uint64(1)
     return np.uint64(0) if bucket == size else bucket
 
 
 @kernel()
 def distance(start: Int, stop: Int, size: Int) -> Int:
-    """Returns by how many buckets a probe advances from `start` to `stop`."""
+    """Returns the number of buckets that a probe advances from `start` to `stop`."""
     start, stop = np.int64(start), np.int64(stop)
     return stop - start if stop >= start else stop + np.int64(size) - start
 
 
 @kernel()
 def is_in_old(hashed: Int, old: np.ndarray, first: Int, moved: Int) -> bool:
-    """Returns whether the key of a hash is still in the `old` buckets; `moved` of them, from `first` on, have moved."""
+    """Returns whether a hash is searched in the `old` buckets, of which `moved`, from `first` on, have moved."""
     return old.size > 0 and distance(first, home_of(hashed, old), old.size) >= moved
 
 
@@ -103,7 +103,7 @@ def probe(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: In
         bucket = after(bucket, np.uint64(buckets.size))
 
 
-# Inlined: as a call it cost `find_or_add` a tenth.
+# Inlined, because a call made `find_or_add` slower by a tenth.
 @kernel(inline="always")
 def _look_ahead(
     buckets: np.ndarray,
@@ -115,7 +115,7 @@ def _look_ahead(
     hashes: np.ndarray,
     places: np.ndarray,
 ) -> None:
-    """Fills `hashes`, and `places`, the first candidates' buckets, for a block of keys; prefetches their memory."""
+    """Sets `hashes` and `places`, the first candidate bucket of each key of a block, and prefetches their memory."""
     mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(wanted.size):
         hashed = hashes[i] = mix(np.uint64(wanted[i]))
@@ -147,11 +147,11 @@ def find(
     wanted: np.ndarray,
     slots: np.ndarray,
 ) -> int:
-    """Sets slots[i] = the slot of wanted[i], or -1 for an unknown key; returns how many are unknown.
+    """Sets slots[i] = the slot of wanted[i], or -1 for an unknown key; returns the number of unknown keys other than 0.
 
-    `buckets` hold the entries, or the entries move to them from the `old` buckets, which are empty if none move:
-    `moved` old buckets have moved, from the bucket `first` on around the ring. `keys` are those of the index, in slot
-    order.
+    `buckets` holds the entries. While the index grows, entries move to `buckets` from `old`, which is otherwise empty:
+    `moved` of the old buckets have moved, from the bucket `first` on around the ring. `keys` are the keys of the index
+    in slot order.
     """
     mask, old_mask, unknown = mask_of(buckets), mask_of(old), 0
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
@@ -172,13 +172,13 @@ def find(
 
 @kernel()
 def _is_before(first: Int, bucket: Int, hashed: Int, old: np.ndarray) -> bool:
-    """Returns whether the search for a hash went around the ring to a bucket before its home, whose entry has moved."""
+    """Returns whether the search for a hash passed the bucket `first` and ended at a bucket that has already moved."""
     return distance(first, bucket, old.size) < distance(first, home_of(hashed, old), old.size)
 
 
 @kernel()
 def _new_slot(free: np.ndarray, free_count: Int, count: Int, limit: Int) -> tuple[Int, Int, Int]:
-    """Returns (the slot of the next new key, or -1 at the limit; free_count and count after that)"""
+    """Returns (the slot of the next new key, or -1 at the limit; the new free_count; the new count)."""
     if free_count > 0:
         return free[free_count - 1], free_count - 1, count
     if count == limit:
@@ -206,17 +206,19 @@ def find_or_add(
     slots: np.ndarray,
     start: Int,
 ) -> tuple[int, int, int]:
-    """Finds wanted[start:], and gives each unknown key a slot: first free[free_count - 1], free[free_count - 2], ...,
-    then count, count + 1, ... up to `limit`. `find` explains the other arguments.
+    """Finds wanted[start:], and gives each unknown key a slot.
+
+    The slots are first free[free_count - 1], free[free_count - 2], ..., then count, count + 1, ... up to `limit`.
+    `find` explains the other arguments.
 
     Returns:
       (done, free_count, count): wanted[start:done] have their slots. done < len(wanted) if the limit is reached, or if
-      all old buckets have to move before the next key is entered: its entry would lie beyond the first bucket that
-      moved, and would not be found.
+      all old buckets have to move before the next key is added, because its entry would lie beyond the first bucket
+      that moved and would not be found.
     """
     mask, old_mask = mask_of(buckets), mask_of(old)
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    is_cold = buckets.size > CACHED_BUCKETS  # Then known keys are found by blocks, as fast as by `find`.
+    is_cold = buckets.size > CACHED_BUCKETS  # Then keys are looked up in blocks, as fast as in `find`.
     for i in range(start, wanted.size):
         key, at = wanted[i], (i - start) % _BLOCK
         if is_cold and at == 0:
@@ -226,7 +228,7 @@ def find_or_add(
             continue
         hashed = hashes[at] if is_cold else mix(np.uint64(key))
         stays = is_in_old(hashed, old, first, moved)
-        # places[at] is still the first candidate; or a key before this one in the block has been entered there.
+        # places[at] is still the first candidate, unless an earlier key of the block was entered there.
         if stays:
             slot, bucket = probe(old, old_mask, keys, key, hashed, places[at] if is_cold else home_of(hashed, old))
         else:

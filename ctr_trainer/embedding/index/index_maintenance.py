@@ -1,11 +1,11 @@
-"""Compiled loops over a run of the index's buckets: growth, random samples of the keys, and removal.
+"""Compiled loops over ranges of the index's buckets: growth, random samples of the keys, and removal.
 
-The index grows without a pause: the entries move to the larger buckets a few for each key that comes. A home keeps
-the order of the hashes, so they move in that order, in whole clusters (runs of taken buckets), from an empty bucket on
-around the ring; then a key's home says whether it has moved, and each key is looked for in one place only.
+The index grows incrementally: each new key moves a few entries to the new buckets. Home buckets are in the order of the
+hashes, so the entries move in that order, in whole clusters (runs of taken buckets), from an empty bucket on around the
+ring. The home of a key then shows whether its entry has moved, and a search reads only one of the two arrays.
 
 A sample consists of the keys whose hashes lie in a range. The index is in the order of the hashes, so a range of hashes
-is a run of buckets, and the time to find its keys grows with their number only.
+is a range of buckets, and the time to find its keys depends only on their number.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ from ctr_trainer.embedding.index.index_kernels import (
 )
 from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, kernel, mix, prefetch
 
-# Empty buckets before the first one to move that are enough, and how many buckets are searched for them.
+# The number of empty buckets that suffice before the first bucket to move, and how many buckets are searched for it.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -35,13 +35,13 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 @kernel(types.int64(BUCKETS))
 def end_of_gap(buckets: np.ndarray) -> Int:
-    """Returns where a move of the entries begins: the last bucket of the first run of 16 empty buckets.
+    """Returns the bucket where the move begins: the last bucket of the first run of 16 empty buckets.
 
-    Keys that come while the entries move enter the cluster that moves last. Where it grows beyond the bucket that moved
-    first, all entries have to move at once. The empty buckets between the two keep the cluster from that: the keys of
-    one growth fill 16 of them less than once in 10**9 growths. With three quarters of the buckets taken, one bucket in
-    4 * 2.1**(n - 1) begins a run of n empty ones, so 300,000 buckets have a run of 16. If the first million buckets
-    have none, it is their longest run.
+    Keys that are added during the move may enter the cluster that moves last. If that cluster grows beyond the bucket
+    that moved first, all entries have to move at once. The empty buckets between the two prevent this: the keys of one
+    growth fill 16 of them less than once in 10**9 growths. With three quarters of the buckets taken, one bucket in
+    `4 * 2.1**(n - 1)` begins a run of n empty buckets, so 300,000 buckets have a run of 16. If the first million
+    buckets have no such run, the move begins at their longest run.
     """
     longest, length, end = 0, 0, 0
     for bucket in range(min(buckets.size, _SEARCHED)):
@@ -64,7 +64,7 @@ def _enter(buckets: np.ndarray, mask: Int, hashed: Int, slot: Int) -> None:
 
 @kernel(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE))
 def move(buckets: np.ndarray, old: np.ndarray, first: Int, moved: Int, keys: np.ndarray, most: Int) -> int:
-    """Moves the entries of `most` old buckets, to the end of a cluster; returns how many have moved so far."""
+    """Moves the entries of `most` old buckets, then up to the end of the cluster; returns the buckets moved so far."""
     mask, old_mask, size = mask_of(buckets), mask_of(old), np.uint64(old.size)
     bucket, most = np.uint64((first + moved) % old.size), moved + most
     while moved < old.size and (moved < most or old[bucket] != 0):
@@ -85,7 +85,7 @@ def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots
     size, mask = np.uint64(buckets.size), mask_of(buckets)
     homes = min(((width * size) >> _HALF) + np.uint64(2), size)
     bucket, visited = home_of(start << _HALF, buckets), np.uint64(0)
-    # An entry may lie behind its home bucket, up to the next empty bucket.
+    # An entry may lie after its home bucket, before the next empty bucket.
     while visited < size and (visited < homes or buckets[bucket] != 0):
         ahead = bucket + np.uint64(AHEAD)
         if ahead < size:
@@ -113,9 +113,10 @@ def sample(buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, w
 
 @kernel()
 def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int) -> Int:
-    """Takes a key out and returns the slot that it had, or -1.
+    """Removes a key and returns the slot that it had, or -1.
 
-    An entry behind the gap moves into the gap if a probe for its key would otherwise end there. So no marker is left.
+    An entry after the gap moves into the gap if a probe for its key would otherwise end there, so removal needs no
+    tombstones.
     """
     size = np.uint64(buckets.size)
     slot, gap = probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
@@ -144,7 +145,7 @@ def remove(
     unwanted: np.ndarray,
     slots: np.ndarray,
 ) -> None:
-    """Takes keys out: slots[i] = the slot that unwanted[i] had, or -1 if it had none; keys[slot] = 0."""
+    """Removes keys: slots[i] = the slot that unwanted[i] had, or -1 if it had none; keys[slot] = 0."""
     mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(unwanted.size):
         key = unwanted[i]

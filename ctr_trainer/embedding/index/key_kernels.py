@@ -1,7 +1,7 @@
-"""Keys: their hash, the distinct keys of a batch, and the processor's prefetch of the memory that a key leads to.
+"""The hash of keys, the distinct keys of a batch, and prefetching of the memory that keys refer to.
 
-A core overlaps the cache misses of a loop only as far as it predicts the loop's branches. A branch that depends on the
-memory that a miss brings is often predicted wrong. So a loop over cold memory asks for that memory some rounds ahead.
+A core overlaps the cache misses of a loop only as far as it predicts the loop's branches. It often mispredicts a branch
+that depends on the missing memory. So a loop over cold memory prefetches it some iterations ahead.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-# A loop asks for the row that it reaches this many rounds later: enough for the memory to answer, and few enough that
-# the rows stay in the core's cache.
+# A loop prefetches the row that it reaches this many iterations later: enough to hide the latency of the memory, and
+# few enough that the rows stay in the core's cache.
 AHEAD = 16
 _LINE_FLOATS = 16
 _FIRST_ROOM = 2**15  # Keys.
 _BYTE, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _READ, _KEEP, _DATA = _I32(0), _I32(3), _I32(1)
-Int = Any  # An integer inside a kernel: Numba types it, and the stubs of NumPy do not follow Numba's arithmetic.
+Int = Any  # An integer inside a kernel. Numba types it; NumPy's stubs do not match Numba's arithmetic.
 KEYS = types.Array(types.int64, 1, "C", readonly=True)
 _SHARDS_OUT = types.Array(types.int32, 1, "C")
 _NUMBERS_OUT = types.Array(types.int32, 1, "C")
@@ -29,16 +29,16 @@ _Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
 
 def kernel(signature: Any = None, inline: Literal["never", "always"] = "never") -> Callable[[_Loop], _Loop]:
-    """Compiles a loop, once per machine; it lets other threads run, and does not raise at a division by zero.
+    """Compiles a loop once per machine. The loop releases the GIL and does not raise on division by zero.
 
-    `optimizer_kernels` spells it out, as kernels of other packages do.
+    `optimizer_kernels` and the kernels of other packages call `numba.njit` directly.
     """
     compiled: Any = numba.njit(signature, nogil=True, cache=True, error_model="numpy", inline=inline)
     return compiled
 
 
 def _prefetch_line(typing_context: Any, array: Any, byte: Any) -> Any:
-    """Asks for the cache line at `byte` bytes into a C-contiguous array; beyond the array nothing happens."""
+    """Prefetches the cache line at byte offset `byte` of a C-contiguous array; beyond the array this does nothing."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> ir.Value:
         start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -51,18 +51,18 @@ def _prefetch_line(typing_context: Any, array: Any, byte: Any) -> Any:
     return types.void(array, types.int64), generate
 
 
-_prefetch: Any = intrinsic(_prefetch_line)  # Numba's stub keeps the typing context among the arguments.
+_prefetch: Any = intrinsic(_prefetch_line)  # Numba's stub wrongly counts the typing context as an argument.
 
 
 @kernel()
 def prefetch(array: np.ndarray, i: int | np.integer) -> None:
-    """Asks for element i of a C-contiguous one-dimensional array."""
+    """Prefetches element i of a C-contiguous one-dimensional array."""
     _prefetch(array, np.int64(i) * array.itemsize)
 
 
 @kernel()
 def prefetch_row(rows: np.ndarray, i: int | np.integer) -> None:
-    """Asks for row i of a C-contiguous two-dimensional array of 4-byte items."""
+    """Prefetches row i of a C-contiguous two-dimensional array of 4-byte items."""
     start = np.int64(i) * rows.shape[1]
     for item in range(start, start + rows.shape[1], _LINE_FLOATS):
         _prefetch(rows, item * 4)
@@ -88,9 +88,9 @@ def shard_of(keys: np.ndarray, shards: Int, out: np.ndarray) -> None:
 class DistinctKeys:
     """Numbers distinct keys 0, 1, 2, ... in the order of first appearance; the key 0 ("no value") has the number -1.
 
-    This is a hash table for one batch. It removes no key, so it is faster than an `Index`: by a third for a batch of
-    26,624 keys, 8,600 of them distinct. It grows with the distinct keys, so that it stays in the processor's cache
-    where long histories repeat few keys. `numbers` is given at most `most` keys.
+    This is a hash table for one batch. It never removes a key, so it is faster than an `Index`: by a third for a batch
+    of 26,624 keys with 8,600 distinct keys. It grows with the number of distinct keys, so it stays in the processor's
+    cache if long histories repeat few keys. All calls of `numbers` together may pass at most `most` keys.
     """
 
     def __init__(self, most: int) -> None:
@@ -100,11 +100,11 @@ class DistinctKeys:
 
     @property
     def keys(self) -> np.ndarray:
-        """The keys, int64[U], in the order of their numbers, a copy."""
+        """A copy of the keys, int64[U], in the order of their numbers."""
         return self._keys[: self._count].copy()
 
     def numbers(self, keys: np.ndarray) -> np.ndarray:
-        """Returns the number of each key, int32[n]; a key that comes for the first time gets the next number."""
+        """Returns the number of each key, int32[n]; a new key gets the next number."""
         numbers = np.empty(len(keys), np.int32)
         keys = np.ascontiguousarray(keys, np.int64)
         done, self._count = _number(keys, 0, self._heads, self._shift, self._keys, self._count, numbers)
@@ -123,7 +123,7 @@ class DistinctKeys:
 
 
 def distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns int64[U]: the distinct keys of a list of int64 arrays, in the order of first appearance, without 0."""
+    """Returns int64[U], the distinct keys of several int64 arrays in order of first appearance, without 0."""
     if len(parts) == 1:
         return parts[0]
     found = DistinctKeys(sum(map(len, parts)))
@@ -133,7 +133,7 @@ def distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def positions_of(unique: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Returns int64[n]: the place of each of `keys` in `unique`, distinct keys that contain all of `keys`."""
+    """Returns int64[n], the position of each of `keys` in `unique`, distinct keys that include all of `keys`."""
     found = DistinctKeys(len(unique) + len(keys))
     found.numbers(unique)
     return found.numbers(keys).astype(np.int64)
@@ -145,11 +145,11 @@ def positions_of(unique: np.ndarray, keys: np.ndarray) -> np.ndarray:
 def _number(
     wanted: np.ndarray, start: int, heads: np.ndarray, shift: Int, keys: np.ndarray, count: int, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """Sets numbers[i] = the place of wanted[i] among the first `count` of `keys`, for i >= start; new keys are added.
+    """Sets numbers[i] = the position of wanted[i] in keys[:count] for i >= start, and appends new keys to `keys`.
 
-    Open addressing with linear probing: heads[h] is the number of a key whose hash begins with h, or of a key whose own
-    place was taken; -1 if the place is empty. Returns the i of the first new key for which there is no room, or
-    len(wanted); and how many keys are set now.
+    Open addressing with linear probing: heads[h] is the number of a key whose hash begins with h, or of a key that was
+    displaced; -1 if the bucket is empty. Returns (the i of the first new key for which there is no room, or
+    len(wanted); the new count).
     """
     room = heads.size // 2
     mask = np.uint64(heads.size - 1)

@@ -1,1 +1,1 @@
-"""Memory: arrays that grow in place, its limits, and what the workers of a host share."""
+"""Memory for embedding rows: arrays that grow in place, memory limits, and memory shared by the workers of one host."""

@@ -1,4 +1,4 @@
-"""Arrays that grow in place, the reuse of freed memory, and the lock that keeps the users of a table's rows apart."""
+"""Arrays that grow in place, the reuse of freed memory, and the lock that guards a table's rows."""
 
 import contextlib
 import ctypes
@@ -19,14 +19,14 @@ from ctr_trainer.system.messages.errors import UserError
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FIRST_ROWS = 1024
 _HUGE_PAGE = 2 << 20
-# Of glibc's malloc.h, with the largest size that it takes for the second.
+# Options of `mallopt` in glibc's malloc.h, and the largest value that glibc accepts for M_MMAP_THRESHOLD.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_ON_HEAP = 32 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class LockTimes:
-    """What row locks have cost this process: seconds waited, seconds held, and how often a lock was taken."""
+    """The cost of row locks in this process: seconds waited, seconds held, and how often a lock was taken."""
 
     waited: float = 0.0
     held: float = 0.0
@@ -37,10 +37,10 @@ class LockTimes:
 
 
 class RowLock:
-    """A lock between the threads of a process and, with a file, between the processes that have it open.
+    """A lock between the threads of a process and, with a file, between the processes that have the file open.
 
-    It ends with the process that holds it, so a worker that dies holds up no other. `file` is an open file, the same of
-    all processes; None for a lock of this process alone.
+    The kernel releases the lock when the process that holds it ends, so a dead worker does not block the others. `file`
+    is the descriptor of an open file, the same file in all processes; None makes a lock for this process only.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -53,11 +53,11 @@ class RowLock:
         return LockTimes(self._waited / 1e9, self._held / 1e9, self._taken)
 
     def shared(self) -> AbstractContextManager[None]:
-        """Returns a context manager, held together with other processes that read, but not with threads of this one."""
+        """Returns a context manager that other processes may hold at the same time, but no other thread of this one."""
         return self._shared
 
     def alone(self) -> AbstractContextManager[None]:
-        """Returns a context manager, held by no other process and no other thread."""
+        """Returns a context manager that excludes all other processes and threads."""
         return self._alone
 
     def _take(self, how: int) -> None:
@@ -65,7 +65,7 @@ class RowLock:
         self._threads.acquire()
         if self._file is not None:
             try:
-                # Threads share the lock of an open file: a thread that asked for another kind would change it for all.
+                # The threads share the process's lock on an open file: a second thread would change the mode for all.
                 fcntl.flock(self._file, how)
             except BaseException:
                 self._threads.release()
@@ -84,7 +84,7 @@ class RowLock:
 
 
 class _Hold:
-    """A `with` of a lock: a class and no generator, since a step has several."""
+    """A context manager of a lock. It is a class because a generator is slower and each step enters several locks."""
 
     __slots__ = ("_how", "_lock")
 
@@ -107,11 +107,11 @@ def as_float32(values: npt.ArrayLike) -> np.ndarray:
 
 
 def keep_freed_memory(kept_bytes: int) -> None:
-    """Has this process reuse the memory of large arrays in place of giving it back each time.
+    """Makes this process reuse the memory of freed large arrays instead of returning it to the kernel.
 
-    A request's arrays otherwise come as fresh pages, whose faults take a tenth of the service's time, and half of a
-    worker's in a sync. At most `kept_bytes` free bytes at the end of the heap are kept. Does nothing where the C
-    library is not glibc.
+    Otherwise the arrays of each request lie in fresh pages, and page faults take a tenth of the service's time and half
+    of a worker's time in a sync. The process keeps at most `kept_bytes` free bytes at the end of the heap. This
+    function does nothing if the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -126,9 +126,9 @@ def _private_pages(size: int) -> mmap.mmap:
 class GrowableArray:
     """A C-contiguous array [capacity, *shape] whose first axis grows without a copy.
 
-    It reserves address space for all rows that this process's memory could hold, and the kernel hands out pages at the
-    first touch, so growth moves no row and doubles no memory. Where the reservation is refused (a limit on address
-    space), growth doubles the array and copies it.
+    The array reserves address space for all rows that could fit into this process's memory, and the kernel allocates a
+    page at its first access. So growth moves no rows and needs no second copy. If the reservation fails (a limit on
+    address space), the array grows by doubling and copying.
 
     Caveat: `array` is replaced when it grows by copying, so read it again after `reserve`.
     """
@@ -140,9 +140,10 @@ class GrowableArray:
         most_rows: int | None = None,
         pages: Callable[[int], mmap.mmap] | None = None,
     ) -> None:
-        """Makes an array for at most `most_rows` rows, None for as many as fit into `memory_limits.memory_total`.
+        """Makes an array for at most `most_rows` rows; None means as many as fit into `memory_limits.memory_total`.
 
-        `pages` is f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
+        `pages` is a function from a number of bytes to an `mmap.mmap` of zeros, and may raise OSError. The default
+        allocates anonymous memory of this process.
         """
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
@@ -151,7 +152,7 @@ class GrowableArray:
         self._pages: mmap.mmap | None = None
         try:
             reserved = self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
-            with contextlib.suppress(AttributeError, OSError):  # Without transparent huge pages it is only slower.
+            with contextlib.suppress(AttributeError, OSError):  # Huge pages only make it faster.
                 reserved.madvise(mmap.MADV_HUGEPAGE)
             self.array = np.frombuffer(reserved, self._dtype).reshape(-1, *self._shape)
         except (OSError, ValueError, MemoryError):
@@ -161,16 +162,16 @@ class GrowableArray:
             self.array = np.zeros((0, *self._shape), self._dtype)
 
     def release(self, start: int, stop: int, free: int) -> None:
-        """Gives the memory of the rows [start, stop) back, in whole pages; the rows must be zero, and stay so."""
+        """Frees the whole huge pages within rows [start, stop). The rows in these pages read as zeros afterwards."""
         first, last = -(-start * self._row_bytes // _HUGE_PAGE), stop * self._row_bytes // _HUGE_PAGE
         if self._pages is not None and first < last:
             self._pages.madvise(free, first * _HUGE_PAGE, (last - first) * _HUGE_PAGE)
 
     def reserve(self, rows: int) -> None:
-        """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.
+        """Makes room for `rows` rows; existing rows keep their values, and new rows are zero.
 
         Raises:
-          UserError: the rows need more memory than this process may have.
+          UserError: the rows need more memory than this process may use.
         """
         if rows <= len(self.array):
             return
@@ -189,10 +190,10 @@ def row_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> int:
 
 
 class TableMemory:
-    """Where a table's arrays lie: in memory of this process; or of several processes, see `shared_memory.SharedMemory`.
+    """The memory of a table's arrays: private to this process, or shared, see `shared_memory.SharedMemory`.
 
     Attributes:
-      free: the `madvise` option with which `GrowableArray.release` frees pages of arrays that lie here.
+      free: the `madvise` option with which `GrowableArray.release` frees pages of these arrays.
     """
 
     free: int = getattr(mmap, "MADV_DONTNEED", 4)
@@ -200,17 +201,17 @@ class TableMemory:
     def array(
         self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
     ) -> GrowableArray:
-        """Returns an empty array of up to `most_rows` rows, or all that fit; `name` is unique among the arrays here."""
+        """Returns an empty array for `most_rows` rows; None for as many as fit. `name` must be unique here."""
         return GrowableArray(dtype, shape, most_rows)
 
     def counts(self, name: str, size: int) -> np.ndarray:
-        """Returns int64[size], zeros: the few numbers that go with the arrays."""
+        """Returns int64[size] of zeros, for the few counters that accompany the arrays."""
         return np.zeros(size, np.int64)
 
     def under(self, prefix: str) -> "TableMemory":
-        """Returns the same memory, for arrays whose names begin with `prefix`."""
+        """Returns a view of this memory that adds `prefix` to the names of its arrays."""
         return self
 
     def lock(self, name: str) -> RowLock:
-        """Returns the lock of this name, which all processes that use this memory share; each process asks once."""
+        """Returns the lock `name`, shared by all processes that use this memory; call it once per process."""
         return RowLock()

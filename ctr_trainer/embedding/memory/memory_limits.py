@@ -1,4 +1,4 @@
-"""The memory that this process may have: the machine's, or less if a cgroup, such as a container's, limits it."""
+"""The memory that this process may use: the machine's, or less if a cgroup, such as a container's, limits it."""
 
 import dataclasses
 import functools
@@ -13,8 +13,8 @@ _log = logging.getLogger(__name__)
 _TOTAL_SECONDS = 60
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _OWN = pathlib.Path("/proc/self/cgroup")
-# By version: the files of the limit and of the use, and what the lines of file pages in `memory.stat` begin with. The
-# kernel takes these back when memory runs short; shared memory is not among them.
+# For each cgroup version: the file of the limit, the file of the usage, and the prefix of the lines in `memory.stat`
+# that count file pages. The kernel reclaims file pages when memory runs short; they do not include shared memory.
 _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     2: ("memory.max", "memory.current", ""),
@@ -23,12 +23,12 @@ _FILES = {
 
 @dataclasses.dataclass(frozen=True)
 class MemoryLimit:
-    """A limit that holds for this process.
+    """A memory limit that applies to this process.
 
     Attributes:
-      name: what is limited, as `this machine` or `the cgroup /sys/fs/cgroup/memory/job`.
-      total: bytes of the limit.
-      used: bytes used by all processes under the limit, without memory that the kernel can take back.
+      name: the limited unit, for example `this machine` or `the cgroup /sys/fs/cgroup/memory/job`.
+      total: the limit, in bytes.
+      used: bytes used by all processes under the limit, without the memory that the kernel can reclaim.
     """
 
     name: str
@@ -41,9 +41,9 @@ class MemoryLimit:
 
 
 class MemoryWatch:
-    """Warns when most of the memory that this process may have is used; warns again only after it was less.
+    """Warns when 90% of the memory that this process may use is in use; warns again only after it fell below 80%.
 
-    `what` names the process that needs the memory, for the warning.
+    `what` is the name of this process in the warning.
     """
 
     _WARNING, _AGAIN = 0.9, 0.8
@@ -69,9 +69,9 @@ class MemoryWatch:
 
 
 def memory_limits(own: pathlib.Path = _OWN, root: pathlib.Path = _ROOT) -> list[MemoryLimit]:
-    """Returns the limits that hold: of the machine, and of each cgroup with a limit that this process is in.
+    """Returns the limits of the machine and of each cgroup of this process that has a smaller limit.
 
-    The file `own` says which cgroups this process is in; `root` is where they are mounted.
+    The file `own` lists the cgroups of this process; `root` is the directory where they are mounted.
     """
     machine = psutil.virtual_memory()
     limits = [MemoryLimit("this machine", machine.total, machine.total - machine.available)]
@@ -83,18 +83,18 @@ def memory_limits(own: pathlib.Path = _OWN, root: pathlib.Path = _ROOT) -> list[
 
 
 def memory_total() -> int:
-    """Returns the most bytes that this process could have; a changed limit is seen within `_TOTAL_SECONDS`."""
+    """Returns the smallest limit in bytes; a changed limit takes effect within `_TOTAL_SECONDS`."""
     return _total(int(time.monotonic()) // _TOTAL_SECONDS)
 
 
 @functools.lru_cache(maxsize=1)
 def _total(period: int) -> int:
-    # Each array asks for it, and the files of the cgroups take longer to read than a small array takes to make.
+    # Cached because each array needs it, and reading the files of the cgroups takes longer than making a small array.
     return min(limit.total for limit in memory_limits())
 
 
 def tightest() -> MemoryLimit:
-    """Returns the `MemoryLimit` that is met first."""
+    """Returns the `MemoryLimit` with the least free memory."""
     return min(memory_limits(), key=lambda limit: limit.free)
 
 
@@ -103,7 +103,7 @@ def _cgroups(own: pathlib.Path, root: pathlib.Path) -> Iterator[tuple[int, pathl
     try:
         lines = own.read_text().splitlines()
     except OSError:
-        return  # No Linux.
+        return  # Not Linux.
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -112,7 +112,7 @@ def _cgroups(own: pathlib.Path, root: pathlib.Path) -> Iterator[tuple[int, pathl
             version, mount = 1, root / "memory"
         else:
             continue
-        # Within a container the path may be the host's, which is not there; the mount is then the container's.
+        # In a container the path may be the host's and not exist; then the mount itself is the container's cgroup.
         inner = mount / path.lstrip("/")
         for directory in [inner, *inner.parents]:
             if directory.is_relative_to(mount):

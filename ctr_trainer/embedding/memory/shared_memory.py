@@ -17,18 +17,18 @@ _PREFIX = "ctr_trainer"
 
 
 class SharedMemory(TableMemory):
-    """Memory for arrays that several processes of one host use; one process, the owner, makes it, the others open it.
+    """Memory for arrays that several processes of one host use. One process, the owner, makes it; the others open it.
 
-    Each array is an anonymous file in memory (memfd_create(2)), which the others find by its name among the owner's
-    open files. So nothing lies on a disk, the limit of /dev/shm does not count, and the kernel frees the memory when
-    the last of the processes ends, however it ends.
+    Each array is an anonymous file in memory (memfd_create(2)). The other processes find it by name among the owner's
+    open files. So nothing is written to disk, the limit of /dev/shm does not apply, and the kernel frees the memory
+    when the last process ends, even if it is killed.
 
-    The owner makes an array first; then the others open it under the same name.
+    The owner must make an array before the others open it under the same name.
 
-    Caveat: Linux only; all processes are of one user and see each other below /proc.
+    Caveat: Linux only. All processes must belong to one user and see each other in /proc.
 
     Attributes:
-      address: str, by which the other processes open the memory.
+      address: the string with which the other processes open the memory.
       is_own: whether this process is the owner.
     """
 
@@ -39,10 +39,10 @@ class SharedMemory(TableMemory):
         return hasattr(os, "memfd_create")
 
     def __init__(self, address: str | None = None, prefix: str = "") -> None:
-        """Opens the memory of the owner with this `address`; None makes this process the owner.
+        """Opens the owner's memory at `address`; None makes this process the owner.
 
         Raises:
-          UserError: this system has no such memory.
+          UserError: this system has no memfd_create.
         """
         if not self.is_possible():
             raise UserError(
@@ -52,7 +52,7 @@ class SharedMemory(TableMemory):
         self.is_own = address is None
         self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._prefix = prefix
-        # Of this memory, whatever the prefix.
+        # Shared by the views of this memory that `under` returns.
         self._files: list[int] = []
         self._mapped: list[mmap.mmap] = []
 
@@ -62,10 +62,10 @@ class SharedMemory(TableMemory):
         return memory
 
     def close(self) -> None:
-        """Ends the use of all arrays in this process.
+        """Closes all arrays in this process.
 
-        If the owner calls it, the memory is given back, even while other processes still map it. They have to be done
-        by then: they would read zeros.
+        If the owner calls it, the memory is freed, even while other processes still map it. Those processes must be
+        done by then, because they would read zeros.
         """
         if self.is_own:
             for pages in self._mapped:
@@ -103,7 +103,7 @@ class SharedMemory(TableMemory):
         pid, nonce = self.address.split("/")
         name = f"{_PREFIX}.{nonce}.{self._prefix}{name}"
         file = os.memfd_create(name) if self.is_own else self._find(pid, name)
-        self._files.append(file)  # The owner's files stay open for the others to find.
+        self._files.append(file)  # The owner keeps its files open, so that the other processes find them.
         return file
 
     @staticmethod
@@ -112,7 +112,7 @@ class SharedMemory(TableMemory):
         directory = pathlib.Path(f"/proc/{pid}/fd")
         try:
             for link in directory.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # The owner has closed another of its files just now.
+                with contextlib.suppress(FileNotFoundError):  # The owner has just closed another file.
                     if os.readlink(link).removeprefix("/memfd:").removesuffix(" (deleted)") == name:
                         return os.open(link, os.O_RDWR)
         except OSError as error:

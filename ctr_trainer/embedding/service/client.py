@@ -1,4 +1,4 @@
-"""The Store that lives in one or more embedding services."""
+"""The Store whose rows are in one or more embedding services."""
 
 import collections
 import concurrent.futures
@@ -26,15 +26,15 @@ from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
 
 class ServiceClient(Store):
-    """A Store over S services, each of which owns the keys with hash(key) % S == its place in the list.
+    """A Store over S services. Service number i of the list owns the keys with hash(key) % S == i.
 
-    A service that does not answer is asked again, with the same sequence, until `timeout` has passed; so a push is
-    applied once even if its answer was lost. A service that was restarted has lost the rows since the last checkpoint,
-    which is an error. It is also an error if another client's `restore` or `clear` has replaced the rows. Safe to use
-    from several threads.
+    The client repeats a request that gets no answer, with the same sequence, until `timeout` has passed. So a push is
+    applied once even if its answer was lost. A request raises an error if the service was restarted, because it has
+    lost the updates since the last checkpoint, or if another client's `restore` or `clear` has replaced the rows. The
+    client is thread-safe.
 
-    Without a lease the client can only read; the service refuses its writes. A lease belongs to one training, and all
-    its workers show the same lease. A thread renews it until `close`; `release` gives it back.
+    Without a lease the client can only read, and the service refuses its writes. A lease belongs to one training, and
+    all workers of the training send the same lease. A thread renews it until `close`; `release` returns it.
     """
 
     def __init__(
@@ -47,21 +47,21 @@ class ServiceClient(Store):
         host_memory: SharedMemory | None = None,
         by_socket: bool = False,
     ) -> None:
-        """Connects. Waits up to `timeout` for each service, and until the lease of a training that died has ended.
+        """Connects. Waits up to `timeout` for each service, and until the lease of a dead training expires.
 
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
-          timeout: seconds a request may take, retries included.
+          timeout: maximum seconds for a request, including retries.
           lease: `Lease`; None to only read.
-          ended: for each service f() that returns None, or how its process has ended; then requests fail at once. () if
-            this is not known.
+          ended: for each service, a function that returns None, or a text if its process has ended; then requests fail
+            at once. () if this is not known.
           host_memory: see `Store`.
-          by_socket: whether large requests go through the socket, even if the service could read them in shared memory,
-            see `SentColumns`.
+          by_socket: whether large requests use the socket even if the service could read them from shared memory, see
+            `SentColumns`.
 
         Raises:
-          UserError: a service does not answer, refuses the token, is known to another worker as another shard, or is
-            used by another training; the message names the service.
+          UserError: a service does not answer, refuses the token, is another shard for another worker, or is used by
+            another training; the message names the service.
         """
         if not addresses:
             raise UserError("no address of an embedding service was given")
@@ -74,7 +74,7 @@ class ServiceClient(Store):
         self._widths: dict[str, int] = {}
         self._lease, self._renewal, self.host_memory = lease, None, host_memory
         try:
-            self._shards[0].hello()  # Alone: of two trainings that start at the same time one gets all shards.
+            self._shards[0].hello()  # First: if two trainings start concurrently, one gets all shards.
             if lease is not None:
                 self._renewal = Renewal([shard.renew for shard in self._shards])
             self._on_all(lambda shard: shard.hello())
@@ -142,7 +142,7 @@ class ServiceClient(Store):
 
         def finish() -> list[FileEntry]:
             files, errors = [], []
-            for _, finish_own in begun:  # An error, too, is raised only when all have stopped writing.
+            for _, finish_own in begun:  # Raises an error only after all shards have stopped writing.
                 try:
                     files += finish_own()
                 except (UserError, ServiceLost) as error:
@@ -153,7 +153,7 @@ class ServiceClient(Store):
 
         if since is not None and any(captured is None for captured, _ in begun):
             finish()
-            return self.begin_save(path, step)  # One shard writes all rows, so all shards have to.
+            return self.begin_save(path, step)  # If one shard writes all rows, all shards must.
         return finish
 
     def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
@@ -161,7 +161,7 @@ class ServiceClient(Store):
         return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
 
     def copy(self, path: AnyPath) -> list[FileEntry]:
-        """Writes all rows into the directory `path`, replacing no file; needs no lease. Returns what `save` does."""
+        """Writes all rows into the directory `path`, replacing no files; needs no lease. Returns the same as `save`."""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
@@ -179,11 +179,11 @@ class ServiceClient(Store):
             shard.look()
 
     def release(self) -> None:
-        """Gives the lease back, so that another training need not wait. No worker that shows it can write then."""
+        """Returns the lease, so that another training need not wait. Its workers can no longer write."""
         self._on_all(lambda shard: shard.release())
 
     def stats(self) -> dict[str, Any]:
-        """Returns the totals of all shards, as `Store.stats`; under `services`, the figures of each by address."""
+        """Returns the totals of all shards, as `Store.stats`, and each shard's values by address under `services`."""
         services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
         tables: dict[str, collections.Counter[str]] = {}
         for service in services.values():
@@ -192,7 +192,7 @@ class ServiceClient(Store):
         return {"tables": tables, "services": services}
 
     def tables(self) -> list[dict[str, Any]]:
-        """Returns a dict per table: its `TableConfig`, its `width` and its `rows` in all shards together."""
+        """Returns a dict per table: its `TableConfig`, its `width` and its total `rows` over all shards."""
         layouts: dict[str, dict[str, Any]] = {}
         for tables in self._on_all(lambda shard: shard.action("tables", {})):
             for table in tables:
@@ -236,7 +236,7 @@ class ServiceClient(Store):
     def _newer(
         self, request: dict[str, Any], columns: list[np.ndarray], width: int, codec: RowCodec, is_sync: bool
     ) -> ChangedRows:
-        """Returns the rows whose versions differ from columns[1]; `is_sync`: after the changes of the request."""
+        """Returns the rows whose versions differ from columns[1], after the request's changes if `is_sync`."""
         answers = self._ask(
             request, columns, lambda results, own: wire.read_newer(results, width, codec, own[1], is_sync)
         )
@@ -245,9 +245,9 @@ class ServiceClient(Store):
     def _ask(
         self, request: dict[str, Any], columns: list[np.ndarray], read: Callable[..., Any]
     ) -> list[tuple[Any, Any]]:
-        """Sends each shard its part of a request's columns, of which the first are the keys.
+        """Sends each shard its part of a request's columns, the first of which is the keys.
 
-        Returns [(own, read(results, part of the columns)) for each shard]; `own` are the places of the shard's keys.
+        Returns [(own, read(results, part of the columns)) for each shard]; `own` are the positions of the shard's keys.
         """
         if self._threads is None:
             return [(slice(None), self._shards[0].rows(request, columns, read))]
@@ -261,7 +261,7 @@ class ServiceClient(Store):
         return list(zip(places, answers, strict=True))
 
     def _on_all(self, call: Callable[..., Any]) -> list[Any]:
-        """Returns [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""
+        """Returns [call(shard) for each shard], called in parallel; waits for all calls before it raises an error."""
         if self._threads is None:
             return [call(self._shards[0])]
         futures = [self._threads.submit(call, shard) for shard in self._shards]
@@ -270,13 +270,13 @@ class ServiceClient(Store):
 
 
 def _pages(count: int, width: int) -> list[slice]:
-    """Returns slices of `count` keys, each of a question that has a bounded answer; at least one."""
+    """Returns slices of `count` keys, at least one, each small enough to bound the size of the answer."""
     step = wire.rows_a_page(width)
     return [slice(first, min(first + step, count)) for first in range(0, max(count, 1), step)]
 
 
 def _joined(count: int, answers: list[tuple[Any, ChangedRows]]) -> ChangedRows:
-    """Joins the [(index, ChangedRows)] of a question's parts into one, its positions ascending."""
+    """Joins the [(index, ChangedRows)] of the parts of a request into one, with ascending positions."""
     if len(answers) == 1:
         return answers[0][1]
     versions, every = np.empty(count, np.uint32), np.arange(count)

@@ -1,4 +1,4 @@
-"""What a service's failures mean to its clients, and a store that lets its worker continue for a while without it."""
+"""Exceptions for a service's errors, and a store that keeps its worker running after a service is lost."""
 
 import contextlib
 import logging
@@ -23,14 +23,14 @@ from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError
 from ctr_trainer.system.processes.waiting import Watchdog
 
-# An answer takes milliseconds; after this many seconds the service counts as silent.
+# An answer takes milliseconds. After this number of seconds the service counts as silent.
 LIMIT_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def meanings(address: str) -> Iterator[None]:
-    """Turns errors that the service at an address has answered with into the exceptions that they stand for."""
+    """Turns errors in answers of the service at `address` into the exceptions that they represent."""
     try:
         yield
     except flight.FlightServerError as error:
@@ -45,7 +45,7 @@ def first_line(error: Exception) -> str:
 
 
 def _meant(address: str, error: flight.FlightServerError) -> Exception:
-    """Returns the exception that the text of a service's error stands for; other errors as they are."""
+    """Returns the exception that the text of a service's error represents; returns other errors unchanged."""
     text = first_line(error)
     if text.startswith(wire.RESTARTED):
         what = "was restarted: the updates since the last checkpoint are lost"
@@ -61,10 +61,10 @@ def _meant(address: str, error: flight.FlightServerError) -> Exception:
 
 
 class Silence:
-    """Names a service in the log while it does not answer, and adds up how long it did not.
+    """Reports a service in the log while it does not answer, and totals the time without answers.
 
-    A service that stands still (stopped, swapped out, on a host that hangs) looks like slow input or slow syncs to the
-    worker whose requests wait, at most `timeout` seconds each.
+    To a worker whose requests wait, at most `timeout` seconds each, a service that hangs (stopped, swapped out, on a
+    hanging host) otherwise looks like slow input or slow syncs.
 
     Attributes:
       seconds: the total time in which at least one request had waited for longer than the limit.
@@ -82,7 +82,7 @@ class Silence:
 
     @contextlib.contextmanager
     def waiting(self, request: str) -> Iterator[None]:
-        """Watches the body of the `with`, one request."""
+        """Watches one request, the body of the `with` statement."""
         began = time.monotonic()
         try:
             with self._watchdog.waiting(f"the embedding service {self._address} to answer `{request}`"):
@@ -90,7 +90,7 @@ class Silence:
         finally:
             ended = time.monotonic()
             if ended - began > LIMIT_SECONDS:
-                with self._lock:  # If requests wait concurrently, each second counts once.
+                with self._lock:  # Each second counts once, even if several requests wait.
                     self.seconds += max(ended - max(began, self._counted_until), 0.0)
                     self._counted_until = ended
 
@@ -99,14 +99,15 @@ class Silence:
 
 
 class Guard(Store):
-    """A Store that answers in place of a service that is lost, so that the worker reaches the next step.
+    """A Store that replaces a lost service, so that the worker can continue to the next step.
 
-    If one worker left the training loop alone, the others would wait in a collective that it never reaches. So it
-    continues to the next point at which all workers ask each other whether one has lost the service; there all workers
-    resume from the last checkpoint. What the worker trains until then is thrown away: a pull finds no newer row, and a
-    push does nothing.
+    If only one worker left the training loop, the others would wait in a collective that it never reaches. So the
+    worker continues to the next point at which all workers check whether one of them has lost the service. There all
+    workers resume from the last checkpoint. Until then a pull returns no newer rows, a push does nothing, and the
+    worker's updates are discarded.
 
-    Only the requests of the training loop are guarded; `create_table`, `restore` and the like raise their errors.
+    Only the requests of the training loop are guarded. `create_table`, `restore` and similar requests raise their
+    errors.
     """
 
     is_guarded = True
@@ -184,7 +185,7 @@ class Guard(Store):
         self._store.close()
 
     def _guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns what the call returns; None if the service is lost."""
+        """Returns the result of the call, or None if the service is lost."""
         if self.lost is None:
             try:
                 return call(*arguments)

@@ -1,4 +1,4 @@
-"""Names the rows that a service has, so that a request reads and changes only the rows that it was made for."""
+"""Identifies the rows of a service, so that a request reads and changes only the rows for which it was made."""
 
 import contextlib
 import json
@@ -12,25 +12,25 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import Lost, UserError
 
 _MANIFEST = "manifest.json"
-# A request's part in the store takes milliseconds.
+# The store works on a request for milliseconds.
 _WAIT_SECONDS = 600
 
 
 def write(store: LocalStore, data_dir: AnyPath, shard: int, shards: int) -> Path:
-    """Writes all rows of a LocalStore below `data_dir`, the manifest last. Returns the directory."""
+    """Writes all rows of a LocalStore, then the manifest, into a directory in `data_dir`, and returns the directory."""
     path = path_of(data_dir) / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
     path.mkdir(parents=True, exist_ok=True)
     manifest = path / _MANIFEST
-    manifest.unlink(missing_ok=True)  # It lists the files that are about to be replaced.
+    manifest.unlink(missing_ok=True)  # It lists files that are about to be replaced.
     files = store.save(path, 0)
     manifest.write_json({"shard": shard, "shards": shards, "files": files})
     return path
 
 
 def read(store: LocalStore, path: AnyPath) -> tuple[int, int]:
-    """Brings a LocalStore to what `write` left in `path`. Returns (shard, shards).
+    """Restores a LocalStore from the snapshot that `write` wrote into `path`. Returns (shard, shards).
 
-    Raises UserError, which names the file, if the snapshot is missing, not whole, or of another kind.
+    Raises UserError, which names the file, if the snapshot is missing, incomplete, or of another kind.
     """
     manifest = path_of(path) / _MANIFEST
     try:
@@ -46,7 +46,7 @@ def read(store: LocalStore, path: AnyPath) -> tuple[int, int]:
 
 
 class Replaced(Exception):
-    """A request was made for rows that have been replaced; the message says how."""
+    """A request was made for rows that have been replaced; the message gives the reason."""
 
 
 class Restarted(Exception):
@@ -54,15 +54,15 @@ class Restarted(Exception):
 
 
 class Incarnation:
-    """The name of the rows that a service has; it changes when rows are replaced, and when another training may write.
+    """The name of a service's rows, which changes when the rows are replaced or another training takes the lease.
 
-    Safe to use from several threads.
+    This class is thread-safe.
     """
 
     def __init__(self) -> None:
         self._process = uuid.uuid4().hex
         self._number, self._why, self._under_way = 0, "", 0
-        self._replacing = 0  # How many blocks of `replaced` wait or run.
+        self._replacing = 0  # The number of blocks of `replaced` that wait or run.
         self._changed = threading.Condition()
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Incarnation:
 
     @contextlib.contextmanager
     def within(self, expected: str | None) -> Iterator[None]:
-        """Checks `expected` as `check`, then keeps the rows from being replaced within the block."""
+        """Checks `expected` as `check` does, then prevents replacement of the rows inside the block."""
         with self._changed:
             self.check(expected)
             self._under_way += 1
@@ -94,21 +94,21 @@ class Incarnation:
 
     @contextlib.contextmanager
     def replaced(self, why: str) -> Iterator[None]:
-        """Lets the block replace the rows, once no request runs and no other block replaces them.
+        """Runs the block, which replaces the rows, when no request runs and no other block replaces rows.
 
-        `why` says what became of the former rows, to clients that ask for them. Raises Lost if a request runs for too
+        `why` tells clients that request the former rows why they were replaced. Raises Lost if a request runs for too
         long.
         """
         with self._changed:
             self._replacing, self._why = self._replacing + 1, why
             if not self._changed.wait_for(lambda: not self._under_way, _WAIT_SECONDS):
-                self._replacing -= 1  # The rows stay, and so does their name.
+                self._replacing -= 1  # The rows and their name do not change.
                 raise Lost(f"a request has held the rows for {_WAIT_SECONDS} s; check whether the machine hangs")
             self._number, self._under_way = self._number + 1, 1
         try:
             yield
         finally:
             with self._changed:
-                self._number += 1  # A client that came meanwhile may have seen a part of the rows.
+                self._number += 1  # A client that connected meanwhile may have read incomplete rows.
                 self._replacing, self._under_way = self._replacing - 1, 0
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Who may write to a shard: the workers of one training at a time."""
+"""The lease of a shard, which lets only the workers of one training write at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 from ctr_trainer.system.messages.errors import UserError
 
-# Seconds of silence of its holder after which another training may take a lease: long enough for a machine that stands
-# still for a while, short enough to wait for after a kill.
+# Another training may take a lease after this number of seconds without a request from its holder: long enough for a
+# machine that hangs for a while, short enough to wait for after a kill.
 LEASE_SECONDS = 20.0
 
 
 class Renewal:
-    """Renews a lease from a thread, by `Shard.renew` of each shard, whatever the training does, until `close`."""
+    """Renews a lease with `Shard.renew` of each shard in a background thread, until `close`."""
 
     def __init__(self, renewals: Sequence[Callable[[], None]]) -> None:
         self._renewals = renewals
@@ -28,7 +28,7 @@ class Renewal:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the renewals; returns once none runs."""
+        """Stops the renewals, and waits for one that runs."""
         self._end.set()
         self._thread.join()
 
@@ -40,15 +40,15 @@ class Renewal:
 
 @dataclasses.dataclass(frozen=True)
 class Lease:
-    """The proof that the workers of one training show a shard with each request; a client without it may only read.
+    """The proof that the workers of one training send to a shard with each request; a client without it may only read.
 
     Attributes:
-      token: tells this lease from all others.
-      host, pid: the process that asked for it.
+      token: a unique identifier of this lease.
+      host, pid: the process that requested it.
       model_dir: the directory of the training.
-      started: local time of the request, as `2026-01-31 12:00:00`.
-      job: an identity that no other training has. Workers that `launch` restarts take the lease over at once, since
-        `launch` has ended the earlier ones. "" without `launch`.
+      started: local time of the request, for example `2026-01-31 12:00:00`.
+      job: a unique identifier of the training. Workers that `launch` restarts take the lease over at once, because
+        `launch` has ended the previous workers. "" without `launch`.
     """
 
     token: str
@@ -65,7 +65,7 @@ class Lease:
 
     @staticmethod
     def parse(values: Any) -> Lease:
-        """Returns the lease of a dict, as `dataclasses.asdict` makes it; raises UserError if it is none."""
+        """Returns the lease of a dict that `dataclasses.asdict` made; raises UserError if the dict is not a lease."""
         try:
             lease = Lease(**values)
         except TypeError:
@@ -83,9 +83,9 @@ class LeaseHeld(Exception):
     """Another training holds the lease.
 
     Attributes:
-      holder: its `Lease`, as text.
-      heard: when it was heard of last, by the shard's clock; another number each time.
-      left: seconds until another may take the lease, if nothing more is heard of it.
+      holder: the holder's `Lease`, as text.
+      heard: the time of the holder's last request by the shard's monotonic clock.
+      left: seconds until another training may take the lease, if the holder sends no further request.
     """
 
     def __init__(self, holder: str, heard: float, left: float) -> None:
@@ -94,10 +94,10 @@ class LeaseHeld(Exception):
 
 
 class LeaseBook:
-    """The one lease of a shard; safe to use from several threads.
+    """The lease of a shard. This class is thread-safe.
 
-    Each request of its holder renews it. A holder that was silent for too long keeps the lease if no other training has
-    taken it meanwhile.
+    Each request of the holder renews the lease. A holder that was silent for too long keeps the lease if no other
+    training has taken it.
     """
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
@@ -111,7 +111,7 @@ class LeaseBook:
         return self._lease
 
     def take(self, lease: Lease) -> bool:
-        """Makes `lease` the lease of this shard, or renews it. Returns whether the shard had another lease before.
+        """Makes `lease` the lease of this shard, or renews it. Returns whether the lease is new to the shard.
 
         Raises LeaseHeld if another training holds the shard's lease.
         """
@@ -125,9 +125,9 @@ class LeaseBook:
             return is_new
 
     def renew(self, token: str | None, what: str) -> None:
-        """Notes that the holder lives; `what` is the operation, for the error.
+        """Renews the lease for the holder; `what` is the operation, for the error message.
 
-        Raises UserError if `token`, None of a client that only reads, is not the token of the lease.
+        Raises UserError if `token`, None for a client that only reads, is not the token of the lease.
         """
         with self._lock:
             if token is None or self._lease is None or token != self._lease.token:

@@ -1,4 +1,4 @@
-"""A service that a training starts for itself."""
+"""Embedding services that a training starts on its own host."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ctr_trainer.system.messages.errors import Lost, UserError
 from ctr_trainer.system.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
-# A start on a busy machine, with kernels to compile, takes minutes without a failure. So the limit counts the time in
-# which the service uses less than this share of a core; and a start that only turns in a circle ends after this many
-# times the limit in CPU time.
+# A start that compiles kernels on a busy machine takes minutes and is no failure. So the limit counts only time in
+# which the service uses less than this share of a core. A start in an endless loop ends after this multiple of the
+# limit in CPU time.
 _LEAST_SHARE, _MOST_CPU = 0.01, 10
-# glibc reads these when a process starts. One heap of huge pages for all threads, in place of one for each: then a
-# request's arrays lie where the arrays of the last one lay, in pages that the process has already.
+# glibc reads these when a process starts. All threads share one heap of huge pages, so that the arrays of a request
+# reuse the memory of earlier requests.
 _TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
 class LocalServices:
-    """Starts the shards of one training, all at the same time, and restarts them for each block that needs them.
+    """Starts the shards of one training in parallel, and starts new ones for each block that needs them.
 
-    A service takes a second to start. `start` begins with it while this process does something else, such as importing
-    TensorFlow; `running` waits for the rest of that second.
+    A service takes a second to start. `start` begins this in the background, for example while this process imports
+    TensorFlow, and `running` waits for the rest.
 
     Example:
         services = LocalServices(1, "models/ctr", timeout=60)
@@ -45,9 +45,9 @@ class LocalServices:
             print(service.address)
 
     Args:
-      data_dir: directory of their snapshots, or its URL. Their logs lie there, or for a URL in its `local_directory`:
-        `service.log`, `service-1.log`, ...
-      timeout: seconds in which each may do nothing while it starts, see `LocalService`.
+      data_dir: directory of the snapshots, or its URL. The logs `service.log`, `service-1.log`, ... are written there,
+        or for a URL into its `local_directory`.
+      timeout: maximum idle seconds of each service while it starts, see `LocalService`.
     """
 
     def __init__(self, count: int, data_dir: str | os.PathLike, timeout: float) -> None:
@@ -59,9 +59,9 @@ class LocalServices:
         return cls(config.service_shards, model_dir, config.service_timeout)
 
     def start(self, file_cores: set[int] | None = None) -> None:
-        """Begins to start them, unless that has begun; returns at once.
+        """Starts the services in the background, unless they are starting already.
 
-        `file_cores` are those on which they write files of rows; None for all that this process may use.
+        `file_cores` are the cores on which they write files of rows; None for all cores of this process.
         """
         if self._starting:
             return
@@ -78,10 +78,10 @@ class LocalServices:
     def running(
         self, cores: set[int] | None = None, file_cores: set[int] | None = None
     ) -> Iterator[list[LocalService]]:
-        """Gives the list of `LocalService`, which answer; they are stopped at the end of the block.
+        """Returns a context manager of the list of ready `LocalService`; it stops them at the end of the block.
 
-        They may use `cores`; None for all that this process could use when they started. For `file_cores`, see `start`,
-        if that was not called. Raises UserError if one did not start.
+        The services may use `cores`; None for all cores of this process when they started. `file_cores` applies if
+        `start` was not called, see there. Raises UserError if a service did not start.
         """
         self.start(file_cores)
         with contextlib.ExitStack() as stack:
@@ -91,12 +91,12 @@ class LocalServices:
             yield services
 
     def close(self) -> None:
-        """Stops those that `start` has started and no block has taken."""
+        """Stops the services of `start` that no block has used."""
         with contextlib.ExitStack() as stack:
             self._taken(stack)
 
     def _taken(self, stack: contextlib.ExitStack) -> list[concurrent.futures.Future[LocalService]]:
-        """Returns the futures of those that were started, each done; `stack` stops those that answer."""
+        """Returns the completed futures of the started services; `stack` stops the services that run."""
         starting, self._starting = self._starting, []
         concurrent.futures.wait(starting)
         for each in starting:
@@ -106,9 +106,9 @@ class LocalServices:
 
 
 class Watch:
-    """Tells that a service of this host has ended, to processes that did not start it.
+    """Reports the end of a service on this host to processes that did not start it.
 
-    Caveat: on a kernel without handles of processes (before Linux 5.3), it never tells.
+    Caveat: on a kernel without process file descriptors (before Linux 5.3), it never reports the end.
     """
 
     def __init__(self, pid: int, log_file: str | os.PathLike) -> None:
@@ -118,7 +118,7 @@ class Watch:
             self._handle = os.pidfd_open(pid)
 
     def ended(self) -> str | None:
-        """Returns how the process ended, with the end of its log; None while it runs."""
+        """Returns a text with the end of the log if the process has ended; None while it runs."""
         if self._handle is None or not select.select([self._handle], [], [], 0)[0]:
             return None
         return f"its process {self._pid} has ended; {log_tail(self._log_file)}"
@@ -130,10 +130,11 @@ class Watch:
 
 
 class LocalService(Child):
-    """An embedding service in a child process on this machine, which ends when this process ends, however it ends.
+    """An embedding service in a child process, which ends when this process ends, even if this process is killed.
 
-    A context manager: leaving it stops the service. No other user of this machine can use it: its clients need the
-    token, which the child gets through its standard input, so it stands in no file, environment or command line.
+    As a context manager, it stops the service at the end of the block. The service runs on this machine, but no other
+    user of the machine can use it: its clients need the token, which the child reads from its standard input, so it is
+    in no file, environment variable or command line.
 
     Attributes:
       address: `host:port`.
@@ -151,17 +152,17 @@ class LocalService(Child):
         """Starts the service and waits until it answers.
 
         Args:
-          data_dir: the directory that its snapshots lie under, or its URL.
-          log_file: where its output goes, appended.
-          timeout: seconds in which the starting service may do nothing. Time in which it works, such as compiling
-            kernels on a busy machine, does not count, up to ten times as many seconds of its CPU time.
-          cores: that the service may use; None for all that this process may use.
+          data_dir: the directory of its snapshots, or its URL.
+          log_file: the file to which its output is appended.
+          timeout: maximum idle seconds while the service starts. Time in which it works, such as compiling kernels on a
+            busy machine, does not count, up to ten times `timeout` in CPU time.
+          cores: the cores that the service may use; None for all cores of this process.
           token: token of its clients; None for a random one.
-          file_cores: on which it writes files of rows; None for `cores`.
+          file_cores: the cores on which it writes files of rows; None for `cores`.
 
         Raises:
-          Lost: it was killed or did not answer in time; shows the end of its log.
-          UserError: it ended by itself; shows the end of its log.
+          Lost: the service was killed or did not answer in time; the message shows the end of its log.
+          UserError: the service ended by itself; the message shows the end of its log.
         """
         self.token = token or secrets.token_hex()
         with temporary_directory() as directory:
@@ -169,7 +170,7 @@ class LocalService(Child):
             told = {"sends_token": True, "file_cores": sorted(file_cores or ())}
             super().__init__(self._command(data_dir, port_file), log_file, cores, {_TUNABLES: _ONE_HEAP}, told)
             assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # It ended at once: its log says why.
+            with contextlib.suppress(BrokenPipeError):  # The service ended at once; its log shows why.
                 self._process.stdin.write(f"{self.token}\n".encode())
                 self._process.stdin.flush()
             try:
@@ -179,17 +180,17 @@ class LocalService(Child):
                 raise
 
     def stop(self) -> None:
-        self._process.terminate()  # For one that does not serve yet.
+        self._process.terminate()  # Stops a service that does not serve yet.
         super().stop()
 
     def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path) -> list[str]:
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}"]
         arguments += [f"--log_format={log_lines.installed_form()}"]
-        arguments += ["--nosave_at_exit"]  # Its trainer has its own checkpoints.
+        arguments += ["--nosave_at_exit"]  # The trainer has its own checkpoints.
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
     def _wait_for(self, port_file: pathlib.Path, timeout: float) -> str:
-        """Returns the address once the service has written it."""
+        """Waits until the service has written its address, and returns it."""
         process = psutil.Process(self.pid)
         idle_from, cpu_then = time.monotonic(), 0.0
         while not port_file.exists():
@@ -197,7 +198,7 @@ class LocalService(Child):
                 status = self.status or 0
                 kind = Lost if status < 0 or status == errors.LOST else UserError
                 raise kind(f"the embedding service did not start: {self.ended()}")
-            with contextlib.suppress(psutil.Error):  # It has ended meanwhile, which the next round of the loop tells.
+            with contextlib.suppress(psutil.Error):  # If it has ended, the next iteration reports it.
                 cpu = sum(process.cpu_times()[:2])
                 if cpu > cpu_then + _LEAST_SHARE * timeout:
                     idle_from, cpu_then = time.monotonic(), cpu

@@ -1,4 +1,4 @@
-"""The requests of a service that read and change rows, see `wire`."""
+"""The requests that read and change the rows of a service, see `wire`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, find_codec
 from ctr_trainer.system.messages.errors import UserError
 
 _NAME = "columns"
-# A request with fewer bytes is sent inline: shared memory would save nothing.
+# A request with fewer bytes is sent inline, because shared memory would save nothing.
 _LEAST_BYTES = 64 << 10
 # The requests that need the lease.
 _WRITES = ("push", "put", "sync")
 
 
-Columns = Callable[[wire.Layout], list[np.ndarray]]  # Reads the columns of a request, given their layout.
+Columns = Callable[[wire.Layout], list[np.ndarray]]  # Reads the columns of a request with this layout.
 
 
 class SentColumns:
-    """Sends columns behind their request; or leaves them in memory that the service reads, and sends the place only.
+    """Sends columns after their request, or puts them into shared memory and sends only their address.
 
-    A socket copies each byte several times: a sync of 187,000 rows of 34 floats took 46 ms of two processes' time,
-    and takes 24 ms through memory. Equal bytes arrive either way.
+    A socket copies each byte several times: a sync of 187,000 rows of 34 floats took 46 ms of the two processes' time,
+    and takes 24 ms through shared memory. The service receives the same bytes in both cases.
 
-    Threads: any; while the memory is in use, another request is sent inline.
+    This class is thread-safe. While one request uses the memory, other requests are sent inline.
     """
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class SentColumns:
         self._lock = threading.Lock()
 
     def share(self, ask: Callable[[dict[str, Any]], bool]) -> None:
-        """Uses memory from now on, if the service is of the same host and user.
+        """Uses shared memory from now on, if the service runs on the same host as the same user.
 
-        `ask` tells whether the service can read the memory at the address `memory` of a dict.
+        `ask` returns whether the service can read the memory at the address `memory` of a dict.
         """
         if self._memory is not None or not SharedMemory.is_possible():
             return
@@ -61,7 +61,7 @@ class SentColumns:
 
     @contextlib.contextmanager
     def sending(self, request: dict[str, Any], columns: Sequence[np.ndarray]) -> Iterator[bytes]:
-        """Gives the bytes to send, valid within the block, which ends when the answer is there.
+        """Returns a context manager of the bytes to send, which are valid inside the block; end it after the answer.
 
         `columns` are C-contiguous arrays of one length.
         """
@@ -82,16 +82,16 @@ class SentColumns:
 
 
 class ReceivedColumns:
-    """Opens, at a service, the memory that clients of its host leave columns in. Safe from several threads."""
+    """Opens, in a service, the shared memory in which clients on its host put columns. It is thread-safe."""
 
     def __init__(self) -> None:
         self._opened: dict[str, tuple[SharedMemory, np.ndarray]] = {}
         self._lock = threading.Lock()
 
     def read(self, address: str, size: int) -> np.ndarray:
-        """Returns uint8[size], what the client has left in the `SharedMemory` of that address.
+        """Returns uint8[size], the bytes that the client put into the `SharedMemory` at `address`.
 
-        Raises UserError if there is no such memory, or it has fewer bytes.
+        Raises UserError if the memory does not exist or has fewer bytes.
         """
         with self._lock:
             if address not in self._opened:
@@ -103,7 +103,7 @@ class ReceivedColumns:
         return array[:size]
 
     def can_read(self, address: str) -> bool:
-        """Returns whether there is memory of that address, of this host and user."""
+        """Returns whether `address` is shared memory of this host and user."""
         try:
             self.read(address, 0)
         except UserError:
@@ -111,18 +111,18 @@ class ReceivedColumns:
         return True
 
     def forget(self) -> None:
-        """Lets go of all memory: the clients of another training have their own."""
+        """Closes all memory, because the clients of another training have their own."""
         with self._lock:
             for memory, _ in self._opened.values():
-                memory.close()  # A request that reads it still has the pages.
+                memory.close()  # A running request keeps the pages.
             self._opened.clear()
 
 
 class RowRequests:
     """Answers row requests from a store.
 
-    A request that changes rows needs the lease. No request meets rows that are being replaced, or other rows than it
-    expects.
+    A request that changes rows needs the lease. No request reads or changes rows that are being replaced, or rows of
+    another incarnation than it expects.
     """
 
     def __init__(
@@ -194,12 +194,12 @@ class RowRequests:
     def _at_work(
         self, op: str, request: dict[str, Any], pusher: tuple[str | None, int | None] = (None, None)
     ) -> Iterator[None]:
-        """Counts a request while the store works on it, and keeps the rows from being replaced meanwhile."""
+        """Counts and times a request, and prevents replacement of the rows while the store works on it."""
         with self._metrics.measure(op, request["table"], request["count"], pusher[0]):
             with self._incarnation.within(request.get("incarnation")):
                 yield
 
 
 def _pusher(request: dict[str, Any]) -> tuple[str, int]:
-    """Returns (name of the worker that pushes, sequence number of the push)."""
+    """Returns (the name of the pushing worker, the sequence number of the push)."""
     return str(request["worker"]), int(request["sequence"])

@@ -26,12 +26,12 @@ _OF_TIME = (9, 10)
 
 @dataclasses.dataclass(frozen=True)
 class ServerSecurity:
-    """What a service asks of its clients.
+    """The credentials that a service requires from its clients, and its own certificate.
 
     Attributes:
-      token: the token that each call has to bring in its `authorization` header, or None.
+      token: the token that each call must have in its `authorization` header, or None.
       cert, key: PEM of the service's certificate and key; None for no TLS.
-      client_ca: PEM of the authority whose certificates clients must show (mutual TLS), or None.
+      client_ca: PEM of the authority that must have signed the clients' certificates (mutual TLS), or None.
     """
 
     token: str | None = None
@@ -43,9 +43,9 @@ class ServerSecurity:
     def read(
         token_file: str = "", cert_file: str = "", key_file: str = "", client_ca_file: str = "", token_fd: int = -1
     ) -> ServerSecurity:
-        """Reads the files that are named, or the token, the first line of the open descriptor `token_fd`; -1 for none.
+        """Reads the named files, and the token from the first line of the open descriptor `token_fd` unless that is -1.
 
-        Raises UserError if one is missing or empty, or if they do not go together.
+        Raises UserError if a file is missing or empty, or if the arguments do not match.
         """
         if token_file and token_fd >= 0:
             raise UserError("token_file and token_fd both name the token: give one")
@@ -57,7 +57,7 @@ class ServerSecurity:
         return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
 
     def refuse_open_door(self, host: str) -> None:
-        """Warns if a token would travel in the clear to this address.
+        """Warns if clients of other machines would send the token unencrypted.
 
         Raises UserError if other machines could connect without a token.
         """
@@ -87,12 +87,12 @@ class ServerSecurity:
 
 @dataclasses.dataclass(frozen=True)
 class ClientSecurity:
-    """What a client shows a service, and what it expects of it.
+    """The credentials of a client, and the authority that it trusts.
 
     Attributes:
       token: token of the service, or None.
       ca: PEM of the authority that signed the service's certificate; None for no TLS.
-      cert, key: PEM of this client's certificate and key, if the service asks for one.
+      cert, key: PEM of this client's certificate and key, if the service requires one.
     """
 
     token: str | None = None
@@ -102,7 +102,7 @@ class ClientSecurity:
 
     @staticmethod
     def read(token_file: str = "", ca_file: str = "", cert_file: str = "", key_file: str = "") -> ClientSecurity:
-        """Reads the files that are named; raises UserError if one is missing or empty, or they do not go together."""
+        """Reads the named files; raises UserError if one is missing or empty, or if the arguments do not match."""
         if bool(cert_file) != bool(key_file):
             raise UserError("service_cert and service_key go together: give both or neither")
         if cert_file and not ca_file:
@@ -115,7 +115,7 @@ class ClientSecurity:
         return [] if self.token is None else [(wire.TOKEN.encode(), f"Bearer {self.token}".encode())]
 
     def connect(self, address: str, channel_options: list[tuple[str, int]]) -> flight.FlightClient:
-        """Returns a `FlightClient`; it connects at its first call."""
+        """Returns a `FlightClient`, which connects at its first call."""
         if self.ca is None:
             return flight.FlightClient(f"grpc://{address}", generic_options=channel_options)
         return flight.FlightClient(
@@ -127,9 +127,9 @@ class ClientSecurity:
         )
 
     def what_is_wrong(self, address: str) -> str | None:
-        """Looks, over a connection of its own, whether TLS is why a service does not answer.
+        """Checks, over a separate connection, whether TLS is the reason that a service does not answer.
 
-        Returns what is wrong and what to do; None if nothing is, or if the service cannot be reached.
+        Returns the problem and its solution; None if there is no problem or the service cannot be reached.
         """
         try:
             if self.ca is None:
@@ -145,7 +145,7 @@ class ClientSecurity:
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
             return f"its certificate cannot be verified with service_ca: {why}"
         except (OSError, ValueError):
-            pass  # It cannot be reached, or is not an address: the connection itself reports that.
+            pass  # The address is invalid or unreachable, which the connection itself reports.
         return None
 
 
@@ -155,12 +155,12 @@ def _speaks_tls(address: str) -> bool:
     try:
         _shake_hands(address, context)
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # Only who speaks it says in TLS what is missing.
+        return "ALERT" in (error.reason or "")  # Only a TLS server sends an alert.
     return True
 
 
 def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
-    """Makes a TLS handshake with a service. Returns whether the service accepts the connection after that."""
+    """Makes a TLS handshake with a service. Returns whether the service then accepts the connection."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     context.set_alpn_protocols(["h2"])
@@ -171,13 +171,13 @@ def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
             except TimeoutError:
                 return True
             except OSError:
-                return False  # An alert: a client that lacks a certificate is told after the handshake.
+                return False  # An alert: a missing client certificate is reported after the handshake.
 
 
 def token_refusal(header: str, token: str | None, cure: str = "give token_file") -> str:
-    """Returns why a call is refused, by its header `authorization`, "" if nothing came; "" if it is not refused.
+    """Returns the reason to refuse a call with the `authorization` header `header`, or "" to accept it.
 
-    Calls have to bring the `token`, unless it is None. `cure` is what to do if none came.
+    Calls must have the `token`, unless it is None. `header` is "" if the call has none; `cure` is the advice for that.
     """
     if token is None:
         return ""
@@ -189,7 +189,7 @@ def token_refusal(header: str, token: str | None, cure: str = "give token_file")
 
 
 class Gate(flight.ServerMiddlewareFactory):
-    """Refuses calls without the token; puts the service's incarnation into every answer."""
+    """Refuses calls without the token, and adds the service's incarnation to every answer."""
 
     def __init__(self, token: str | None, incarnation: object) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ def _read_all(token_file: str, *pem_files: str) -> list[Any]:
 
 
 def _first_line(descriptor: int) -> str:
-    """Returns the first line of an open descriptor, and reads nothing beyond it."""
+    """Returns the first line of an open descriptor without reading beyond it."""
     line = b""
     try:
         while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
@@ -231,7 +231,7 @@ def _first_line(descriptor: int) -> str:
 
 
 def _read(path: str) -> bytes:
-    """Returns the bytes of a file that must hold something."""
+    """Returns the bytes of a file, which must not be empty."""
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
@@ -242,7 +242,7 @@ def _read(path: str) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine reaches `host`."""
+    """Returns whether only this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

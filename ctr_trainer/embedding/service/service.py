@@ -1,4 +1,4 @@
-"""The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
+"""The embedding lookup service, which serves the tables of a job to its workers over Arrow Flight."""
 
 import concurrent.futures
 import contextlib
@@ -26,22 +26,22 @@ from ctr_trainer.system.measuring.resources import resident_bytes
 from ctr_trainer.system.messages.errors import UserError, is_loss
 from ctr_trainer.system.processes import hardware
 
-# One writes a checkpoint, one an epoch of a publication.
+# One thread writes a checkpoint, one writes an epoch of a publication.
 _FILE_THREADS = 2
-# The actions that need the lease, and the actions that need not know which rows there are now.
+# The actions that need the lease, and the actions that do not depend on the incarnation of the rows.
 _WRITES = ("create_table", "save", "publish", "advance", "restore", "clear")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
 
 
 class Service(flight.FlightServerBase):
-    """A Flight server around a LocalStore; it answers from the moment it is made until `shutdown`.
+    """A Flight server for a LocalStore. It answers requests from its construction until `shutdown`.
 
-    A bad request is answered with INVALID_ARGUMENT and changes nothing. A request that changes or saves rows is refused
-    unless it comes with the lease that this service has given to one training. The headers of each answer carry the
-    service's incarnation, and a request may name the incarnation that it expects. So a client notices when the rows
-    that it knew are gone: after a restart, a `restore`, a `clear`, or when another training has taken the lease.
+    The answer to an invalid request is INVALID_ARGUMENT, and the request changes nothing. A request that changes or
+    saves rows needs the lease that this service has given to one training. The headers of each answer contain the
+    service's incarnation, and a request may name the incarnation that it expects. So a client detects when its
+    rows no longer exist: after a restart, a `restore`, a `clear`, or when another training has taken the lease.
 
-    Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
+    Any Flight client may read: `list_flights` lists the tables, and `do_get` streams the table that its ticket names.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Service(flight.FlightServerBase):
         """Listens on host:port; port 0 picks a free one.
 
         Args:
-          data_dir: the only directory that snapshots are written to and read from.
-          file_cores: set of the cores on which files of rows are written, behind all requests and all workers there;
-            None for all that the process may use. When two workers and the service share two cores, and the service
-            writes a checkpoint on one of them, both workers wait for the worker of that core.
+          data_dir: the only directory to which snapshots are written and from which they are read.
+          file_cores: the cores on which files of rows are written, at a lower priority than requests and workers; None
+            for all cores of the process. If two workers and the service share two cores and the service writes a
+            checkpoint on one of them, both workers wait for the worker on that core.
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()
@@ -91,7 +91,7 @@ class Service(flight.FlightServerBase):
         super().__init__(security.location(host, port), middleware=gate, **security.server_options())
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
-        """Answers one of the actions and row requests that `__init__` lists, see `wire`."""
+        """Answers an action or row request that `__init__` lists, see `wire`."""
         with _typed_errors():
             if action.type in self._row_requests.names:
                 return self._row_requests.answer(action.type, action.body)
@@ -100,7 +100,7 @@ class Service(flight.FlightServerBase):
                 raise UserError(f"no action {action.type!r}; there are: {known}")
             body = wire.from_json(action.body)
             check = self.incarnation.check_process if action.type in _OF_ANY_ROWS else self.incarnation.check
-            check(body.get("incarnation"))  # Whether the request was made for the rows that are here now.
+            check(body.get("incarnation"))  # Refuses requests for other rows.
             if action.type in _WRITES:
                 self._leases.renew(body.get("lease"), action.type)
             if self._place is None and action.type in ("save", "publish", "restore"):
@@ -122,7 +122,7 @@ class Service(flight.FlightServerBase):
             return self._info(descriptor.path[0].decode())
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Streams the table that the ticket names. A row that is created meanwhile may be missing."""
+        """Streams the table that the ticket names. Rows that are created meanwhile may be missing."""
         with _typed_errors():
             name = ticket.ticket.decode()
             schema = snapshot.schema(self._store.config(name))
@@ -165,7 +165,7 @@ class Service(flight.FlightServerBase):
         return {"incarnation": str(self.incarnation)}
 
     def _lock_directory(self, shard: int, shards: int) -> Any:
-        """Locks this shard's place below the data_dir, so that no other service saves there. Returns the lock."""
+        """Locks this shard's files in the data_dir, so that no other service writes them. Returns the lock."""
         path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
         return path.hold(
             lambda holder: (
@@ -185,16 +185,16 @@ class Service(flight.FlightServerBase):
         }
 
     def leave_directory(self) -> None:
-        """Gives this shard's place below the data_dir back."""
+        """Releases the lock on this shard's files in the data_dir."""
         if self._directory_lock is not None:
             self._directory_lock.close()
 
     def restore_exit(self, path: str | os.PathLike) -> None:
-        """Reads the rows that a service saved at its exit, and takes that service's place among the shards."""
+        """Reads the rows that a service saved at its exit, and takes that service's shard number."""
         self._place = incarnation.read(self._store, path)
 
     def save_exit(self) -> Path | None:
-        """Writes all rows, for `restore_exit`. Returns the directory; None if the service has no tables."""
+        """Writes all rows for `restore_exit`. Returns the directory, or None if the service has no tables."""
         if not self._store.tables:
             return None
         return incarnation.write(self._store, self._data_dir, *(self._place or (0, 1)))
@@ -204,7 +204,7 @@ class Service(flight.FlightServerBase):
             self._store.advance(int(body["step"]))
 
     def _save(self, body: dict[str, Any]) -> Iterator[flight.Result]:
-        """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
+        """Yields two results, see `LocalStore.saving`. Rows may change after the first result."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
             saving = self._store.saving(path, int(body["step"]), since, identity)
@@ -219,7 +219,7 @@ class Service(flight.FlightServerBase):
         return self._file_threads.submit(self._store.publish, path, epoch, dtype, after).result()
 
     def _copy(self, body: dict[str, Any]) -> list[FileEntry]:
-        """Saves all rows into a directory without files of this shard; any client may ask for it."""
+        """Saves all rows into a directory without files of this shard; any client may request it."""
         path, own = self._inside(body["path"]), f"-{int(body['shard']):05d}-of-{int(body['shards']):05d}."
         there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
         if there is not None:
@@ -245,14 +245,14 @@ class Service(flight.FlightServerBase):
 
 @contextlib.contextmanager
 def _typed_errors() -> Iterator[None]:
-    """Turns the errors of a request into Flight's errors, most of them into INVALID_ARGUMENT."""
+    """Turns the errors of a request into Flight errors, most of them into INVALID_ARGUMENT."""
     try:
         yield
     except UserError as error:
-        if is_loss(error):  # The store of the snapshots does not answer, for instance.
+        if is_loss(error):  # For example, the file system of the snapshots does not answer.
             raise flight.FlightServerError(f"{wire.LOST}{error}") from None
         raise pa.ArrowInvalid(str(error)) from None
-    # These become other Flight errors, so that the client can tell them from a mistake in the request.
+    # These become other Flight errors, so that the client can distinguish them from an invalid request.
     except Restarted:
         raise flight.FlightServerError(wire.RESTARTED) from None
     except Replaced as error:
@@ -263,7 +263,7 @@ def _typed_errors() -> Iterator[None]:
         raise pa.ArrowInvalid(f"the request lacks {error}") from None
     except pa.ArrowException:
         raise
-    # Parts of a request's JSON may have a wrong type; using them then raises one of these.
+    # A value in a request's JSON with a wrong type raises one of these when it is used.
     except (TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
         if is_loss(error):
             raise flight.FlightServerError(f"{wire.LOST}{error}") from None

@@ -1,4 +1,4 @@
-"""The counts and latencies of a service's requests, for its log and for Prometheus."""
+"""Counts and latencies of a service's requests, for its log and for Prometheus."""
 
 import contextlib
 import re
@@ -18,30 +18,30 @@ from ctr_trainer.system.messages.errors import UserError
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _READS = ("pull", "pull_newer")
-# The names in the log of a service's lookups and pushes.
+# The names of a service's lookups and pushes in the log.
 PS_NAMES = ("PsEmbeddingLookup", "PsPushGrad")
-# A worker's name ends with an id of its own at each start, which is not part of the label.
+# A worker's name ends with an id that is new at each start and not part of the label.
 _START = re.compile(r"-[0-9a-f]{32}$")
 _MOST_WORKERS = 4096
 
 
 class ServiceMetrics:
-    """Requests, rows and durations by operation and table, and how long ago each worker synced.
+    """Requests, rows and durations by operation and table, and the time since each worker's last sync.
 
-    | metric | labels | what |
+    | metric | labels | value |
     |---|---|---|
     | `ctr_service_requests_total` | operation, table | requests answered |
-    | `ctr_service_rows_total` | operation, table | keys in them |
+    | `ctr_service_rows_total` | operation, table | keys in answered requests |
     | `ctr_service_failures_total` | operation, table | requests refused or failed |
     | `ctr_service_request_seconds` | operation | histogram of the time in the store |
-    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | now resident |
-    | `ctr_service_sync_age_seconds` | worker | since the worker's last push or sync, of the 4096 latest workers |
+    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | resident rows and bytes |
+    | `ctr_service_sync_age_seconds` | worker | since the last push, put or sync; only the latest 4096 workers |
 
     Args:
-      stats: returns {"tables": {name: {"rows": int, "bytes": int}}}.
+      stats: a function that returns {"tables": {name: {"rows": int, "bytes": int}}}.
 
     Attributes:
-      latencies: the `PsEmbeddingLookup` and `PsPushGrad` of the log, since the last `status_lines`.
+      latencies: `PsEmbeddingLookup` and `PsPushGrad` of the log, since the last `status_lines`.
     """
 
     def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
@@ -62,7 +62,7 @@ class ServiceMetrics:
 
     @contextlib.contextmanager
     def measure(self, operation: str, table: str, rows: int, worker: str | None = None) -> Iterator[None]:
-        """Counts one request for `rows` keys, of the `worker` that pushes, or None; times the body of the `with`."""
+        """Counts a request for `rows` keys and times the body of the `with`; `worker` is the pushing worker or None."""
         start = time.perf_counter()
         try:
             yield
@@ -81,7 +81,7 @@ class ServiceMetrics:
     def _note_sync(self, worker: str) -> None:
         with self._lock:
             self._synced.pop(worker, None)
-            self._synced[worker] = time.monotonic()  # The last one now: a dict keeps its order.
+            self._synced[worker] = time.monotonic()  # Now the last item, because a dict keeps its order.
             if len(self._synced) > _MOST_WORKERS:
                 del self._synced[next(iter(self._synced))]
 
@@ -90,11 +90,11 @@ class ServiceMetrics:
         return {latency.name: latency.percentiles() for latency in self.latencies}
 
     def histograms(self) -> dict[str, str]:
-        """Returns by name the `Latency.encoded` durations since the start of the service."""
+        """Returns the `Latency.encoded` durations since the start of the service by name."""
         return {latency.name: latency.encoded() for latency in self._since_start}
 
     def requests(self) -> dict[str, int]:
-        """Returns the number of requests answered since the start by operation, for all tables."""
+        """Returns the number of answered requests since the start by operation, over all tables."""
         counts: dict[str, int] = {}
         for sample in next(iter(self._requests.collect())).samples:
             if sample.name.endswith("_total"):
@@ -103,14 +103,14 @@ class ServiceMetrics:
         return counts
 
     def status_lines(self) -> list[str]:
-        """Returns the log's lines about the time since the last call."""
+        """Returns the log lines for the time since the last call."""
         lines = [latency.status_line() for latency in self.latencies]
         for latency in self.latencies:
             latency.reset()
         return lines
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields the gauges, read when Prometheus asks."""
+        """Yields the gauges when Prometheus scrapes them."""
         tables = self._stats()["tables"]
         for figure in ("rows", "bytes"):
             gauge = GaugeMetricFamily(f"ctr_service_table_{figure}", f"Resident {figure}", labels=["table"])
@@ -125,7 +125,7 @@ class ServiceMetrics:
         yield age
 
     def serve(self, port: int, host: str) -> int:
-        """Answers Prometheus at http://host:port/metrics. Returns the port; if 0 was asked for, a free one.
+        """Serves Prometheus metrics at http://host:port/metrics. Returns the port; for port 0, a free one.
 
         Raises UserError if the port is taken.
         """
@@ -139,7 +139,7 @@ class ServiceMetrics:
 
 
 class _HttpHandler(wsgiref.simple_server.WSGIRequestHandler):
-    """Answers one request, if it arrives without long pauses."""
+    """Answers one request, unless it pauses for longer than `timeout` seconds."""
 
     timeout = 5.0
 
@@ -148,7 +148,7 @@ class _HttpHandler(wsgiref.simple_server.WSGIRequestHandler):
 
 
 class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A server with few connections: a new one ends the oldest, so that silent ones do not block others."""
+    """A server with few connections. A new connection closes the oldest, so that silent clients do not block others."""
 
     daemon_threads = True
     most_connections = 8

@@ -1,4 +1,4 @@
-"""The process around a service: from its address to its end."""
+"""The process of a service, from its start to its end."""
 
 import logging
 import os
@@ -39,25 +39,25 @@ def serve(
     metrics_port: int | None = None,
     file_cores: set[int] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then saves all rows below `data_dir`; call it on the main thread.
+    """Serves until SIGTERM or SIGINT, then saves all rows in `data_dir`. Call it on the main thread.
 
-    If it ends with its parent process and saves nothing, it leaves signals to that process: a machine that shuts down
-    sends SIGTERM to all processes, and a training still saves through its service.
+    A service that ends with its parent process and saves nothing ignores these signals: at shutdown, a machine sends
+    SIGTERM to all processes, and a training still needs its service to save.
 
     Args:
       bind: `host:port`; port 0 picks a free one.
       data_dir: directory of the snapshots, or its URL; made if it does not exist.
       security: it needs a token if `bind` is not a loopback address.
-      port_file: file that `host:port` is written to, by rename, once the service answers.
-      exit_with_stdin: whether to end, too, when stdin closes: that is when the parent process ends.
-      save_at_exit: whether to save at a signal; when stdin closes nothing is saved.
-      restore: directory of such a save, or its URL, to start from.
+      port_file: file to which `host:port` is written, by rename, once the service answers.
+      exit_with_stdin: whether to end also when stdin closes, that is, when the parent process ends.
+      save_at_exit: whether to save at a signal; nothing is saved when stdin closes.
+      restore: directory, or its URL, of such a save from which to start.
       metrics_port: port for Prometheus, on the host of `bind`; None for none.
       file_cores: see `Service`.
 
     Raises:
-      UserError: the address cannot be bound, or is not a loopback address and there is no token; or `restore` is not
-        whole.
+      UserError: the address cannot be bound, it is not a loopback address and there is no token, or `restore` is
+        incomplete.
     """
     log_lines.install(log_lines.installed_form())
     host, port = _split(bind)
@@ -89,7 +89,7 @@ def serve(
         _log.info(UNIT)
         memory = MemoryWatch("this service")
         next_status = time.monotonic() + _STATUS_SECONDS
-        # Waits are short: if a signal comes just before a wait begins, Python handles it after the wait.
+        # Waits are short, because Python handles a signal that comes just before a wait only after the wait.
         while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
             if time.monotonic() < next_status:
                 continue
@@ -98,7 +98,7 @@ def serve(
             _log_status(service)
         _log_status(service)
         _log.info("embedding service on %s ends", address)
-        # Running calls may end, but a client that has stopped reading must not delay the exit.
+        # Running calls may finish, but a client that has stopped reading must not delay the exit.
         closing = threading.Thread(target=service.shutdown, daemon=True)
         closing.start()
         closing.join(_SHUTDOWN_SECONDS)

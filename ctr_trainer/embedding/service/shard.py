@@ -21,17 +21,17 @@ from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
 _log = logging.getLogger(__name__)
-# How long to ask a service that has never answered: it may be starting. Workers that `launch` restarts wait `timeout`
-# seconds instead, since the service may be moving to another host.
+# Seconds to wait for a service that has never answered, because it may be starting. Workers that `launch` restarts wait
+# `timeout` seconds instead, because the service may be moving to another host.
 _FIRST_ANSWER_SECONDS = 15.0
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
-# A snapshot takes as long as its disk needs. If the service ends, the broken connection says so earlier.
+# A snapshot takes as long as its disk needs. If the service ends, the broken connection shows it earlier.
 _SNAPSHOT_SECONDS, _OF_SNAPSHOTS = 3600, ("publish", "copy", "restore")
-# Seconds between two looks at a lease that another training holds, and the timeout of a renewal.
+# Seconds between two requests for a lease that another training holds, and the timeout of a renewal.
 _LEASE_LOOK_SECONDS = 1.0
 _RENEWAL_SECONDS = 2.0
-# How long it may take until the end of a process is known, after its connections have ended.
+# Maximum seconds from the end of a process's connections until its end is known, and seconds between two checks.
 _END_SECONDS, _LOOK_SECONDS = 1.0, 0.05
 _RETRIED = (
     flight.FlightUnavailableError,
@@ -48,9 +48,9 @@ _CHANNEL = [
 
 
 class Shard:
-    """The connection to one service, number `number`, from 0, among `shards`; see `ServiceClient` for the arguments.
+    """The connection to service `number`, counted from 0, of `shards`; see `ServiceClient` for the other arguments.
 
-    `ended` is that of this service; None if it is not known how the process has ended.
+    `ended` is the function for this service; None if the end of its process cannot be known.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Shard:
         return self._silence.seconds
 
     def hello(self) -> None:
-        """Tells the service its place, takes or shows the lease, and learns the service's incarnation.
+        """Sends the service its shard number, takes or presents the lease, and gets the service's incarnation.
 
-        If the holder of a lease died without giving it back, the lease ends after a while; this call waits for that. If
-        the holder lives, this raises UserError.
+        If the holder of a lease died without returning it, this call waits until the lease expires. If the holder
+        lives, this raises UserError.
         """
         lease = self._lease and dataclasses.asdict(self._lease)
         body, first_heard = {**self._place(), "lease": lease}, None
@@ -119,11 +119,11 @@ class Shard:
                 time.sleep(min(max(held.left, 0.05), _LEASE_LOOK_SECONDS))
 
     def renew(self) -> None:
-        """Tells the service that the holder of the lease lives; does not wait if the service is slow to answer."""
+        """Renews the lease; does not wait long if the service is slow to answer."""
         self._at_once("renew")
 
     def release(self) -> None:
-        """Gives the lease back; if the service is slow to answer, the lease ends by itself later."""
+        """Returns the lease; if the service is slow to answer, the lease expires later."""
         self._at_once("release")
 
     def replace(self, name: str, body: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class Shard:
 
     def _at_once(self, name: str) -> None:
         options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
-        with contextlib.suppress(pa.ArrowException):  # The next request for rows meets the same error and reports it.
+        with contextlib.suppress(pa.ArrowException):  # The next row request reports the error.
             list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
 
     def _place(self) -> dict[str, int]:
@@ -153,10 +153,10 @@ class Shard:
         return self._retried(name, call, _SNAPSHOT_SECONDS if name in _OF_SNAPSHOTS else None)
 
     def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[FileEntry]]]:
-        """Has the service capture its rows; it writes them from then on.
+        """Makes the service capture its rows, which it then writes.
 
-        Returns (the snapshot that the files are a delta of, or None; a function that returns the files once they are
-        written). Both raise ServiceLost if the service ends, or the connection to it does.
+        Returns (the base snapshot of the delta, or None; a function that waits until the files are written and returns
+        them). Both raise ServiceLost if the service or the connection to it ends.
         """
 
         def begin(options: flight.FlightCallOptions) -> tuple[Any, Iterator[flight.Result]]:
@@ -169,7 +169,7 @@ class Shard:
             try:
                 with meanings(self.address):
                     return _read(results)
-            except _RETRIED as error:  # Asked again, the service would save other rows.
+            except _RETRIED as error:  # A repeated request would save other rows.
                 self._look_for_its_end()
                 raise ServiceLost(f"embedding service {self.address} aborted `save`: {first_line(error)}") from None
 
@@ -181,7 +181,7 @@ class Shard:
         columns: Sequence[np.ndarray],
         read: Callable[[Iterator[flight.Result], Sequence[np.ndarray]], Any],
     ) -> Any:
-        """Returns read(results, columns) of a row request with these columns, of which the first are the keys."""
+        """Returns read(results, columns) of a row request with these columns, the first of which is the keys."""
         op = request["op"]
         with self._columns.sending(self._signed(request), columns) as body, self._silence.waiting(op):
             action = flight.Action(op, body)
@@ -196,7 +196,7 @@ class Shard:
         return wire.to_json(self._signed(request))
 
     def _signed(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns a request with this client's lease and the incarnation that it expects."""
+        """Returns a request with this client's lease and the expected incarnation."""
         if self._incarnation is None:
             return request
         return {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
@@ -204,7 +204,7 @@ class Shard:
     def _retried(
         self, what: str, call: Callable[[flight.FlightCallOptions], Any], call_seconds: float | None = None
     ) -> Any:
-        """Calls `call(options)` until the service answers, for `timeout` seconds at most. Returns the answer."""
+        """Repeats `call(options)` until the service answers, for at most `timeout` seconds. Returns the answer."""
         waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
         timeout = self._timeout if self._waits else min(self._timeout, _FIRST_ANSWER_SECONDS)
         while True:
@@ -214,7 +214,7 @@ class Shard:
                     f"embedding service {self.address} did not answer `{what}` within {timeout:g} s: "
                     f"{reach.why_not(self.address) or failure}"
                 )
-            # An attempt gets a part of the time only, so that a connection that died in silence is tried again.
+            # An attempt gets only part of the time, so that a call on a silently broken connection is retried.
             seconds = call_seconds or min(left, max(timeout / 3, 1.0))
             try:
                 with meanings(self.address):
@@ -223,14 +223,14 @@ class Shard:
                 if what == "hello" and failure is None and (wrong := self._security.what_is_wrong(self.address)):
                     raise UserError(f"embedding service {self.address}: {wrong}") from None
                 if call_seconds and failure is None:
-                    waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
+                    waited_from = time.monotonic()  # A snapshot may take longer than `timeout`.
                 failure = first_line(error)
                 self.look()
                 time.sleep(min(backoff, left))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     def _look_for_its_end(self) -> None:
-        """Calls `look` for as long as it may take until the end is known."""
+        """Calls `look` repeatedly until the end of the process must be known."""
         deadline = time.monotonic() + _END_SECONDS
         while self._ended and time.monotonic() < deadline:
             self.look()
@@ -238,7 +238,7 @@ class Shard:
 
 
 def _read(results: Iterator[flight.Result]) -> Any:
-    """Returns what the next result of an action says."""
+    """Returns the decoded next result of an action."""
     result = next(results, None)
     if result is None:
         raise flight.FlightUnavailableError("the answer was cut off")

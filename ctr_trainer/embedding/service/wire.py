@@ -1,20 +1,21 @@
-"""The requests and answers that travel between a client and a service.
+"""The format of requests and answers between a client and a service.
 
-Each request is a Flight action with a JSON object. A row request (`pull`, `pull_newer`, `push`, `put`, `sync`) has
-columns behind it, as they lie in memory, little-endian, each at a multiple of 64 bytes:
+Each request is a Flight action with a JSON object. In a row request (`pull`, `pull_newer`, `push`, `put`, `sync`), the
+JSON is followed by columns in their memory layout, little-endian, each at a multiple of 64 bytes:
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
 
-A client on the service's own host may leave the columns in shared memory (`row_requests.SentColumns`). Then the
-JSON says where they lie (`memory`) and how many bytes they have (`bytes`), and nothing follows it.
+A client on the service's host may put the columns into shared memory (`row_requests.SentColumns`). Then the JSON
+contains their address (`memory`) and their size (`bytes`), and nothing follows it.
 
-`count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
-in it is unpacked. Its answer is a JSON object and, in results of their own, columns: the rows of a pull; `position`
-uint32, `version` uint32 and `row` of the rows that are newer than the client knew. `pull_newer` and `sync` say in their
-JSON with which `codec` of `row_codec` rows are encoded, both ways; all others are plain. No pickle, no code travels.
+`count` in the JSON is U, and the service knows the table's width, so a request takes no more memory than its bytes:
+nothing in it is decompressed. The answer is a JSON object and, in separate results, columns: the rows for a pull;
+`position` uint32, `version` uint32 and `row` of the rows newer than the client's for a `pull_newer` or `sync`. The JSON
+of these two also names the `codec` of `row_codec` that encodes the rows in both directions; all other requests send
+plain rows. No pickle or code is sent.
 
 Caveat: in Flight, a stream whose connection broke looks like a stream that ended. So sizes are checked, and an answer
-that is too short counts as lost.
+that is too short is treated as lost.
 """
 
 import json
@@ -32,32 +33,33 @@ from ctr_trainer.system.messages.errors import UserError
 
 INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
-# How the messages of the service's own errors begin: see `incarnation` and `lease`, and `errors.is_loss`.
+# Prefixes of the messages of the service's own errors, see `incarnation`, `lease` and `errors.is_loss`.
 RESTARTED, REPLACED, HELD, LOST = "restarted", "replaced: ", "held: ", "lost: "
-# The most bytes of a request, and of its answer; and the bytes that a trainer puts into one request.
+# The most bytes of a request and of its answer, and the bytes that a trainer puts into one request.
 MOST_BYTES = 128 << 20
 PAGE_BYTES = 32 << 20
-# An answer has its columns in parts whose memory the allocator can reuse: fresh pages cost more than the copy.
+# An answer sends its columns in parts whose memory the allocator can reuse, because fresh pages cost more than the
+# copy.
 _PART_BYTES = 256 << 10
 _MOST_JSON_BYTES = 2 << 20
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
-# In addition to each row: key and version in a request, position and version in its answer.
+# Bytes in addition to each row: key and version in a request, position and version in its answer.
 _BYTES_WITH_ROW = 12
 
-# For each column of a request its dtype and its width; None for one dimension.
+# The dtype and the width of each column of a request; None for one dimension.
 Layout = Sequence[tuple[str, int | None]]
 KEYS, VERSIONS = ("<i8", None), ("<u4", None)
 Body: TypeAlias = bytes | memoryview | np.ndarray | pa.Buffer
 
 
 def rows_a_page(width: int) -> int:
-    """Returns how many rows of `width` floats a trainer puts into one request."""
+    """Returns the number of rows of `width` floats that a trainer puts into one request."""
     return max(PAGE_BYTES // (4 * width + _BYTES_WITH_ROW), 1)
 
 
 def pack(request: dict[str, Any], columns: Sequence[np.ndarray]) -> bytes:
-    """Returns the bytes of a row request, without `count`, and its columns: C-contiguous arrays of one length."""
+    """Returns the bytes of a row request without `count`, with its columns, C-contiguous arrays of one length."""
     header = pack_header(request, len(columns[0]))
     parts: list[bytes | memoryview] = [header]
     size = len(header)
@@ -68,7 +70,7 @@ def pack(request: dict[str, Any], columns: Sequence[np.ndarray]) -> bytes:
 
 
 def pack_header(request: dict[str, Any], count: int) -> bytes:
-    """Returns the bytes of a row request of `count` rows, but for its columns."""
+    """Returns the bytes of a row request of `count` rows without its columns."""
     header = to_json({**request, "count": count})
     return _LENGTH.pack(len(header)) + header
 
@@ -78,13 +80,13 @@ def columns_bytes(columns: Sequence[np.ndarray]) -> int:
 
 
 def put_columns(into: np.ndarray, columns: Sequence[np.ndarray]) -> None:
-    """Copies columns into uint8[n] `into`, each to a multiple of 64 bytes, for `unpack_columns` from 0 on."""
+    """Copies columns to uint8[n] `into`, each to a multiple of 64 bytes, for `unpack_columns` with start 0."""
     for start, column in _placed(columns):
         into[start : start + len(column)] = column
 
 
 def _placed(columns: Sequence[np.ndarray], size: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (first byte, uint8[n]) of each column, each at a multiple of 64 bytes, behind `size` bytes."""
+    """Yields (first byte, uint8[n]) of each column, at multiples of 64 bytes from `size` on."""
     for column in map(_bytes, columns):
         size += -size % _ALIGNMENT
         yield size, column
@@ -103,15 +105,15 @@ def unpack_header(body: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any],
 
 
 def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layout) -> list[np.ndarray]:
-    """Returns the columns of the bytes of a row request, views that may lie unaligned; 1-dimensional ones are aligned.
+    """Returns the columns of the bytes of a row request, as views; only one-dimensional columns are always aligned.
 
     Args:
-      start: what `unpack_header` returned.
-      table: its name, for the error.
-      count: rows that the request announces.
+      start: the offset that `unpack_header` returned.
+      table: the table's name, for the error message.
+      count: the number of rows in the request's JSON.
 
     Raises:
-      UserError: other sizes than these, or more than MOST_BYTES.
+      UserError: the size does not match `count` and `layout`, or exceeds MOST_BYTES.
     """
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise UserError(f"table {table}: count is {count!r}, not a number of rows")
@@ -145,7 +147,7 @@ def refuse_long_answer(table: str, count: int, width: int, codec: RowCodec = PLA
 
 
 def newer_answer(newer: ChangedRows) -> list[flight.Result]:
-    """Returns the results for `ChangedRows`. The keys of a sync that are not in it share one version, sent once."""
+    """Returns the results for `ChangedRows`. The keys of a sync without a row share one version, which is sent once."""
     count, number = len(newer.positions), 0
     if count < len(newer.versions):
         left_out = np.flatnonzero(newer.positions != np.arange(count))
@@ -155,9 +157,9 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
 
 
 def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.ndarray:
-    """Returns the rows that a pull is answered with, float32[count, width].
+    """Returns the rows of the answer to a pull, float32[count, width].
 
-    Raises FlightUnavailableError if less came, and UserError if something else came.
+    Raises FlightUnavailableError if the answer is too short, and UserError if it is otherwise wrong.
     """
     header, (rows,) = _read_answer(results, [PLAIN.schema(width)])
     if header["count"] != count:
@@ -166,7 +168,7 @@ def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.nd
 
 
 def read_receipt(results: Iterator[flight.Result], count: int) -> None:
-    """Reads the answer to a push or a put; raises as `read_rows`."""
+    """Reads the answer to a push or a put; raises the errors of `read_rows`."""
     header, _ = _read_answer(results, [])
     if header["count"] != count:
         raise UserError(f"the service took {header['count']} rows, {count} were sent")
@@ -177,7 +179,7 @@ def read_newer(
 ) -> ChangedRows:
     """Returns the `ChangedRows` that `newer_answer` made for a request with the versions `known`, uint32[U].
 
-    Raises as `read_rows`.
+    Raises the errors of `read_rows`.
     """
     header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), VERSIONS, codec.schema(width)])
     if len(positions) and positions.max() >= len(known):
@@ -195,7 +197,7 @@ def to_json(value: Any) -> bytes:
 def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
     """Returns the dict of the JSON of a request.
 
-    Raises UserError if it is not a JSON object, or too long: once it is read, it takes up to thirty times its bytes.
+    Raises UserError if it is not a JSON object, or too long: the parsed JSON takes up to thirty times its bytes.
     """
     if len(memoryview(data)) > _MOST_JSON_BYTES:
         raise UserError(f"a request with {len(memoryview(data))} bytes of JSON: expected at most {_MOST_JSON_BYTES}")
@@ -209,7 +211,7 @@ def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
 
 
 def answer(header: dict[str, Any], columns: Sequence[np.ndarray] = ()) -> list[flight.Result]:
-    """Returns the results of a row request; `count` of the header is the length of the columns."""
+    """Returns the results of a row request; `count` in the header is the length of the columns."""
     results = [flight.Result(to_json(header))]
     for column in columns:
         column = _bytes(np.ascontiguousarray(column))

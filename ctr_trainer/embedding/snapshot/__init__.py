@@ -1,1 +1,1 @@
-"""Tables on disk, as Arrow IPC files."""
+"""Tables on disk as Arrow IPC files."""

@@ -1,4 +1,4 @@
-"""Rows as a publication holds them: the weights without the optimizer's state, packed into a value of fixed size.
+"""The rows of a publication: the weights, without optimizer state, packed into a value of fixed size.
 
 A value is little-endian and has no gaps. For a row of W weights in S segments:
 
@@ -8,8 +8,8 @@ A value is little-endian and has no gaps. For a row of W weights in S segments:
 | `float16` | epoch uint32, weights float16[W] | 4 + 2 W | \\|w\\| / 2^11, at least 2^-25 |
 | `int8` | epoch uint32, scales float32[S], weights int8[W] | 4 + 4 S + W | half a scale |
 
-A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight is at most 65504.
-`float16` and `int8` are rounded to the nearest value, ties to even.
+A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight is at most 65504. `float16` and `int8`
+weights are rounded to the nearest value, ties to even.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": 127}
 
 
 def file_name(table: str, kind: str, shard: int = 0, shards: int = 1) -> str:
-    """Returns the name of a file of a table's `kind`, `rows` or `removed`."""
+    """Returns the name of a table's file of a `kind`, `rows` or `removed`."""
     return f"{table}-{shard:05d}-of-{shards:05d}.{kind}.arrow"
 
 
@@ -56,9 +56,9 @@ def value_array(values: np.ndarray) -> pa.Array:
 
 
 def read_rows(path: AnyPath, config: TableConfig, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (keys int64[n], values uint8[n, value_bytes]) of a file of rows, views of its blocks.
+    """Yields (keys int64[n], values uint8[n, value_bytes]) of a rows file, as views of its blocks.
 
-    The file was checked: see `records.check_files`.
+    `records.check_files` must have checked the file.
     """
     for batch in _batches(path, schema(config, dtype, ROWS)):
         rows = batch.column("row")
@@ -68,7 +68,7 @@ def read_rows(path: AnyPath, config: TableConfig, dtype: str) -> Iterator[tuple[
 
 
 def read_removed(path: AnyPath, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
-    """Yields int64[n], the keys of a file of removed keys; arguments as for `read_rows`."""
+    """Yields int64[n], the keys of a file of removed keys; the arguments are those of `read_rows`."""
     for batch in _batches(path, schema(config, dtype, REMOVED)):
         yield batch.column("key").to_numpy()
 
@@ -94,12 +94,12 @@ def write(
     shard: int = 0,
     shards: int = 1,
 ) -> list[FileEntry]:
-    """Writes what one shard's rows of a table give to an epoch; a table that gives nothing has no file.
+    """Writes one shard's rows and removed keys of a table for an epoch; writes no file without rows or keys.
 
-    `lock` gives the table while it holds its lock, for a block at a time; the directory `path` exists.
+    `lock` returns the table and holds its lock, for one block at a time. The directory `path` must exist.
 
     Raises:
-      UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
+      UserError: a file cannot be written, or a row is not finite; the message names the file, or the table and a key.
     """
     config = taking.config
     entries = []
@@ -166,14 +166,14 @@ def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.nd
             own = weights[:, first:stop]
             scales = np.abs(own).max(axis=1) / np.float32(_LARGEST[dtype])
             values["scales"][:, segment] = scales
-            # Below the smallest scale there are zeros alone; a quotient may come out a little above the largest number.
+            # A scale of 0 has only zeros; rounding may bring a quotient slightly above the largest number.
             steps = np.divide(own, scales[:, None], out=np.zeros_like(own), where=scales[:, None] > 0)
             values["weights"][:, first:stop] = np.clip(np.rint(steps), -_LARGEST[dtype], _LARGEST[dtype])
     return values.view(np.uint8).reshape(len(rows), layout.itemsize)
 
 
 def unpack(values: np.ndarray, config: TableConfig, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (weights float32[n, weights], epochs uint32[n]) of what `pack` made."""
+    """Returns (weights float32[n, weights], epochs uint32[n]) of values that `pack` made."""
     layout = _layout(config, dtype)
     packed = np.ascontiguousarray(values).reshape(-1).view(layout)
     weights = packed["weights"].astype(np.float32)
@@ -192,6 +192,6 @@ def _layout(config: TableConfig, dtype: str) -> np.dtype:
 
 
 def _segments(config: TableConfig) -> list[tuple[int, int]]:
-    """Returns a list of (first column, column behind the last) of each segment."""
+    """Returns a list of (first column, column after the last) of each segment."""
     stops = np.cumsum(config.dims)
     return list(zip((stops - config.dims).tolist(), stops.tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""Rows of tables in Parquet files that any program may have written, as `tables/dim16-0001.parquet`.
+"""Rows of tables in Parquet files that any program may have written, for example `tables/dim16-0001.parquet`.
 
 A file has the columns `key`, int64, and `row`, a list of floats: the weights of the row, or the weights and the
-optimizer's state, as `TableConfig` lays them out.
+optimizer state in the layout of `TableConfig`.
 """
 
 import contextlib
@@ -19,23 +19,23 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _SUFFIX = ".parquet"
-_ROWS = 1 << 16  # Rows in memory at a time.
+_ROWS = 1 << 16  # Rows per batch in memory.
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 def files_of(directory: str | os.PathLike, table: str) -> list[Path]:
-    """Returns the files of a table below a directory: `TABLE.parquet`, `TABLE-*.parquet`, `TABLE/*.parquet`."""
+    """Returns the files of a table in a directory: `TABLE.parquet`, `TABLE-*.parquet`, `TABLE/*.parquet`."""
     root = path_of(directory)
     return [root / name for name in root.files() if _table_of(name) == table or _is_part_of(name, table)]
 
 
 def has_files(directory: str | os.PathLike) -> bool:
-    """Returns whether there is any Parquet file below a directory."""
+    """Returns whether a directory or its subdirectories contain a Parquet file."""
     return any(name.endswith(_SUFFIX) for name in path_of(directory).files())
 
 
 def _table_of(name: str) -> str | None:
-    """Returns `dim16` of `dim16.parquet` and of `dim16/part-0.parquet`."""
+    """Returns `dim16` for `dim16.parquet` and for `dim16/part-0.parquet`."""
     return name.split("/")[0].removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None
 
 
@@ -44,13 +44,13 @@ def _is_part_of(name: str, table: str) -> bool:
 
 
 def blocks(files: Sequence[Path], config: TableConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (keys int64[n], rows float32[n, m]) of a table's files, which `files_of` returned.
+    """Yields (keys int64[n], rows float32[n, m]) of the files that `files_of` returned for a table.
 
-    m is the `weights` of the TableConfig, or its `width` if a file holds the optimizer's state too.
+    m is the `weights` of the TableConfig, or its `width` if a file also contains optimizer state.
 
     Raises:
-      UserError: a file cannot be read, has other columns or another width, or a row is null or not finite, or a key
-        is 0 or comes twice; names the file and the row.
+      UserError: a file cannot be read or has other columns or another width, a row is null or not finite, or a key is 0
+        or repeated; the message names the file and the row.
     """
     seen = Index()
     for file in files:
@@ -129,7 +129,7 @@ def _first(mask: pa.Array) -> int:
 
 @contextlib.contextmanager
 def _told(file: Path) -> Iterator[None]:
-    """Says which file cannot be read."""
+    """Turns a read error into a UserError that names the file."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:

@@ -1,18 +1,18 @@
-"""Tables on disk: Arrow IPC files for each table and shard, readable by any program that reads Arrow.
+"""Tables on disk: Arrow IPC files for each table and shard, which any program that reads Arrow can read.
 
-A snapshot is full, or a delta of the snapshot before it. For each table and shard it has these files, by `kind`:
+A snapshot is full, or a delta of the previous snapshot. For each table and shard it has these files, by `kind`:
 
     full      NAME-SHARD-of-SHARDS.arrow                      all rows
-    delta     NAME-SHARD-of-SHARDS.STEP.delta.arrow           the rows that changed since
-    removed   NAME-SHARD-of-SHARDS.STEP.removed.arrow         the keys that went since; only if there are any
-    use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           of tables that evict: how lately and how often each of
-                                                              these rows was trained
-    counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        of tables with a `min_frequency`: the counting filter
+    delta     NAME-SHARD-of-SHARDS.STEP.delta.arrow           the rows changed since the previous snapshot
+    removed   NAME-SHARD-of-SHARDS.STEP.removed.arrow         the keys removed since then, if there are any
+    use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           if the table evicts rows: the last step and the number
+                                                              of trainings of each of these rows
+    counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        if the table has a `min_frequency`: the counting filter
 
 A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`
-FixedSizeList<float32>[width]; every schema's metadata holds the TableConfig as JSON. Files are written in batches of
-bounded size and renamed into place once they are on the disk, so a file that has its name is whole. The caller lists
-them, with their sizes and checksums, in its manifest.
+FixedSizeList<float32>[width]. The metadata of every schema contains the TableConfig as JSON. Files are written in
+batches of bounded size and renamed into place once they are on disk, so a file with its final name is complete. The
+caller lists the files, with their sizes and checksums, in its manifest.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
-# Of a file in a manifest: its name `file`, and `table`, `kind`, `rows`, `bytes` and `crc32`; of a snapshot, its name
-# `snapshot`, and `since`, what it is a delta of.
+# The entry of a file in a manifest: its name `file`, `table`, `kind`, `rows`, `bytes` and `crc32`. An entry of a
+# snapshot also has the snapshot's name `snapshot`, and `since`, the snapshot of which it is a delta.
 FileEntry = dict[str, Any]
 CONFIG = b"ctr_trainer.table"
 _MOST_WEIGHTS = 1 << 16
@@ -46,7 +46,7 @@ def config_to_json(config: TableConfig) -> str:
 
 
 def config_from_json(text: str | bytes) -> TableConfig:
-    """Returns the TableConfig of its JSON; raises UserError if it is none."""
+    """Returns the TableConfig in a JSON text; raises UserError if the text is not one."""
     try:
         config = TableConfig.from_dict(json.loads(text))
         if not isinstance(config.name, str) or not all(isinstance(dim, int) for dim in config.dims):
@@ -59,7 +59,7 @@ def config_from_json(text: str | bytes) -> TableConfig:
 
 
 def schema(config: TableConfig, kind: str = "full", counted: int | None = None) -> pa.Schema:
-    """Returns the pyarrow schema of this table's files of a kind; `counted` is a part of the schema of `counts`."""
+    """Returns the pyarrow schema of a table's files of a kind; `counted` is metadata of a `counts` file."""
     rows = [KEY, pa.field("row", row_type(config.width), nullable=False)]
     fields = {"full": rows, "delta": rows, "removed": [KEY], "use": _USE, "counts": _COUNTS}[kind]
     metadata = {CONFIG: config_to_json(config)}
@@ -83,9 +83,9 @@ def key_array(keys: np.ndarray) -> pa.Array:
 
 
 def check(path: AnyPath, entry: FileEntry) -> None:
-    """Checks that a file is as `write` left it, by its size, its checksum and its number of rows.
+    """Checks the size, the checksum and the number of rows of a file that `write` wrote.
 
-    Raises UserError, which names it, if the file is missing, truncated or altered.
+    Raises UserError, which names the file, if the file is missing, truncated or altered.
     """
     file = _file(path, entry)
     try:
@@ -103,9 +103,9 @@ def check(path: AnyPath, entry: FileEntry) -> None:
 
 
 def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
-    """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one rows file that was checked; at least once.
+    """Yields (TableConfig, keys int64[n], rows float32[n, width]) blocks of a checked rows file, at least one.
 
-    An empty file yields one block of no rows, so that its table is known.
+    The first block has no rows, so that the table of an empty file is known.
     """
     config = read_config(path, entry)
     yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
@@ -114,20 +114,20 @@ def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndar
 
 
 def read_config(path: AnyPath, entry: FileEntry) -> TableConfig:
-    """Returns the TableConfig of a file that was checked."""
+    """Returns the TableConfig of a checked file."""
     with _open(path, entry) as (config, _):
         return config
 
 
 def read_use(path: AnyPath, entry: FileEntry) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a `use` file that was checked."""
+    """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a checked `use` file."""
     for batch in _batches(path, entry):
         yield tuple(column.to_numpy() for column in batch.columns)
 
 
 @contextlib.contextmanager
 def _open(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
-    """Gives (TableConfig, Arrow file reader)."""
+    """Returns a context manager of (TableConfig, Arrow file reader)."""
     file = _file(path, entry)
     try:
         with file.open_input() as source, pa.ipc.open_file(source) as reader:
@@ -144,14 +144,14 @@ def _batches(path: AnyPath, entry: FileEntry) -> Iterator[pa.RecordBatch]:
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
     for i in range(count):
-        with _open(path, entry) as (_, reader):  # Opened again: blocks stay in memory while a file is open.
+        with _open(path, entry) as (_, reader):  # Reopens the file, because blocks stay in memory while it is open.
             batch = reader.get_batch(i)
         yield batch
         del batch
 
 
 def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
-    """Returns (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
+    """Returns (counters uint8[2, width], counted) of a checked `counts` file, see `Admission.counts`."""
     with _open(path, entry) as (_, reader):
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         lines = [np.concatenate([batch.column(line).to_numpy() for batch in batches]) for line in range(len(_COUNTS))]
@@ -159,7 +159,7 @@ def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
 
 
 def check_chain(files: Sequence[FileEntry]) -> None:
-    """Raises UserError unless files are one full snapshot and the deltas after it, in order."""
+    """Raises UserError unless `files` are one full snapshot and the deltas after it, in order."""
     before = None
     for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
         if since != before:
@@ -179,11 +179,11 @@ def iterate(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableCo
 
 
 def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
-    """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
+    """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a checked chain.
 
-    Each key comes once, with its last row; removed keys do not come. For that, an index of the keys in the deltas is
-    kept in memory. Each table comes at least once. `files` are what the `save` of a store returned for a full snapshot,
-    then for each of its deltas.
+    Each key appears once, with its last row; removed keys do not appear. For this, an index of the keys in the deltas
+    is kept in memory. Each table appears at least once. `files` are the results of a store's `save` for a full
+    snapshot, then for each of its deltas.
     """
     newer: dict[str, Index] = {}
     base = files[0].get("snapshot") if files else None
@@ -203,7 +203,7 @@ def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableCon
 
 
 def columns(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (int64[n], float32[n, width]) of a record batch of keys and rows, views of its buffers."""
+    """Returns the keys, int64[n], and rows, float32[n, width], of a record batch, as views of its buffers."""
     rows = batch.column("row")
     return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
 

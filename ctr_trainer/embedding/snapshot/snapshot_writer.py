@@ -1,4 +1,4 @@
-"""Writes the files of a snapshot; see `snapshot` for what they are."""
+"""Writes the files of a snapshot, which `snapshot` describes."""
 
 import contextlib
 import zlib
@@ -26,7 +26,7 @@ _CURE = (
 
 @contextlib.contextmanager
 def _told(target: Path, cure: str) -> Iterator[None]:
-    """Says which file cannot be written."""
+    """Turns a write error into a UserError that names the file."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,7 @@ def _told(target: Path, cure: str) -> Iterator[None]:
 
 
 class ArrowFile:
-    """An Arrow file that knows its rows, its size and its CRC-32."""
+    """An Arrow file that tracks its number of rows, its size and its CRC-32."""
 
     def __init__(self, file: IO[bytes], target: Path, of_schema: pa.Schema, cure: str) -> None:
         self._file, self._target, self._schema, self._cure = file, target, of_schema, cure
@@ -50,7 +50,7 @@ class ArrowFile:
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def finish(self) -> dict[str, int]:
-        """Returns a dict of `rows`, `bytes` and `crc32`, once all is written."""
+        """Completes the file and returns a dict of `rows`, `bytes` and `crc32`."""
         with _told(self._target, self._cure):
             self._writer.close()
             self._arrow_file.close()
@@ -59,7 +59,7 @@ class ArrowFile:
 
 
 class _ChecksumFile:
-    """A file to write to that knows its size and its CRC-32."""
+    """A writable file that tracks its size and its CRC-32."""
 
     closed = False
 
@@ -77,18 +77,18 @@ class _ChecksumFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Left open: who opened it closes it."""
+        """Does nothing: the code that opened the file closes it."""
 
 
 @contextlib.contextmanager
 def arrow_file(
     path: AnyPath, name: str, of_schema: pa.Schema, cure: str = "free some space there", direct: bool = False
 ) -> Iterator[ArrowFile]:
-    """Gives the `ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
+    """Returns a context manager of an `ArrowFile`, which is on disk under its final name when the block ends.
 
     Args:
-      path: its directory, which exists.
-      cure: what the user can do if it cannot be written; the end of the UserError's message.
+      path: an existing directory.
+      cure: advice for the user if the file cannot be written, which ends the UserError's message.
       direct: see `Path.writing`.
     """
     target = path_of(path) / name
@@ -106,16 +106,16 @@ def write(
     shard: int = 0,
     shards: int = 1,
 ) -> list[FileEntry]:
-    """Writes one shard's rows of a table, as they were when the capture began.
+    """Writes one shard's rows of a table in their state when the capture began.
 
     Args:
-      path: the directory, which exists.
-      lock: a context manager that gives the table while it holds its lock, for a block at a time.
-      identity: of this snapshot.
-      since: the identity of the snapshot that this is a delta of; None for a full one.
+      path: an existing directory.
+      lock: a context manager that returns the table and holds its lock, for one block at a time.
+      identity: the name of this snapshot.
+      since: the name of the snapshot that this delta follows; None for a full snapshot.
 
     Raises:
-      UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
+      UserError: a file cannot be written, or a row is not finite; the message names the file, or the table and a key.
     """
     config = capture.config
     common = dict(table=config.name, snapshot=identity, since=since)
@@ -152,9 +152,9 @@ def write(
 def write_blocks(
     path: AnyPath, config: TableConfig, blocks: Iterable[tuple[np.ndarray, np.ndarray]], identity: str
 ) -> FileEntry:
-    """Writes rows that are in no store, as a full snapshot of a table.
+    """Writes rows that are not in a store as a full snapshot of a table.
 
-    `blocks` are (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once. `path` exists. Raises
+    `blocks` are C-contiguous (keys int64[n], rows float32[n, width]), with each key once. `path` must exist. Raises
     UserError if the file cannot be written.
     """
     file = f"{config.name}-00000-of-00001.arrow"
@@ -175,7 +175,7 @@ def _blocks(capture: Capture, lock: AbstractContextManager[Table]) -> Iterator[B
 
 
 def _finite(blocks: Iterable[Block], table: str, step: int) -> Iterator[Block]:
-    """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then counts those rows to the end.
+    """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then only counts such rows.
 
     If there are such rows, this raises UserError after the last block.
     """

@@ -1,1 +1,1 @@
-"""A store, which holds tables by name, and the messages about rows between a store and its user."""
+"""A store, which holds tables by name, and the encoding of rows between a store and its workers."""

@@ -1,4 +1,4 @@
-"""The store in this process."""
+"""A store in the memory of this process."""
 
 import contextlib
 import threading
@@ -26,12 +26,12 @@ from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
-# Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
+# Seconds between two uses of a table's lock. A thread that takes it again at once would overtake waiting requests.
 _BETWEEN_SECONDS = 1e-4
-# Seconds to wait for another save of the same store. If that save takes longer, its disk hangs.
+# Seconds to wait for another save of the same store. If the save takes longer, its disk hangs.
 _SNAPSHOT_SECONDS = 3600
 _NOTHING = contextlib.nullcontext()
-_BLOCK_BYTES = 16 << 20  # Of rows that are copied under one hold of their table's lock.
+_BLOCK_BYTES = 16 << 20  # Bytes of rows that are copied at once under the table's lock.
 
 
 def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
@@ -41,7 +41,7 @@ def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
 
 
 def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
-    """Raises UserError if rows, or changes, are not one finite row of the table's width per key, or if a key is 0."""
+    """Raises UserError unless `rows`, or changes of rows, are one finite row per key, and no key is 0."""
     name, width = table.config.name, table.config.width
     if rows.dtype != np.float32 or rows.shape != (len(keys), width):
         raise UserError(f"table {name}: rows {rows.dtype}{list(rows.shape)}, expected float32{[len(keys), width]}")
@@ -53,16 +53,16 @@ def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
 
 
 class LocalStore(Store):
-    """The Store in this process. Safe to use from several threads: each table has a lock.
+    """A Store in this process. It is thread-safe: each table has a lock.
 
-    Rows may change while files of them are written.
+    Rows may change while their files are written.
     """
 
     def __init__(self, make_table: MakeTable = tracked_table) -> None:
         self._tables = LockedTables(make_table)
         self._sequences: dict[tuple[str, str], int] = {}
         self._one, self._one_epoch = threading.Lock(), threading.Lock()
-        self._last: str | None = None  # The last snapshot, which a delta could follow.
+        self._last: str | None = None  # The last snapshot, which a delta can follow.
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -70,7 +70,7 @@ class LocalStore(Store):
         return self._tables.tables
 
     def take_place(self, shard: int, shards: int) -> None:
-        """Says that this store has the rows of `shard` among `shards` stores; without it, it has all rows."""
+        """Makes this store hold only the rows of `shard` among `shards` stores. By default a store holds all rows."""
         self._tables.place = shard, shards
 
     def create_table(self, config: TableConfig) -> None:
@@ -149,15 +149,16 @@ class LocalStore(Store):
     def saving(
         self, path: AnyPath, step: int, since: str | None = None, identity: str | None = None
     ) -> Generator[Any, None, None]:
-        """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
+        """Yields the delta's base (None for a full snapshot) once all rows are captured, then the result of `save`.
 
-        `identity` names this snapshot, alike for all shards; None draws a name. For the others see `Store.save`.
+        `identity` is the name of this snapshot, the same in all shards; None makes one. For the other arguments see
+        `Store.save`.
         """
         directory = path_of(path)
         with self._alone("save"):
             if since is not None and since != self._last:
                 since = None
-            # Until all files are written, there is no snapshot that a delta could follow.
+            # Until all files are written, no delta can follow this snapshot.
             self._last, identity = None, identity or uuid.uuid4().hex
             captures = []
             try:
@@ -202,9 +203,9 @@ class LocalStore(Store):
     def restore(
         self, path: AnyPath, files: Sequence[FileEntry], replacing: AbstractContextManager[None] = _NOTHING
     ) -> None:
-        """Replaces all rows, as `Store.restore`; keeps only the rows that belong to this shard.
+        """Replaces all rows as `Store.restore` does, but keeps only the rows that belong to this shard.
 
-        `replacing` is entered when all files are known to be sound, and the rows are replaced within it.
+        `replacing` is entered after all files are checked, and the rows are replaced inside it.
         """
         with self._alone("restore"):
             snapshot.check_chain(files)
@@ -217,7 +218,7 @@ class LocalStore(Store):
             self._last = files[-1].get("snapshot") if files else None
 
     def clear(self, replacing: AbstractContextManager[None] = _NOTHING) -> None:
-        """Forgets every row, within `replacing`."""
+        """Removes all rows inside `replacing`."""
         with self._alone("clear"), replacing:
             self._clear()
 
@@ -225,7 +226,7 @@ class LocalStore(Store):
         return self._tables.stats()
 
     def read_blocks(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields copies (keys, rows) of a table's blocks. A row that comes or goes meanwhile may be missing."""
+        """Yields (keys, rows) copies of a table's blocks. A row that is added or removed meanwhile may be missing."""
         first, step = 0, max(_BLOCK_BYTES // (self.config(name).width * 4 + 8), 1)
         while first < len(self.tables[name].keys):
             with self._locked(name) as table:
@@ -267,7 +268,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[None]:
-        """Lets one save, restore or clear run at a time."""
+        """Allows only one save, restore or clear at a time."""
         if not self._one.acquire(timeout=_SNAPSHOT_SECONDS):
             raise UserError(
                 f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: check "
@@ -280,7 +281,7 @@ class LocalStore(Store):
 
 
 def _owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
-    """Returns which of the keys int64[n] belong to a shard: bool[n], or a slice."""
+    """Returns which of the keys, int64[n], belong to a shard: bool[n], or a slice."""
     if shards == 1:
         return slice(None)
     owner = np.empty(len(keys), np.int32)

@@ -1,4 +1,4 @@
-"""The tables of a store in this process, each with its lock and with the versions of its rows."""
+"""The tables of a store in this process, each with a lock and the versions of its rows."""
 
 import re
 import threading
@@ -15,7 +15,7 @@ from ctr_trainer.system.messages.errors import UserError
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-# Makes a table of a store, with `most_rows` in place of the limit of its configuration: `SharedTables`, for instance.
+# Makes a table of a store from (config, most_rows), where `most_rows` replaces `config.max_rows`; see `SharedTables`.
 MakeTable = Callable[[TableConfig, int | None], Table]
 
 
@@ -25,7 +25,7 @@ def tracked_table(config: TableConfig, most_rows: int | None) -> Table:
 
 
 class _Locked:
-    """A table while its lock is held."""
+    """A context manager that returns a table and holds its lock."""
 
     def __init__(self, lock: threading.RLock, table: Table) -> None:
         self._lock = lock
@@ -40,10 +40,10 @@ class _Locked:
 
 
 class LockedTables:
-    """Tables by name. Safe to use from several threads: a table is used while its lock is held.
+    """Tables by name. They are thread-safe, because a table is used only while its lock is held.
 
     Attributes:
-      place: (shard, shards): the rows here are those of `shard` among `shards` stores, which share `max_rows` out.
+      place: (shard, shards): these tables hold the rows of `shard` among `shards` stores, which divide `max_rows`.
     """
 
     def __init__(self, make_table: MakeTable) -> None:
@@ -59,7 +59,7 @@ class LockedTables:
         return iter(sorted(self.tables))
 
     def create(self, config: TableConfig) -> None:
-        """Makes a table if there is none of that name; raises UserError if there is one of another configuration."""
+        """Makes a table if it does not exist; raises UserError if it exists with a different configuration."""
         different = self._created(config).config.differs(config)
         if different:
             raise UserError(
@@ -68,10 +68,9 @@ class LockedTables:
             )
 
     def create_restored(self, config: TableConfig, path: AnyPath) -> None:
-        """Makes a table as `create` does, for a table whose rows are in a snapshot in `path`.
+        """Makes a table, as `create` does, whose rows are in a snapshot in `path`.
 
-        It may have other limits and other optimizer settings than it was saved with, but not another layout of its
-        rows.
+        Its limits and optimizer settings may differ from the saved ones, but not the layout of its rows.
         """
         different = self._created(config).config.differs(config, but=(*LIMITS, "settings"))
         if different:
@@ -89,17 +88,17 @@ class LockedTables:
         return self._versions[name]
 
     def locked(self, name: str) -> _Locked:
-        """Returns a context manager that gives the Table while its lock is held; may be entered again and again."""
+        """Returns a reusable context manager that holds the table's lock and returns the Table."""
         table = self._there(name)
         return _Locked(self._locks[name], table)
 
     def mark(self, table: Table, slots: np.ndarray) -> None:
-        """Gives the rows at `slots`, int64[U], the version of a new push; -1 is skipped. Call it under the lock."""
+        """Sets the version of the rows at `slots`, int64[U], to a new push; -1 is skipped. Call it under the lock."""
         versions = self._versions[table.config.name]
         versions.reserve(len(table.keys))[slots[slots >= 0]] = versions.next()
 
     def clear(self) -> None:
-        """Forgets every row; the tables stay."""
+        """Removes all rows and keeps the tables."""
         for name in self:
             with self.locked(name) as table:
                 table.clear()
@@ -119,7 +118,7 @@ class LockedTables:
         return self.tables[name]
 
     def _created(self, config: TableConfig) -> Table:
-        """Returns the Table of that name; makes it if there is none."""
+        """Returns the Table with the name of `config`; makes it if it does not exist."""
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(
                 f"table name {config.name!r}: expected up to 100 characters, each a letter, a digit or one of _ . -"

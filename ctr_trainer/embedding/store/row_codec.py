@@ -1,4 +1,4 @@
-"""How rows and their changes are encoded between a worker's cache and its store."""
+"""The encoding of rows and their changes between a worker's cache and its store."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,13 +14,14 @@ from ctr_trainer.system.messages.errors import UserError
 # A row's largest value is scaled into [2**13, 2**14), far from 65504, the largest float16. The row's smaller values
 # keep all 11 bits, down to 2**-27 of its largest value.
 _TOP = 14
-# A row whose largest value is below 2**-112 is scaled as if it were 2**-112: the scale stays a normal float32.
+# A row whose largest value is below 2**-112 is scaled as if that value were 2**-112, so that the scale stays a normal
+# float32.
 _LEAST = -112
 _LEAST_POWER, _MOST_POWER = _LEAST - _TOP, 128 - _TOP
 
 _HALVES = types.Array(types.uint16, 2, "C", readonly=True, aligned=False)
 _HALVES_OUT = types.Array(types.uint16, 2, "C")
-# The bits of float32: 23 of the fraction below 8 of the exponent, which is biased by 127; float16 has 10, 5 and 15.
+# A float32 has 23 fraction bits, 8 exponent bits and an exponent bias of 127; a float16 has 10, 5 and 15.
 _I32 = np.int32
 _SIZE, _FRACTION, _BIAS, _INFINITY = _I32(0x7FFFFFFF), _I32(23), _I32(127), np.float32(np.inf)
 _HALF_SIZE, _HALF_SIGN, _NARROWED = _I32(0x7FFF), _I32(0x8000), _I32(13)
@@ -33,7 +34,7 @@ def pack(rows: np.ndarray) -> np.ndarray:
     """Packs finite float32[n, width] into float16[n, width + 1].
 
     Each row is scaled by its own power of two, so that a large accumulator does not overflow and a small change does
-    not vanish. Column 0 is that power, an integer from -126 to 114.
+    not vanish. Column 0 is the exponent of that power, an integer from -126 to 114.
     """
     out = np.empty((len(rows), rows.shape[1] + 1), np.float16)
     _pack(float32(rows), out.view(np.uint16))
@@ -41,9 +42,9 @@ def pack(rows: np.ndarray) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray) -> np.ndarray:
-    """Undoes `pack`, with an error of at most 2**-11 of the value or 2**-38 of the row's largest value.
+    """Inverts `pack`, with an error of at most 2**-11 of the value or 2**-38 of the row's largest value.
 
-    If column 0 of a row is not an integer from -126 to 114, that row is not finite.
+    If column 0 of a row is not an integer from -126 to 114, the unpacked row is not finite.
     """
     out = np.empty((len(packed), packed.shape[1] - 1), np.float32)
     _unpack(np.require(packed, np.float16, ("C",)).view(np.uint16), out)
@@ -60,15 +61,15 @@ def _float(bits: np.int32) -> np.float32:
     return _I32(bits).view(np.float32)
 
 
-# Integers are narrowed after each operation: Numba widens them to 64 bits, and half as many fit a vector then.
+# Each operation's result is narrowed to 32 bits: Numba widens it to 64 bits, of which half as many fit into a vector.
 @kernel()
 def _to_half(value: np.float32) -> np.uint16:
-    """The bits of float16 of a value below 65520, rounded to nearest, ties to even."""
+    """Returns the float16 bits of a value below 65520, rounded to nearest, ties to even."""
     bits = _bits(value)
     size = _I32(bits & _SIZE)
     odd = _I32(_I32(size >> _NARROWED) & _I32(1))
     normal = _I32(_I32(_I32(size - _REBIASED) + _I32(_I32(0xFFF) + odd)) >> _NARROWED)
-    # The sum's last bit is worth 2**-24, as a subnormal float16's.
+    # The last bit of the sum is worth 2**-24, as in a subnormal float16.
     subnormal = _I32(_bits(_float(size) + np.float32(0.5)) - _bits(np.float32(0.5)))
     sign = _I32(_I32(bits >> _I32(16)) & _HALF_SIGN)
     return np.uint16((subnormal if size < _HALF_NORMAL else normal) | sign)
@@ -116,16 +117,16 @@ def _unpack(packed: np.ndarray, out: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RowCodec:
-    """Turns rows of float32 into the array that travels, and back.
+    """Encodes float32 rows as the array that is sent, and decodes it.
 
     Attributes:
       name: the codec's name in `--sync_compression` and in requests to the service.
-      is_exact: whether decoded rows equal the rows before encoding, bit by bit. If a codec is not exact, the worker
-        keeps what it rounds away from a change, see `CachedRows.take`.
-      encode: f(finite float32[n, width]) -> the array [n, columns] of the dtype and columns of `schema`.
-      decode: f(array of `encode`, contiguous or not, aligned or not) -> C-contiguous float32[n, width].
-      dtype: of the array.
-      more: how many columns the array has in addition to those of the rows.
+      is_exact: whether decoded rows equal the original rows bit by bit. If a codec is not exact, the worker keeps the
+        rounding error of each change, see `CachedRows.take`.
+      encode: a function from finite float32[n, width] to an array with the dtype and columns of `schema`.
+      decode: a function from that array, contiguous or not, aligned or not, to C-contiguous float32[n, width].
+      dtype: the dtype of the encoded array.
+      more: the number of columns of the encoded array in addition to `width`.
     """
 
     name: str
@@ -136,7 +137,7 @@ class RowCodec:
     more: int
 
     def schema(self, width: int) -> tuple[str, int]:
-        """Returns (dtype, columns) of the array [n, columns] that rows of `width` floats are encoded as."""
+        """Returns (dtype, columns) of the array [n, columns] that encodes rows of `width` floats."""
         return self.dtype, width + self.more
 
 
@@ -145,7 +146,7 @@ def _as_they_are(rows: np.ndarray) -> np.ndarray:
 
 
 def _contiguous(rows: np.ndarray) -> np.ndarray:
-    # Without a copy, even if they are not aligned: the kernels of a merge take them as well.
+    # Does not copy unaligned rows, because the kernels of a merge accept them.
     return np.require(rows, requirements=("C",))
 
 
@@ -154,7 +155,7 @@ CODECS = {codec.name: codec for codec in (PLAIN, RowCodec("fp16", False, pack, u
 
 
 def find_codec(name: str) -> RowCodec:
-    """Returns the RowCodec of that name; raises UserError, which names the codecs, if there is none."""
+    """Returns the RowCodec `name`; raises UserError, which lists the codecs, if it does not exist."""
     if name not in CODECS:
         raise UserError(
             f"sync_compression {name!r} is not one of {', '.join(CODECS)}: give one of these, and run workers and "

@@ -1,4 +1,4 @@
-"""The interface of the place that keeps the embedding rows of a training."""
+"""The interface of a store, which holds the embedding rows of a training."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.path import AnyPath
 from ctr_trainer.system.messages.errors import ServiceLost
 
-MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes the copies of a worker, see `Store.worker_rows`.
+MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes a worker's copies of rows, see `Store.worker_rows`.
 
 
 class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
 
-    Keys are int64[U], distinct within a call and not 0; rows and deltas are float32[U, width] as TableConfig lays them
-    out. A user's mistake raises UserError, and so does a store that is lost.
+    Keys are int64[U], distinct within a call and not 0. Rows and deltas are float32[U, width] in the layout of
+    TableConfig. A user's mistake and the loss of a store raise UserError.
 
     A row has a version, uint32, which each push to it changes. A key without a row has the version 0 and reads its
-    initial row. Versions can be compared for one key only, and only within one life of the store.
+    initial row. Only versions of the same key can be compared, and only while the store runs.
 
     Attributes:
-      silent_seconds: seconds that requests have waited for a store that did not answer; 0 of a store in this process.
+      silent_seconds: seconds that requests have waited for a store that did not answer; 0 for a store in this process.
       is_guarded: whether the store still answers after it is lost, see `Guard`.
-      lost: the ServiceLost that a guarded store has met; None if it has met none.
-      host_memory: `SharedMemory` for one copy of the rows per host; None if each worker has copies of its own.
+      lost: the ServiceLost that a guarded store has raised; None if the store is not lost.
+      host_memory: `SharedMemory` for one copy of the rows per host; None if each worker has its own copy.
     """
 
     is_guarded = False
@@ -46,50 +46,49 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def create_table(self, config: TableConfig) -> None:
-        """Makes an empty table. If the table exists with the same TableConfig, it stays as it is."""
+        """Makes an empty table. A table that exists with the same TableConfig is not changed."""
 
     def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
-        """Returns the `WorkerRows` of a table that `create_table` made: a worker's copies of them.
+        """Returns the `WorkerRows` of a table that `create_table` made: a worker's copies of its rows.
 
         Args:
-          config: the table's TableConfig.
-          copies: makes the copies. A store in this process does not call it:
-            its workers train the store's own rows.
+          copies: makes the copies. A store in this process does not call it, because its workers train the store's own
+            rows.
         """
         return copies(self, config)
 
     @abc.abstractmethod
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        """Returns the rows of `keys`, float32[U, width]; creates no row.
+        """Returns the rows of `keys`, float32[U, width], and creates no rows.
 
         A key without a row reads its initial row, or zeros if `missing` is `zeros`.
         """
 
     @abc.abstractmethod
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
-        """Returns `ChangedRows`: the rows whose version is not the one that the asker knows, encoded by `codec`.
+        """Returns `ChangedRows`: the rows whose version differs from the caller's, encoded by `codec`.
 
-        The known versions are uint32[U].
+        `versions` are the versions that the caller has, uint32[U].
         """
 
     @abc.abstractmethod
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
         """Adds deltas to rows. A missing row is created with its initial values first.
 
-        A push is applied exactly once: if `sequence` is not greater than the worker's last one for that table, the push
-        does nothing.
+        A push is applied exactly once: it does nothing if `sequence` is not greater than the worker's last `sequence`
+        for the table.
 
         Args:
           deltas: float32[U, width].
-          worker: a name that is new each time a worker starts.
-          sequence: grows with each push of this worker to this table.
+          worker: a name that is unique to each start of a worker.
+          sequence: a number that increases with each push of this worker to this table.
         """
 
     @abc.abstractmethod
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        """Sets the rows of a table without limits, whatever they were; for rows that one host alone changes.
+        """Overwrites rows of a table without limits. Use it for rows that only one host changes.
 
-        A put is applied exactly once, and never after a later one, as a `push` is.
+        Like a `push`, a put is applied exactly once, and never after a later put.
         """
 
     @abc.abstractmethod
@@ -103,88 +102,88 @@ class Store(abc.ABC):
         versions: np.ndarray | None = None,
         codec: RowCodec = PLAIN,
     ) -> ChangedRows:
-        """Pushes deltas and brings back the rows that others changed, in one round trip.
+        """Pushes deltas and returns the rows that others changed, in one round trip.
 
         Args:
-          deltas: float32[U, width] as `codec` encodes them.
-          versions: uint32[U], the version of each row that the worker knows; None brings all rows back.
+          deltas: float32[U, width], encoded by `codec`.
+          versions: uint32[U], the worker's version of each row; None returns all rows.
           codec: encodes the deltas and the rows of the answer.
 
         Returns:
-          `ChangedRows`: the rows whose version was not the one that the worker knew, with `deltas` added. Each other
-          row is, bit by bit, the row that the worker knew plus its delta. A repeated sync brings all rows back.
+          `ChangedRows`: the rows whose version differed from the worker's, with `deltas` added. Each other row equals,
+            bit by bit, the worker's row plus its delta. A repeated sync returns all rows.
         """
 
     @abc.abstractmethod
     def advance(self, step: int) -> None:
-        """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the rows that have expired."""
+        """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the expired rows."""
 
     def save(self, path: AnyPath, step: int, since: str | None = None) -> list[FileEntry]:
-        """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes continue.
+        """Writes every table, in its state at the call, into the directory `path`; pulls and pushes continue.
 
         Args:
           path: the directory; made if it does not exist.
-          step: the global step, which goes into the names of a delta's files.
-          since: the `snapshot` of the last `save` or `restore` of this store: only rows that changed since then are
-            written. If it is None or another snapshot, all rows are written.
+          step: the global step, which is part of the names of a delta's files.
+          since: the `snapshot` of the last `save` or `restore` of this store, to write only the rows that changed since
+            then. If it is None or another snapshot, all rows are written.
 
         Returns:
-          what `restore` takes. Each `since` is None if all rows were written.
+          the file entries that `restore` takes. Their `since` is None if all rows were written.
         """
         return self.begin_save(path, step, since)()
 
     @abc.abstractmethod
     def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
-        """Saves in two parts: all rows are known as they are now when this returns, and may change from then on.
+        """Saves in two parts: captures the current state of all rows, which may change after this returns.
 
-        A store in this process writes them at once, since it is not told when its rows change.
+        A store in this process writes the rows before this returns, because training changes its rows without a lock.
 
         Returns:
-          a function that returns what `save` does, once all files are written; it may be called in another thread.
+          a function that waits until all files are written and returns the result of `save`; any thread may call it.
         """
 
     @abc.abstractmethod
     def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         """Writes the rows that changed since an epoch of a publication into the directory `path`; rows may change.
 
-        Each row is whole, and as it was at the call or later.
+        Each row is consistent and has its state at the call or later.
 
         Args:
           path: the directory; made if it does not exist.
-          epoch: number of the epoch that is written.
-          dtype: type of the packed rows, see `packed_rows`.
-          after: the epoch that was published last, with the files that this store wrote for it; None writes all rows.
+          epoch: the number of the epoch to write.
+          dtype: the type of the packed rows, see `packed_rows`.
+          after: the last published epoch, which contains this store's files of it; None writes all rows.
 
         Raises:
-          UserError: the files cannot be written, or the store does not know what changed since `after`: publish all
-            rows. What was to be written goes into the next epoch.
+          UserError: the files cannot be written, or the store does not know which rows changed since `after`; then
+            publish all rows. The next epoch contains the rows that were not written.
         """
 
     @abc.abstractmethod
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
-        """Replaces all rows by the rows of a chain of snapshots, written by any number of shards.
+        """Replaces all rows with the rows of a chain of snapshots, which any number of shards may have written.
 
-        If a file is bad, the rows stay as they are.
+        If a file is invalid, the rows do not change.
 
         Args:
-          path: the directory of all files of the chain.
-          files: what `save` returned for a full snapshot, followed by what it returned for each of its deltas.
+          path: the directory with all files of the chain.
+          files: the result of `save` for a full snapshot, followed by its result for each delta.
         """
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Forgets every row; the tables stay."""
+        """Removes all rows and keeps the tables."""
 
     def reopen(self) -> None:
-        """Continues with the rows as they are now.
+        """Continues with the current rows.
 
-        When one of several users of a store calls `restore` or `clear`, each other user forgets the rows that it knows
-        and calls `reopen`. Until then the requests of that user to a service are refused with ServiceLost.
+        When one client of a store calls `restore` or `clear`, each other client must discard its copies and call
+        `reopen`. Until then, a service refuses that client's requests with ServiceLost.
         """
         return
 
     def look(self) -> None:
-        """Raises ServiceLost if the rows are known to be gone, without a request; takes microseconds."""
+        """Raises ServiceLost if the rows are known to be lost. Sends no request and takes microseconds."""
         return
 
     @abc.abstractmethod
@@ -196,12 +195,12 @@ class Store(abc.ABC):
         """
 
     def close(self) -> None:
-        """Ends the use of the store."""
+        """Closes the store."""
         return
 
 
 class StoreReader(WorkerRows):
-    """Reads the rows of each lookup from the store; creates and trains no row. For one thread."""
+    """Reads the rows of each lookup from the store, and neither creates nor trains rows. It is not thread-safe."""
 
     def __init__(self, store: Store, config: TableConfig) -> None:
         self.config = config
@@ -214,7 +213,7 @@ class StoreReader(WorkerRows):
         return self._rows
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U], the places of the keys' rows in `rows`; an unknown key has a row of zeros."""
+        """Returns int64[U], the positions of the keys' rows in `rows`; an unknown key has a row of zeros."""
         self._rows = self._store.pull(self.config.name, keys, missing="zeros")
         return np.arange(len(keys))
 

@@ -1,4 +1,4 @@
-"""Which rows changed since somebody last saw them."""
+"""Row versions, which show the rows that changed since a client last read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSIONS_OUT = types.Array(types.uint32, 1, "C")
 POSITIONS_OUT = types.Array(types.int64, 1, "C")
 # The version of a key without a row: the key reads its initial row, which each worker can compute.
 ABSENT = 0
-# The version that an asker names to get the row whatever its version is.
+# The version that a caller sends to get the row in any case.
 NONE_KNOWN = 2**32 - 1
 
 
@@ -28,9 +28,9 @@ NONE_KNOWN = 2**32 - 1
 def differing_versions(
     current: np.ndarray, slots: np.ndarray, known: np.ndarray, versions: np.ndarray, positions: np.ndarray
 ) -> int:
-    """versions[i] = the version at slots[i], 0 for the slot -1; `positions` gets each i whose version is not known[i].
+    """Sets versions[i] = the version at slots[i], 0 for the slot -1, and finds each i where it is not known[i].
 
-    Returns how many positions there are.
+    Fills `positions` with these i, and returns their number.
     """
     count = 0
     for i in range(slots.size):
@@ -57,14 +57,14 @@ def merge_rows(
     positions: np.ndarray,
     newer: np.ndarray,
 ) -> int:
-    """Adds `deltas` to the rows at `slots`, int64[U] without -1, and collects the rows whose version was not known[i].
+    """Adds `deltas` to the rows at `slots`, int64[U] without -1, and copies the rows whose version was not known[i].
 
     Args:
       number: the new version of the rows.
-      positions, newer: out: each i whose version was not known[i], and that row with its delta added.
+      positions, newer: outputs: each i whose version was not known[i], and that row with its delta added.
 
     Returns:
-      how many of `positions` and `newer` are filled.
+      the number of elements of `positions` and `newer` that are set.
     """
     count = 0
     for i in range(slots.size):
@@ -87,11 +87,11 @@ def merge_rows(
 
 
 def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray | None) -> ChangedRows:
-    """Finds the rows whose version is not the one that the asker knows.
+    """Finds the rows whose version differs from the caller's.
 
     Args:
       keys: int64[U], distinct.
-      known: uint32[U], the versions that the asker has; None if it has none.
+      known: uint32[U], the versions that the caller has; None if it has none.
     """
     slots = table.find(keys)
     if known is None:
@@ -109,9 +109,9 @@ def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray 
 def merge_changes(
     table: Table, versions: Versions, keys: np.ndarray, deltas: np.ndarray, known: np.ndarray | None
 ) -> ChangedRows:
-    """Adds float32[U, width] deltas to rows, as one push; see `newer` for the arguments.
+    """Adds float32[U, width] deltas to rows as one push; see `newer` for the arguments.
 
-    Returns the rows whose version was not the one that the asker knew, with their deltas added.
+    Returns the rows whose version differed from the caller's, with their deltas added.
     """
     count = len(keys)
     number = versions.next()
@@ -130,7 +130,7 @@ def merge_changes(
 
 
 def _with_refused(answer: ChangedRows, there: np.ndarray, refused: np.ndarray, initial_rows: np.ndarray) -> ChangedRows:
-    """Returns the `ChangedRows` of all keys from the `answer` for the keys `there`; refused keys have initial rows."""
+    """Adds the refused keys, with their initial rows, to the `ChangedRows` for the keys at the positions `there`."""
     versions, positions = answer.versions, np.concatenate([there[answer.positions], refused])
     versions[refused] = ABSENT
     order = np.argsort(positions)
@@ -139,13 +139,13 @@ def _with_refused(answer: ChangedRows, there: np.ndarray, refused: np.ndarray, i
 
 @dataclasses.dataclass(frozen=True)
 class ChangedRows:
-    """An answer that leaves out the rows that the asker already knows.
+    """An answer without the rows that the caller already knows.
 
     Attributes:
-      versions: uint32[U], the version of each key in the request, as of the answer.
-      positions: int64[n], ascending: the positions, among the keys of the request, of the rows that the asker neither
-        knows nor can compute.
-      rows: float32[n, width], the rows at these positions; from a Store they are encoded by the codec of the request.
+      versions: uint32[U], the version of each requested key at the time of the answer.
+      positions: int64[n], ascending: the positions, in the requested keys, of the rows that the caller neither knows
+        nor can compute.
+      rows: float32[n, width], the rows at these positions; a Store encodes them with the codec of the request.
     """
 
     versions: np.ndarray
@@ -153,15 +153,15 @@ class ChangedRows:
     rows: np.ndarray
 
     def encoded(self, codec: RowCodec) -> ChangedRows:
-        """Returns the same ChangedRows, its rows encoded by a `RowCodec`."""
+        """Returns the same ChangedRows with rows encoded by a `RowCodec`."""
         return dataclasses.replace(self, rows=codec.encode(self.rows))
 
 
 class Versions:
-    """A version for each slot of a table: the number of the push that changed its row last, 4 bytes per row.
+    """The version of each slot of a table: the number of the last push that changed its row, 4 bytes per row.
 
-    No number is used twice, not even after `clear`: if the version that an asker knows is the row's present version,
-    the row is, bit by bit, the row that the asker knows. Not safe to use from several threads at a time.
+    No number is used twice, even after `clear`. So if a caller's version equals the current version, the row equals the
+    caller's row bit by bit. This class is not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class Versions:
         return self._count * 4
 
     def next(self) -> int:
-        """Returns the number of the push that begins now; raises UserError if all 4 billion numbers are used up."""
+        """Returns the number of a new push; raises UserError if all 4 billion numbers are used."""
         if self._last + 1 == NONE_KNOWN:
             raise UserError(
                 "a table has taken 4,294,967,294 pushes, and row versions count no further: restart the service"
@@ -183,16 +183,16 @@ class Versions:
         return self._last
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Called by the table after slots, int64[U], got new rows, which no client has; it has `size` slots now."""
+        """Resets slots, int64[U], whose new rows no client has; the table calls it, and now has `size` slots."""
         self.reserve(size)[slots] = ABSENT
 
     def reserve(self, count: int) -> np.ndarray:
-        """Returns the array uint32[>= count], by slot; ABSENT where no push has reached the slot."""
+        """Returns the versions by slot, uint32[>= count]; ABSENT for a slot that no push has changed."""
         self._array.reserve(count)
         self._count = max(self._count, count)
         return self._array.array
 
     def clear(self) -> None:
-        """Forgets all versions; the table has forgotten its rows."""
+        """Removes all versions after the table has removed its rows."""
         self._array.array[: self._count] = ABSENT
         self._count = 0

@@ -1,4 +1,4 @@
-"""The interface through which one worker looks up and trains the rows of one table, and the steps of its optimizer."""
+"""The interface with which a worker looks up and trains the rows of one table, and the history of optimizer steps."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 
-# A factor nearer to 1 than float32 can tell is not worth a pass over the gradients.
+# A factor that float32 cannot distinguish from 1 is not worth a pass over the gradients.
 _NO_FACTOR = 1e-7
-_CATCH_UP_BLOCK = 8192  # Rows that are caught up under one hold of their lock.
+_CATCH_UP_BLOCK = 8192  # Rows that are caught up at once under their lock.
 
 
 @dataclasses.dataclass(frozen=True)
 class RowStep:
-    """One optimizer step of the rows that a worker's micro-batches looked up; for `share` see `weighed`."""
+    """One optimizer step on the rows that a worker's micro-batches looked up; for `share` see `weighed`."""
 
     learning_rate: float
     share: float = 1.0
 
 
 class StepHistory:
-    """The optimizer steps of a training: their number so far, their learning rates, and the L2 of each.
+    """The optimizer steps of a training: their number so far, their learning rates, and the factor of L2.
 
-    A process knows the rates of its own steps. A row that is first met after a resume makes up for the steps before the
-    resume at the first rate that is known. `first` is the global step that the process starts from, and `l2` the factor
-    of l2 / 2 * sum w^2 over the whole table.
+    A process knows only the learning rates of its own steps. If a row is first read after a resume, its missed steps
+    from before the resume use the first known rate. `first` is the global step at which the process starts, and `l2` is
+    the factor in l2 / 2 * sum w^2 over the whole table.
     """
 
     def __init__(self, first: int, l2: float) -> None:
@@ -46,26 +46,26 @@ class StepHistory:
         return self._first + self._count
 
     def begin_step(self, learning_rate: float) -> None:
-        """Says the learning rate of the next step."""
+        """Sets the learning rate of the next step."""
         if self._count == len(self._rates):
             self._rates = np.concatenate([self._rates, np.zeros_like(self._rates)])
         self._rates[self._count], self._knows_rate = learning_rate, True
 
     def end_step(self) -> None:
-        """Counts the step that was begun."""
+        """Counts the step that `begin_step` began."""
         self._count += 1
 
     def catch_up(self, config: TableConfig, rows: np.ndarray, slots: np.ndarray, taken: int) -> None:
-        """Makes the steps that rows missed.
+        """Applies the steps that rows missed.
 
         Args:
-          config: of a table with a dense optimizer.
+          config: the TableConfig of a table with a dense optimizer.
           rows: float32[n, width], changed in place.
           slots: int64[U], distinct; -1 is skipped.
-          taken: how many steps the rows count as having taken then; one more than `steps` if the caller steps them.
+          taken: the rows' new number of steps; one more than `steps` if the caller then applies a step to them.
         """
         if not self._knows_rate:
-            return  # The first step of a process: its rows are caught up when they take it.
+            return  # Before the first step of a process, which applies the steps that its rows missed.
         optimizer = OPTIMIZERS[config.optimizer.name]
         assert optimizer.catch_up is not None
         of_steps = self._first, self._rates, self.steps, taken
@@ -74,14 +74,15 @@ class StepHistory:
 
 
 def weighed(gradient: np.ndarray, weight: float, share: float, merge_factor: float) -> np.ndarray:
-    """Returns merge_factor * share * weight * gradient, what a micro-batch adds to the step of its rows.
+    """Returns merge_factor * share * weight * gradient, a micro-batch's contribution to the step of its rows.
 
     Args:
       gradient: float32 array, the gradient of the mean loss of the micro-batch's examples.
       weight: the sum of the micro-batch's example weights; 1 if the micro-batch is the worker's whole step.
-      share: workers / sum of the example weights of all micro-batches of the step, of all workers. If the workers do
-        not exchange gradients in each step, 1 / sum of this worker's weights. 1 if the micro-batch is the whole step.
-      merge_factor: the factor of `merging.gradient_factor` on each worker's gradient.
+      share: number of workers / sum of the example weights over the step's micro-batches of all workers. If the workers
+        do not exchange gradients in each step, 1 / sum of this worker's weights. 1 if the micro-batch is the whole
+        step.
+      merge_factor: the result of `merging.gradient_factor`, which scales each worker's gradient.
     """
     return times(gradient, merge_factor * share * weight)
 
@@ -93,12 +94,12 @@ def times(gradient: np.ndarray, factor: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class RowTotals:
-    """Totals of the lookups and syncs since the start.
+    """Totals of lookups and syncs since the start.
 
     Attributes:
-      hits: distinct keys whose rows a lookup found here and up to date.
-      misses: distinct keys whose rows a lookup asked the store for.
-      bytes_synced: bytes of keys, versions and rows that went to and came from the store.
+      hits: distinct keys whose rows a lookup found up to date in the worker.
+      misses: distinct keys whose rows a lookup requested from the store.
+      bytes_synced: bytes of keys, versions and rows sent to and received from the store.
     """
 
     hits: int = 0
@@ -113,13 +114,13 @@ class RowTotals:
 class WorkerRows(abc.ABC):
     """The rows of one table that a worker trains: the table's own rows, or copies of a store's rows.
 
-    A slot is the place of a row in `rows`. Slots are valid until the next lookup or sync.
+    A slot is the index of a row in `rows`. Slots are valid until the next lookup or sync.
 
     Attributes:
       config: the TableConfig.
       are_copies: whether the rows are copies of a store's rows.
-      is_synced_here: whether this worker syncs the rows. If so, `begin_window` and `sync_window` have to be called.
-      lock_times: how long this worker's threads have waited for the rows' lock and held it; 0 if there is no lock.
+      is_synced_here: whether this worker syncs the rows. If so, it must call `begin_window` and `sync_window`.
+      lock_times: the time that this worker's threads waited for and held the rows' lock; 0 if there is no lock.
     """
 
     config: TableConfig
@@ -133,11 +134,11 @@ class WorkerRows(abc.ABC):
     @property
     @abc.abstractmethod
     def rows(self) -> np.ndarray:
-        """float32[n, width], in slot order; a view, valid within `locked`."""
+        """float32[n, width], in slot order; a view that is valid inside `locked`."""
 
     @abc.abstractmethod
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U] slots; creates no row. A key without a row has the slot -1 or a row of zeros."""
+        """Returns int64[U] slots and creates no rows. A key without a row has the slot -1 or a row of zeros."""
 
     @abc.abstractmethod
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
@@ -145,31 +146,31 @@ class WorkerRows(abc.ABC):
 
         Args:
           keys: int64[U], distinct.
-          since: what `pull_ahead` returned for these keys; None if their rows were not pulled ahead.
+          since: the result of `pull_ahead` for these keys; None if their rows were not pulled ahead.
         """
 
     @abc.abstractmethod
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        """Makes one optimizer step of the rows at `slots`; see `Table.apply_gradients` for the arguments."""
+        """Applies one optimizer step to the rows at `slots`; see `Table.apply_gradients` for the arguments."""
 
     def follow_steps(self, history: StepHistory) -> None:
-        """Has rows of a dense optimizer make up for the steps that they miss: at each lookup, and all at a `flush`."""
+        """Applies the missed steps of a dense optimizer to the rows of each lookup, and to all rows in `flush`."""
         raise NotImplementedError(f"table {self.config.name}: these rows cannot apply missed steps")
 
     def begin(self) -> None:
-        """Called before the first lookup, when the store has the rows that the training begins with."""
+        """Prepares the rows; called before the first lookup, when the store has the initial rows of the training."""
         return
 
     def locked(self) -> AbstractContextManager[None]:
-        """Returns a context manager to hold while `rows` is read."""
+        """Returns a context manager to enter while reading `rows`."""
         return contextlib.nullcontext()
 
     def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Returns int64[U], the present slots of keys looked up earlier in this step; -1 if a row has gone since.
+        """Returns int64[U], the current slots of keys looked up earlier in this step; -1 if a row was removed since.
 
         Args:
           keys: int64[U].
-          slots: int64[U], what these lookups returned.
+          slots: int64[U], the results of these lookups.
         """
         return slots
 
@@ -179,31 +180,31 @@ class WorkerRows(abc.ABC):
 
     @property
     def asks(self) -> bool:
-        """Whether the store may have rows that are not here, so that `pull_ahead` is worth its time."""
+        """Whether the store may have rows that this worker lacks, so that `pull_ahead` is worth its time."""
         return False
 
     def pull_ahead(self, keys: np.ndarray) -> int | None:
-        """Pulls the rows of `keys`, int64[U], before they are looked up. Returns `since` for that lookup."""
+        """Pulls the rows of `keys`, int64[U], before their lookup. Returns `since` for that lookup."""
         return None
 
     def begin_window(self) -> None:
-        """Begins a window and so ends the previous one; `sync_window` has to follow before the next call."""
+        """Ends the current window and begins the next; call `sync_window` before the next call."""
         return
 
     def sync_window(self) -> None:
-        """Syncs the window that ended: sends what this worker changed and takes what others changed."""
+        """Syncs the window that ended: sends this worker's changes and receives the changes of others."""
         return
 
     def flush(self) -> None:
-        """Syncs so that the store has, bit by bit, all that this worker changed, and catches up with missed steps."""
+        """Syncs so that the store has all changes of this worker, bit by bit, and applies missed steps to all rows."""
         return
 
     def push(self) -> None:
-        """Makes the first half of a strict sync: a flush. A barrier and `refresh` have to follow."""
+        """Makes the first half of a strict sync: a flush. A barrier and `refresh` must follow."""
         return
 
     def refresh(self) -> None:
-        """Makes the second half of a strict sync: takes the rows with the pushes of all workers."""
+        """Makes the second half of a strict sync: reads the rows with the pushes of all workers."""
         return
 
     def totals(self) -> RowTotals:
@@ -211,9 +212,9 @@ class WorkerRows(abc.ABC):
 
 
 class TableRows(WorkerRows):
-    """A `Table`'s own rows: a step changes what every other user of the table reads, so there is nothing to sync.
+    """A `Table`'s own rows. Each step changes the rows that all users of the table read, so nothing has to be synced.
 
-    For one thread at a time; a `SharedTable` locks its rows itself.
+    Not thread-safe, but a `SharedTable` locks its rows itself.
     """
 
     def __init__(self, table: Table) -> None:
@@ -256,7 +257,7 @@ class TableRows(WorkerRows):
                 self._catch_up(slots[first : first + _CATCH_UP_BLOCK], self._history.steps)
 
     def _catch_up(self, slots: np.ndarray, taken: int) -> None:
-        """Makes the steps that the rows at `slots` missed; `taken` is how many they count as having taken then."""
+        """Applies the steps that the rows at `slots` missed; `taken` is then their number of steps."""
         assert self._history is not None
         with self._table.locked():
             self._table.before_change(slots)

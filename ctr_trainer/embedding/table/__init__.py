@@ -1,1 +1,1 @@
-"""A table of rows in one process: how rows are made, trained, admitted and evicted."""
+"""A table of rows in one process: the creation, training, admission and eviction of rows."""

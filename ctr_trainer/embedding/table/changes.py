@@ -1,4 +1,4 @@
-"""What changed in a table since its last snapshot."""
+"""Tracks the changes of a table since its last snapshot."""
 
 from typing import Protocol
 
@@ -9,15 +9,16 @@ from ctr_trainer.embedding.table.row_limits import RowLimits
 from ctr_trainer.embedding.table.row_space import Bits
 from ctr_trainer.embedding.table.table_config import TableConfig
 
-# Of a block, which is copied in one hold of the table's lock: a thread that has to wait for a core may hold it.
+# The size of a block, which is copied while the table's lock is held. It is small, because a thread may lose its core
+# while it holds the lock.
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 1 << 16
 
 
-Block = tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # Keys, rows and their use.
+Block = tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # Keys, rows, and (last_used, frequency).
 
 
 class TrackedTable(Protocol):
-    """What the bookkeeping of changes reads of a `Table`."""
+    """The part of a `Table` that change tracking reads."""
 
     config: TableConfig
     limits: RowLimits
@@ -33,14 +34,14 @@ class TrackedTable(Protocol):
 
 
 class RemovedKeys:
-    """A list of keys that grows with each removal, and that a snapshot takes away without a copy.
+    """A list of removed keys that a snapshot takes without a copy.
 
-    Two arrays take turns: one grows while a snapshot reads the other.
+    There are two arrays: one grows while a snapshot reads the other.
     """
 
     def __init__(self, memory: TableMemory) -> None:
         self._arrays, self._memory = [memory.array(f"removed{turn}", np.int64) for turn in range(2)], memory
-        self._numbers = memory.counts("removed", 3)  # How many keys each array has; which of the two grows.
+        self._numbers = memory.counts("removed", 3)  # The length of each array; which array grows.
 
     def add(self, keys: np.ndarray) -> None:
         """Appends keys, int64[n]."""
@@ -52,7 +53,7 @@ class RemovedKeys:
         self._numbers[turn] += len(keys)
 
     def take(self) -> np.ndarray:
-        """Returns the keys since the last `take`, int64[n], in the order of removal; valid until the next `take`."""
+        """Returns int64[n], the keys removed since the last `take`, in order; valid until the next `take`."""
         turn = self._numbers[2]
         other = 1 - turn
         self._arrays[other].release(0, self._numbers[other], self._memory.free)
@@ -65,17 +66,17 @@ class RemovedKeys:
 
 
 class Changes:
-    """Keeps, in three bits per row, which rows the next snapshot has to hold and which keys it has to take out.
+    """Tracks, in three bits per row, which rows the next snapshot must contain and which keys it must remove.
 
-    A key that came and went between two snapshots is in neither of them. So the number of removals that are kept is at
-    most the number of rows in the last snapshot. The table announces each change before it makes it. A snapshot that is
-    under way then copies the row as it was, so that the whole snapshot is of the moment at which it began.
+    A key that was added and removed between two snapshots is in neither of them. So at most as many removals are kept
+    as the last snapshot has rows. The table announces each change before it makes it. If a snapshot is being taken, it
+    then copies the unchanged row, so that the whole snapshot shows the table at the moment when the snapshot began.
 
-    Caveat: use it under the table's lock only.
+    Caveat: use it only under the table's lock.
     """
 
     def __init__(self, memory: TableMemory) -> None:
-        """The captured rows lie in `memory`; the state of a running snapshot is local to its process."""
+        """The bits and removed keys lie in `memory`; the state of a running snapshot is local to its process."""
         self._present, self._changed, self._saved = self._sets = [
             Bits(memory.array(name, np.uint8)) for name in ("present", "changed", "saved")
         ]
@@ -83,21 +84,21 @@ class Changes:
         self._capture: Capture | None = None
 
     def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Notes that the rows at `slots`, int64[U], are about to change."""
+        """Records that the rows at `slots`, int64[U], are about to change."""
         if self._capture is not None:
             self._capture.keep(table, slots)
-        self._changed.reserve(len(table.keys))  # Another process may have made some of these rows.
+        self._changed.reserve(len(table.keys))  # Another process may have created some of these rows.
         self._changed.add(slots)
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Notes that the slots, int64[U], got new rows; the table has `size` slots now."""
+        """Records that the slots, int64[U], have new rows; the table now has `size` slots."""
         for each in self._sets:
             each.reserve(size)
         self._present.add(slots)
         self._changed.add(slots)
 
     def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Notes that the rows at `slots`, int64[U], and their keys are about to be removed."""
+        """Records that the rows at `slots`, int64[U], and their keys are about to be removed."""
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._reserve(table)
@@ -106,7 +107,7 @@ class Changes:
             each.remove(slots)
 
     def before_clear(self, table: TrackedTable) -> None:
-        """Notes that all rows are about to be removed. No delta can follow the last snapshot."""
+        """Records that all rows are about to be removed. The next snapshot must be a full one."""
         self._reserve(table)
         for each in self._sets:
             each.clear()
@@ -114,7 +115,7 @@ class Changes:
         self._capture = None
 
     def restored(self, table: TrackedTable) -> None:
-        """Notes that the table now is what its last snapshot holds."""
+        """Records that the table is now equal to its last snapshot."""
         self._reserve(table)
         self._removed.clear()
         self._changed.clear()
@@ -122,7 +123,7 @@ class Changes:
         self._saved.become(self._present)
 
     def begin(self, table: TrackedTable, full: bool) -> "Capture":
-        """Begins a snapshot of the table as it is now: of all rows if `full`, else of what has changed."""
+        """Begins a snapshot of the current table: all rows if `full`, else the changed rows."""
         self._reserve(table)
         pending = self._present.copy() if full else self._changed.copy()
         self._saved.become(self._present)
@@ -133,7 +134,7 @@ class Changes:
         return capture
 
     def _reserve(self, table: TrackedTable) -> None:
-        """Makes room for all slots of the table: another process may have made some of them."""
+        """Makes room for all slots of the table, because another process may have created some of them."""
         for each in self._sets:
             each.reserve(len(table.keys))
 
@@ -142,15 +143,15 @@ class Changes:
 
 
 class Capture:
-    """The rows of a table at the moment a snapshot of it began, read block by block while the table changes.
+    """The rows of a table at the moment when a snapshot began, read in blocks while the table changes.
 
     Attributes:
       config: the TableConfig.
-      counts: what `Admission.counts` returned; None if the table has no counting filter.
+      counts: the result of `Admission.counts`; None if the table has no counting filter.
     """
 
     def __init__(self, table: TrackedTable, pending: Bits, removed: np.ndarray) -> None:
-        """Reads the slots `pending`; `removed`, int64[n], is valid until the next snapshot begins."""
+        """Captures the slots `pending`; `removed`, int64[n], is valid until the next snapshot begins."""
         self.config = table.config
         self.counts = table.limits.admission.counts() if table.limits.admission else None
         self._pending = pending
@@ -159,24 +160,24 @@ class Capture:
         self._cursor = 0
 
     def removed(self) -> np.ndarray:
-        """Returns int64[n], ascending: the keys removed since the last snapshot, including those that came back.
+        """Returns int64[n], ascending: the keys removed since the last snapshot, including keys that were added again.
 
-        Caveat: it takes time in proportion to the number of these keys, so call it without the table's lock.
+        Caveat: the time grows with the number of these keys, so call it without the table's lock.
         """
         return np.unique(self._removed)
 
     def keep(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Copies the rows at `slots` that are still to be read. Call it under the table's lock."""
+        """Copies those rows at `slots` that were not read yet. Call it under the table's lock."""
         slots = slots[self._pending.among(slots)]
         if len(slots):
             self._kept.append(_copy(table, slots))
             self._pending.remove(slots)
 
     def read(self, table: TrackedTable) -> Block | None:
-        """Copies the next block, None at the end. Call it under the table's lock.
+        """Copies the next block; returns None at the end. Call it under the table's lock.
 
-        It is (keys int64[n], rows float32[n, width], use), where `use` is (last_used uint32[n], frequency uint32[n]),
-        or None for a table that evicts no rows.
+        A block is (keys int64[n], rows float32[n, width], use). `use` is (last_used uint32[n], frequency uint32[n]), or
+        None for a table that evicts no rows.
         """
         if self._kept:
             return self._kept.pop()

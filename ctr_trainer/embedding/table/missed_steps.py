@@ -1,16 +1,16 @@
-"""Compiled loops that catch rows up with the optimizer steps that they missed, so that every row moves at every step.
+"""Compiled loops that apply the optimizer steps that rows missed, so that every row is updated at every step.
 
-A lazy optimizer steps the rows of a batch only. The dense optimizers (`dense_sgd`, `dense_adagrad`, `dense_adam`) train
-a table as an optimizer of dense variables does: at each step each row moves by the gradient of L2 over the whole table,
-l2 * w, plus the gradient of the loss if the batch has the row. Each segment of a row keeps the number of the steps that
-it took as the last float of its state. `StepHistory` says when rows are caught up.
+A lazy optimizer updates only the rows of a batch. The dense optimizers (`dense_sgd`, `dense_adagrad`, `dense_adam`)
+train a table like a dense variable: each step updates each row with the gradient of L2 over the whole table, l2 * w,
+plus the gradient of the loss if the batch contains the row. The last float of each segment's state is the number of
+steps that the segment has taken. `StepHistory` describes when missed steps are applied.
 
 Each kernel takes (rows float32[n, width], slots int64[U], dims int64[S], first, rates float32[n], steps, taken, l2) and
-then the settings of its optimizer; `dims` are the widths of the segments, and the slot -1 is skipped. The kernel makes
-the steps before `steps` that a row missed; rates[t - first] is the learning rate of step t, and earlier steps than
-`first` have the rate of `first`. Then it sets the number of the row's steps to `taken` unless it is larger. All
-segments of a row have made the same steps. They move in turn within a step, so that a processor works at both at once:
-each waits for its own root and division.
+then the settings of its optimizer. `dims` are the widths of the segments, and the slot -1 is skipped. The kernel
+applies the steps before `steps` that a row missed. rates[t - first] is the learning rate of step t, and steps before
+`first` use the rate of step `first`. The kernel then raises the row's number of steps to `taken` if it is smaller. All
+segments of a row have taken the same steps. Each step updates all segments before the next step begins, so that the
+processor overlaps their square roots and divisions.
 """
 
 import numpy as np
@@ -21,15 +21,15 @@ from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import kernel
 from ctr_trainer.embedding.table.row_kernels import ROWS_OUT
 
-# The most steps that are made up for one by one; for a row of 17 weights each takes some 16 ns. A row that missed more
-# was long at 0, give or take a learning rate, and stays where these steps have brought it.
+# The most steps that are applied one by one; each takes about 16 ns for a row of 17 weights. A row that missed more has
+# long been at 0, within about a learning rate, and stays where these steps have brought it.
 MOST_STEPS = 4096
-# What is left of m when it no longer moves a weight by more than rounding does.
+# The remaining fraction of m at which it changes a weight by no more than rounding does.
 _GONE = np.float32(1e-9)
 _FLOATS = types.Array(types.float32, 1, "C", readonly=True)
 _INT64S = types.Array(types.int64, 1, "C", readonly=True)
 _ZERO, _ONE = np.float32(0), np.float32(1)
-# Floats of a segment's state: Adam's c1, c2 and steps behind m and v, and the steps of the others.
+# Floats of a segment's state after the per-weight floats: c1, c2 and steps for Adam, only steps for the others.
 _ADAMS, _OTHERS = np.uint64(3), np.uint64(1)
 
 
@@ -40,7 +40,7 @@ def _signature(settings: int = 0) -> Signature:
 
 @kernel(types.float32(types.float32, types.int64))
 def _power(base: np.float32, exponent: int) -> np.float32:
-    """Returns base ** exponent by products alone, so that it is the same on every machine."""
+    """Returns base ** exponent, computed with multiplications only, so that all machines get the same result."""
     result = _ONE
     while exponent > 0:
         if exponent & 1:
@@ -85,7 +85,7 @@ def adagrad(
     taken: int,
     l2: np.float32,
 ) -> None:
-    """Makes the missed steps of `optimizer_kernels.adagrad` with g = l2 * w, at most `MOST_STEPS`."""
+    """Applies the missed steps of `optimizer_kernels.adagrad` with g = l2 * w, at most `MOST_STEPS`."""
     weights = np.uint64(dims.sum())
     for i in range(slots.size):
         slot = slots[i]
@@ -126,10 +126,10 @@ def adam(
     epsilon: np.float32,
     weight_decay: np.float32,
 ) -> None:
-    """Makes the missed steps of `optimizer_kernels.adam` with g = l2 * w, at most `MOST_STEPS`.
+    """Applies the missed steps of `optimizer_kernels.adam` with g = l2 * w, at most `MOST_STEPS`.
 
-    Without L2 the weights come to rest when m is gone, after some 200 steps with a beta1 of 0.9. From there on m, v and
-    the corrections decay in closed form.
+    Without L2 and weight decay, the weights stop moving when m has decayed, after about 200 steps with beta1 = 0.9.
+    From then on, m, v and the corrections decay in closed form.
     """
     weights, one, two = np.uint64(dims.sum()), np.uint64(1), np.uint64(2)
     comes_to_rest = l2 == _ZERO and weight_decay == _ZERO
@@ -153,7 +153,7 @@ def adam(
                 kept = _ONE - rate * weight_decay
                 correction1 = beta1 * correction1 + (_ONE - beta1)
                 correction2 = beta2 * correction2 + (_ONE - beta2)
-                of_mean, of_square = _ONE / correction1, _ONE / correction2  # One division a weight, in place of three.
+                of_mean, of_square = _ONE / correction1, _ONE / correction2  # One division per weight, not three.
                 start, state = np.uint64(0), weights
                 for part in range(dims.size):
                     dim = np.uint64(dims[part])

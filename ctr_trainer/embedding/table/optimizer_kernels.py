@@ -1,10 +1,10 @@
 """Compiled loops over rows: one optimizer step of one segment.
 
-Each takes (rows float32[n, width], slots int64[U], gradients float32[U, dim], start, state, learning_rate) and then the
-settings of its optimizer, by their names in `settings.optimizers`. The segment's weights are
+Each kernel takes (rows float32[n, width], slots int64[U], gradients float32[U, dim], start, state, learning_rate) and
+then the settings of its optimizer, with their names in `settings.optimizers`. The segment's weights are
 rows[slots[i], start:start + dim], and its optimizer state begins at rows[slots[i], state]. The slot -1 is skipped.
-`row_kernels` says how the loops are written and why. They compute no powers: mathematics libraries differ in these, so
-workers would differ too.
+`row_kernels` explains how the loops are written and why. They compute no powers, because math libraries round powers
+differently and workers would diverge.
 """
 
 import numba
@@ -53,7 +53,7 @@ def momentum(
 ) -> None:
     """Computes u = momentum * u + g, w -= lr * u. State: u[dim].
 
-    Equals TensorFlow's MomentumOptimizer on IndexedSlices: between two steps of a row its u does not decay.
+    Equals TensorFlow's MomentumOptimizer on IndexedSlices: u does not decay in steps whose batch lacks the row.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -135,9 +135,9 @@ def adam(
         c1 = beta1 * c1 + (1 - beta1),        c2 = beta2 * c2 + (1 - beta2)
         w = w - lr * weight_decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
 
-    After t steps, c1 = 1 - beta1^t and c2 = 1 - beta2^t, the usual correction. c1 and c2 are kept in place of t: when
-    the rows of several workers are merged, c1 and c2 stay the weights of m and v, which no count of steps would.
-    The step is lazy: m, v and w of a row that a batch lacks stay as they are.
+    After t steps, c1 = 1 - beta1^t and c2 = 1 - beta2^t, the usual correction. The state holds c1 and c2 instead of t,
+    because they remain the correct weights of m and v when the rows of several workers are merged; a step count would
+    not. The step is lazy: m, v and w do not change for a row that is not in the batch.
 
     Source: Kingma and Ba, ICLR 2015, algorithm 1; Loshchilov and Hutter, ICLR 2019, algorithm 2.
     """
@@ -154,7 +154,7 @@ def adam(
             for d in range(dim):
                 gradient = gradients[i, d]
                 mean = beta1 * rows[slot, state + d] + (_ONE - beta1) * gradient
-                # Rounding may have left v below zero when changes of other workers were added.
+                # Adding the changes of other workers may have rounded v below zero.
                 square = beta2 * max(rows[slot, second + d], _ZERO) + (_ONE - beta2) * gradient * gradient
                 rows[slot, state + d] = mean
                 rows[slot, second + d] = square
@@ -178,12 +178,13 @@ def ftrl(
         n' = n + g * g,    z = q + g - w * sqrt(n') / lr
         w' = 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n') / lr + 2 * l2),    q' = z + w' * sqrt(n') / lr
 
-    The paper keeps z, with z' = z + g - (sqrt(n') - sqrt(n)) / lr * w. The steps are the same, as z' is
-    q' - w' * sqrt(n') / lr. But z is not a sum that workers could add to, since the roots of n do not add up. So q is
-    kept, the part of z that the penalties hold. If w is not 0, q is -sign(w) * l1 - 2 * l2 * w, and is computed from w.
+    The paper keeps z, with z' = z + g - (sqrt(n') - sqrt(n)) / lr * w. The steps are the same, because z' is
+    q' - w' * sqrt(n') / lr. But the changes of z in several workers cannot be added, because the square roots of n do
+    not add up. So the state holds q, the part of z that the penalties hold back. If w is not 0, q is -sign(w) * l1 - 2
+    * l2 * w, and is computed from w.
 
-    Equals TensorFlow's v1 FtrlOptimizer if the weights start at 0. That one forgets other initial weights; here they
-    count. A weight that never had a gradient stays as it is, and at a learning rate of 0 all weights do.
+    Equals TensorFlow's v1 FtrlOptimizer if the weights start at 0. FtrlOptimizer ignores other initial weights; this
+    kernel does not. A weight that never had a gradient does not change. At a learning rate of 0, no weight changes.
 
     Source: McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013, algorithm 1.
     """

@@ -1,10 +1,9 @@
-"""Compiled loops over rows: initial values, copies, sums. The optimizers are in `optimizer_kernels`.
+"""Compiled loops over rows: initial values, copies and sums. The optimizers are in `optimizer_kernels`.
 
-Two ways of writing these loops were measured on 8,600 rows of 17 weights and 17 accumulators. Column indices are
-unsigned: Numba checks whether a signed index is negative, and then the loop is not vectorized (an Adagrad step takes
-0.30 ms, with signed indices 0.96 ms). Rows are indexed in full: a view of a row inside a branch counts references (0.65
-ms). There is no fused multiply-add and no reordering (`fastmath` is off), so equal inputs give equal bits on every
-machine.
+The style of these loops was measured with an Adagrad step on 8,600 rows of 17 weights and 17 accumulators (0.30 ms).
+Column indices are unsigned: Numba checks whether a signed index is negative, which prevents vectorization (0.96 ms).
+Rows are indexed in full, because a view of a row inside a branch counts references (0.65 ms). There is no fused
+multiply-add and no reordering (`fastmath` is off), so equal inputs give equal bits on every machine.
 """
 
 import numpy as np
@@ -14,14 +13,14 @@ from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, mix, prefetch_row
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
-# Rows as they lie in a message, not aligned: copying them to an aligned place would cost as much as adding them.
+# Rows in a message, not aligned. Copying them to aligned memory would cost as much as adding them.
 MESSAGE_ROWS = types.Array(types.float32, 2, "C", readonly=True, aligned=False)
 ROWS_OUT = types.Array(types.float32, 2, "C")
 _WIDTHS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float32, 1, "C")
 _ZERO = np.float32(0)
-# The bits of a float32 without its sign: they are at least the bits of infinity if the value is not finite. The last
-# constant is the number of values that are checked at once.
+# Without the sign bit, the bits of a float32 that is not finite are, as an integer, at least the bits of infinity. The
+# last constant is the number of values that are checked together.
 _MESSAGE_BITS = types.Array(types.int32, 1, "C", readonly=True, aligned=False)
 _NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 _CHECKED = 4096
@@ -31,7 +30,7 @@ _CHECKED = 4096
 def initialize(
     rows: np.ndarray, keys: np.ndarray, seed: np.uint64, dims: np.ndarray, scales: np.ndarray, state: np.ndarray
 ) -> None:
-    """Sets rows[i] = the initial row of keys[i]: uniform weights in (-scale, scale) by segment, then `state`.
+    """Sets rows[i] = the initial row of keys[i]: weights uniform in (-scale, scale) of their segment, then `state`.
 
     A weight is an odd 25-bit integer from the hash of (seed, key, position), times scale / 2**24. Only the product is
     rounded, so the bits are the same on every machine. The key 0 gets zeros.
@@ -74,7 +73,7 @@ def take(rows: np.ndarray, slots: np.ndarray, start: int, out: np.ndarray) -> No
 
 @kernel(types.void(ROWS, SLOTS))
 def fetch(rows: np.ndarray, slots: np.ndarray) -> None:
-    """Prefetches the rows at `slots` for the loops over them that come next; the slot -1 is skipped."""
+    """Prefetches the rows at `slots` for the next loops over them; the slot -1 is skipped."""
     for i in range(slots.size):
         if slots[i] >= 0:
             prefetch_row(rows, slots[i])
@@ -116,7 +115,7 @@ def _first_not_finite(bits: np.ndarray) -> int:
     for start in range(0, bits.size, _CHECKED):
         part, most = bits[start : start + _CHECKED], np.int32(0)
         for i in range(np.uint64(part.size)):
-            most = max(most, part[i] & _NO_SIGN)  # A maximum of integers: the loop is vectorized.
+            most = max(most, part[i] & _NO_SIGN)  # A maximum of integers is vectorized.
         if most >= _INFINITY:
             while bits[start] & _NO_SIGN < _INFINITY:
                 start += 1
@@ -125,6 +124,6 @@ def _first_not_finite(bits: np.ndarray) -> int:
 
 
 def first_not_finite(rows: np.ndarray) -> int:
-    """Returns the place of the first row of float32[n, width] with an infinity or a NaN; -1 if there is none."""
+    """Returns the index of the first row of float32[n, width] with an infinity or a NaN; -1 if there is none."""
     first = _first_not_finite(rows.reshape(-1).view(np.int32))
     return first // rows.shape[1] if first >= 0 else -1

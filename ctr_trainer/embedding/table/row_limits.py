@@ -1,4 +1,4 @@
-"""Which keys of a table get rows, how often and how lately each row was trained, and which rows have to go."""
+"""Admission of keys, the recency and frequency of each row's training, and the choice of rows to evict."""
 
 import numpy as np
 from numba import types
@@ -13,7 +13,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
 _SCORES = types.Array(types.uint64, 1, "C")
 _SLOTS_OUT = types.Array(types.int64, 1, "C")
-# To evict n rows, a sample of 8 n rows is compared, and at least 8,192 rows: of a smaller table all rows.
+# To evict n rows, a sample of 8 n rows, but at least 8,192 rows, is compared: all rows of a smaller table.
 _SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
 # The most slots that are searched for expired rows in one call, and the most expired rows that one call finds.
 _SCANNED, _EXPIRED = 1 << 22, 1 << 15
@@ -24,12 +24,12 @@ _NONE = np.empty(0, np.int64)
 
 
 class RowUsage:
-    """For each slot, in 8 bytes, the step at which its row was last trained, and how often it was trained."""
+    """Keeps for each slot, in 8 bytes, the step at which its row was last trained and how often it was trained."""
 
     def __init__(self, memory: TableMemory) -> None:
         self._last, self._frequency = memory.array("last_used", np.uint32), memory.array("frequency", np.uint32)
         self._numbers = memory.counts("usage", 1)
-        self._protected = Bits()  # Empty, except within `lowest`.
+        self._protected = Bits()  # Empty, except inside `lowest`.
 
     @property
     def step(self) -> int:
@@ -41,14 +41,14 @@ class RowUsage:
         self._numbers[0] = step
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Told by the table: the slots, int64[U], got new rows, which count as trained now; it has `size` slots now."""
+        """Records that the slots, int64[U], have new rows, which count as trained now; the table has `size` slots."""
         self._last.reserve(size)
         self._frequency.reserve(size)
         self._last.array[slots] = self.step
         self._frequency.array[slots] = 0
 
     def trained(self, slots: np.ndarray, size: int) -> None:
-        """Notes that the rows at `slots`, int64[U], distinct, are trained now; slots outside [0, size) are skipped."""
+        """Records that the rows at `slots`, distinct int64[U], are trained now; skips slots outside [0, size)."""
         own = slots[(slots >= 0) & (slots < size)]
         self._last.array[own] = self.step
         self._frequency.array[own] += 1
@@ -57,7 +57,7 @@ class RowUsage:
         return self._last.array[slots], self._frequency.array[slots]
 
     def set(self, slots: np.ndarray, last_used: np.ndarray, frequency: np.ndarray) -> None:
-        """Sets what `get` returns for `slots`; the slot -1 is skipped."""
+        """Sets the values that `get` returns for `slots`; the slot -1 is skipped."""
         own = slots >= 0
         self._last.array[slots[own]] = last_used[own]
         self._frequency.array[slots[own]] = frequency[own]
@@ -65,8 +65,8 @@ class RowUsage:
     def expired(self, keys: np.ndarray, start: int, ttl_steps: int) -> tuple[np.ndarray, int]:
         """Finds rows that were last trained more than `ttl_steps` global steps ago, in a few milliseconds.
 
-        At most `_SCANNED` of the `keys`, int64[n] in slot order with 0 for a free slot, are searched, from `start` on,
-        and at most `_EXPIRED` rows are found. Returns (int64[E] slots, the slot to begin at next).
+        Searches at most `_SCANNED` of `keys`, int64[n] in slot order with 0 for a free slot, from `start` on, and finds
+        at most `_EXPIRED` rows. Returns (int64[E] slots, the slot from which the next call continues).
         """
         before = self.step - ttl_steps
         if before <= 0:
@@ -76,15 +76,15 @@ class RowUsage:
         return slots[:count], stop
 
     def lowest(self, index: Index, count: int, eviction: str, protected: np.ndarray, origin: int) -> np.ndarray:
-        """Chooses `count` rows to evict by `lru` or `lfu`, from a random sample of `_SAMPLED` times their number.
+        """Chooses `count` rows to evict by `lru` or `lfu` from a random sample of `_SAMPLED` times as many rows.
 
-        Comparing all rows would take time in proportion to the size of the table. An evicted row is in the lowest
-        eighth of its sample, and so about in the lowest eighth of all rows. (Redis evicts by samples of 5.) Both the
-        sample and the choice among equal rows depend on the keys and `origin`, not on slots: a table that was restored
-        from a snapshot evicts the same rows as the table that was saved.
+        The time to compare all rows would grow with the size of the table. An evicted row is in the lowest eighth of
+        its sample, and so in about the lowest eighth of all rows. (Redis evicts from samples of 5.) The sample and the
+        choice among equal rows depend on the keys and `origin`, not on slots, so a table that was restored from a
+        snapshot evicts the same rows as the saved table.
 
-        Returns int64[<= count], their slots; fewer than `count` only if all other rows are `protected`, int64[P] slots,
-        of which -1 is skipped.
+        Returns int64[<= count] slots, fewer than `count` only if all other rows are in `protected`, int64[P] slots, in
+        which -1 is skipped.
         """
         of = self._last if eviction == "lru" else self._frequency
         self._protected.reserve(index.slots)
@@ -109,7 +109,7 @@ def _score(keys: np.ndarray, use: np.ndarray, slots: np.ndarray, scores: np.ndar
         if i + AHEAD < slots.size:
             prefetch(use, slots[i + AHEAD])
             prefetch(keys, slots[i + AHEAD])
-        # Ties are broken by the low bits of the hash, as the sample was drawn by the high bits.
+        # The low bits of the hash break ties, because the high bits selected the sample.
         tie = mix(np.uint64(keys[slots[i]])) & np.uint64(0xFFFFFFFF)
         scores[i] = (np.uint64(use[slots[i]]) << np.uint64(32)) | tie
 
@@ -123,7 +123,7 @@ def _expired(
 ) -> tuple[int, int]:
     """Fills `slots` with the slots of [start, stop) whose row was last trained before `before`.
 
-    Returns (how many slots are filled, the slot to start from next).
+    Returns (the number of slots found, the slot from which the next call continues).
     """
     count = 0
     for slot in range(start, stop):
@@ -138,26 +138,26 @@ def _expired(
 class Admission:
     """Counts the keys that have no row, in `2 * width` bytes for any number of keys.
 
-    The counts are a count-min sketch with conservative update and `width` counters per line. A key's count is never
-    below the number of times that it came, so no key waits too long. It is rarely above: only if other keys share both
-    of its counters. To keep that rare, all counters are halved after each `width` counts.
+    The counts are a count-min sketch with conservative update, two lines and `width` counters per line. A key's count
+    is too high only if other keys share both of its counters. To keep this rare, all counters are halved after every
+    `width` counts. A key's count is never below the number of times that it came since the last halving.
 
-    The counters go into snapshots. If a table gets another number of shards, the counters of several shards are merged:
-    each becomes the largest of them, so that no key's count is too low.
+    Snapshots contain the counters. If the number of shards changes, the counters of several shards are merged: each
+    counter becomes their maximum, so that the merge makes no key's count too low.
 
     Source: Estan and Varghese, New Directions in Traffic Measurement and Accounting, SIGCOMM 2002.
     """
 
     def __init__(self, min_frequency: int, memory: TableMemory | None = None, width: int = _WIDTH) -> None:
-        """Lets a key in when it comes for the `min_frequency`-th time; `width` counters per line, a power of two."""
+        """Admits a key when it comes for the `min_frequency`-th time; `width` is a power of two."""
         self._min_frequency, memory = min_frequency, memory or TableMemory()
         counters = memory.array("admission", np.uint8, (width,), most_rows=_LINES)
         counters.reserve(_LINES)
         self._counters = counters.array[:_LINES]
-        self._numbers = memory.counts("admission", 1)  # The counts since the counters were last halved.
+        self._numbers = memory.counts("admission", 1)  # The number of counts since the last halving.
 
     def admit(self, keys: np.ndarray) -> np.ndarray:
-        """Counts distinct keys without rows, int64[U]; returns bool[U], whether each has come `min_frequency` times."""
+        """Counts distinct keys without rows, int64[U]; returns bool[U], whether each came `min_frequency` times."""
         admitted = np.ones(len(keys), np.bool_)
         if self._min_frequency > 1:
             _count(self._counters, keys, self._min_frequency, admitted)
@@ -168,11 +168,11 @@ class Admission:
         return admitted
 
     def counts(self) -> tuple[np.ndarray, int]:
-        """Returns (uint8[2, width], a copy of the counters; int, the counts since the counters were last halved)."""
+        """Returns (uint8[2, width], a copy of the counters; int, the number of counts since the last halving)."""
         return self._counters.copy(), int(self._numbers[0])
 
     def merge_counts(self, counters: np.ndarray, counted: int) -> None:
-        """Merges what `counts` returned, here or at another shard, into the counters."""
+        """Merges the result of `counts`, of this or another shard, into the counters."""
         np.maximum(self._counters, counters, out=self._counters)
         self._numbers[0] = max(self._numbers[0], counted)
 
@@ -210,14 +210,14 @@ def _counter(name: str) -> property:
 
 
 class RowCounters:
-    """Counts since the start, of all processes that share the table.
+    """Counters since the start, over all processes that share the table.
 
     Attributes:
-      created: rows created, without the rows of a snapshot.
-      restored: rows taken from a snapshot.
-      admitted: keys that the counting filter let in.
+      created: rows created, excluding rows restored from a snapshot.
+      restored: rows restored from a snapshot.
+      admitted: keys admitted by the counting filter.
       evicted: rows evicted.
-      refused: how often a key was asked for and got no row.
+      refused: the number of times that a key got no row.
     """
 
     created, restored, admitted, evicted, refused = map(_counter, _COUNTED)
@@ -230,13 +230,13 @@ class RowCounters:
 
 
 class RowLimits:
-    """Decides by `min_frequency`, `max_rows` and `ttl_steps` of a TableConfig; the table carries it out.
+    """Chooses the rows that a table adds and evicts, by `min_frequency`, `max_rows` and `ttl_steps` of its TableConfig.
 
-    `most_rows` is a shard's share of `config.max_rows`, the limit in its place; None for `config.max_rows` itself.
+    `most_rows` is a shard's share of `config.max_rows` and replaces it; None means `config.max_rows` itself.
 
     Attributes:
-      admission: `Admission`; None if every key is let in.
-      usage: `RowUsage`; None if no row is ever evicted.
+      admission: `Admission`; None if every key is admitted.
+      usage: `RowUsage`; None if no rows are evicted.
       may_refuse: whether a key may get no row.
     """
 
@@ -248,7 +248,7 @@ class RowLimits:
         self.may_refuse = bool(self.admission or self._most_rows)
 
     def admit(self, keys: np.ndarray, counters: RowCounters) -> np.ndarray:
-        """Returns those of `keys`, int64[U], without rows, that have come often enough to get one; counts them."""
+        """Counts `keys`, int64[U], which have no rows, and returns the keys that have come often enough to get one."""
         if self.admission is None:
             return keys
         admitted = keys[self.admission.admit(keys)]
@@ -256,9 +256,9 @@ class RowLimits:
         return admitted
 
     def surplus(self, index: Index, wanted: np.ndarray = _NONE, protected: np.ndarray = _NONE) -> np.ndarray:
-        """Returns int64[n], the slots of the rows to evict, so that `wanted`, int64[U] keys, fit in as far as possible.
+        """Returns int64[n], the slots to evict to make room for as many of `wanted`, int64[U] keys, as possible.
 
-        The slots `protected`, int64[P], stay; -1 is skipped.
+        The slots `protected`, int64[P], are not evicted; -1 is skipped.
         """
         excess = len(index) + len(wanted) - self._most_rows
         if not self._most_rows or excess <= 0:
@@ -268,11 +268,11 @@ class RowLimits:
         return self.usage.lowest(index, excess, self._config.eviction, protected, origin)
 
     def room(self, index: Index, count: int) -> int:
-        """Returns how many of `count` new keys there is room for."""
+        """Returns how many of `count` new keys fit."""
         return min(count, max(self._most_rows - len(index), 0)) if self._most_rows else count
 
     def expired(self, keys: np.ndarray, start: int) -> tuple[np.ndarray, int]:
-        """Returns (slots not trained for over `ttl_steps` steps, the next slot to start from)."""
+        """Returns (slots not trained for more than `ttl_steps` steps, the slot from which the next call continues)."""
         if not self._config.ttl_steps or self.usage is None:
             return _NONE, len(keys)
         return self.usage.expired(keys, start, self._config.ttl_steps)

@@ -1,4 +1,4 @@
-"""What a table has for each slot: the row itself, with the rows that a lookup lends, and bits."""
+"""Per-slot storage of a table: rows, the temporary rows of a lookup, and bit sets."""
 
 import numpy as np
 from numba import types
@@ -21,7 +21,7 @@ class Bits:
     """A set of slots, one bit per slot of the table. A new slot is not in the set."""
 
     def __init__(self, array: GrowableArray | None = None) -> None:
-        """`array` is an empty GrowableArray of uint8 for the bits; None to make one."""
+        """`array` is an empty GrowableArray of uint8 for the bits; with None the set makes its own."""
         self._bits = array or GrowableArray(np.uint8)
         self._size = 0
 
@@ -35,11 +35,11 @@ class Bits:
         _set(self._bits.array, slots, self._size, True)
 
     def remove(self, slots: np.ndarray) -> None:
-        """Takes slots, int64[U], out."""
+        """Removes slots, int64[U]."""
         _set(self._bits.array, slots, self._size, False)
 
     def among(self, slots: np.ndarray) -> np.ndarray:
-        """Returns bool[U]: whether each of the slots, int64[U], is in the set."""
+        """Returns bool[U], whether each of the slots, int64[U], is in the set."""
         found = np.zeros(len(slots), np.bool_)
         inside = (slots >= 0) & (slots < self._size)
         own = slots[inside]
@@ -53,7 +53,7 @@ class Bits:
         self.add(np.arange(slots // 8 * 8, slots))
 
     def update(self, other: "Bits") -> None:
-        """Adds the slots of `other`, `Bits` with at most this set's room."""
+        """Adds the slots of `other`, which must not have more room than this set."""
         self._bits.array[: _bytes(other._size)] |= other._bits.array[: _bytes(other._size)]
 
     def clear(self) -> None:
@@ -67,14 +67,14 @@ class Bits:
         return other
 
     def become(self, other: "Bits") -> None:
-        """Makes this the set of the same slots as `other`, `Bits` with at least this set's room."""
+        """Makes this set equal to `other`, which must have at least the room of this set."""
         self.reserve(other._size)
         self._bits.array[: _bytes(self._size)] = other._bits.array[: _bytes(self._size)]
 
     def pop(self, start: int, most: int, remove: bool = False) -> tuple[np.ndarray, int]:
-        """Returns (int64[n], up to `most` slots of the set from `start` on, ascending; the slot to start from next).
+        """Returns (int64[n], up to `most` slots of the set from `start` on, ascending; the next value of `start`).
 
-        With `remove`, they are taken out of the set.
+        With `remove`, these slots are removed from the set.
         """
         out = np.empty(min(most, self._size), np.int64)
         count, after = _next(self._bits.array, start, self._size, out)
@@ -117,7 +117,7 @@ def _next(bits: np.ndarray, start: int, size: int, out: np.ndarray) -> tuple[int
 
 
 class InitialRows:
-    """The rows that a table's new keys start with, a pure function of (config.seed, key)."""
+    """The initial rows of a table's new keys, a pure function of (config.seed, key)."""
 
     def __init__(self, config: TableConfig) -> None:
         self._width, self._seed = config.width, np.uint64(config.seed % 2**64)
@@ -137,7 +137,7 @@ class InitialRows:
 
 
 class RowSpace:
-    """The rows of a table, and behind them the rows that its last lookup lent."""
+    """The rows of a table, followed by the rows that its last lookup lent."""
 
     def __init__(self, memory: TableMemory, width: int) -> None:
         self._rows, self._lent_stop = memory.array("rows", np.float32, (width,)), 0
@@ -148,17 +148,17 @@ class RowSpace:
         return self._rows.array
 
     def rows(self, slots: int) -> np.ndarray:
-        """Returns float32[n, width], the rows of a table with this number of slots, up to the last row that is lent."""
+        """Returns float32[n, width], the rows of a table with `slots` slots, up to the last lent row."""
         return self._rows.array[: max(slots, self._lent_stop)]
 
     def reserve(self, slots: int) -> None:
-        """Makes room for the rows of this many slots; raises UserError if the memory is used up."""
+        """Makes room for the rows of `slots` slots; raises UserError if the memory runs out."""
         self._rows.reserve(slots)
 
     def lend(self, slots: int, count: int) -> np.ndarray:
-        """Makes room for `count` rows that are the asker's until the next `lend` or `end_lending`.
+        """Makes room for `count` temporary rows, which are valid until the next `lend` or `end_lending`.
 
-        The table has `slots` slots. Returns int64[count], the slots of the new rows, one after the other.
+        The table has `slots` slots. Returns int64[count], the consecutive slots of the temporary rows.
         """
         self._rows.reserve(slots + count)
         return self._lent(slots, count)
@@ -172,9 +172,9 @@ class RowSpace:
 
 
 class SharedRowSpace(RowSpace):
-    """A `RowSpace` in shared memory, where each worker, see `RestingSlots`, lends rows in a region of its own.
+    """A `RowSpace` in shared memory, in which each worker lends rows from its own region; see `RestingSlots`.
 
-    The regions lie behind the address space of all rows that the memory could hold, and take memory as they are used.
+    The regions follow the address space of all rows that could fit into memory, and take memory only when used.
     """
 
     def __init__(self, memory: TableMemory, width: int, member: int, members: int) -> None:

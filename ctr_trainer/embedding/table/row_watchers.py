@@ -1,4 +1,4 @@
-"""Who has to know which rows of a table come, change and go."""
+"""Observers of a table, which record the creation, change and removal of rows."""
 
 from collections.abc import Callable
 
@@ -11,21 +11,21 @@ from ctr_trainer.embedding.table.row_space import Bits
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 
-# A step waits for a block at most: its rows are copied under the lock of the rows.
+# The size of a block, whose rows are copied under the table's lock: a step waits for at most one block.
 _BLOCK_BYTES = 1 << 20
 
 
 class PublishedRows:
-    """Keeps, in three bits per row, which rows the next epoch has to hold and which keys it has to take out.
+    """Tracks, in three bits per row, which rows the next epoch must contain and which keys it must remove.
 
-    Unlike `Changes` it keeps no moment: an epoch is of the rows that changed before it began, each copied as it is when
-    its block is read. What changes, comes or goes meanwhile is for the next epoch.
+    Unlike a snapshot of `Changes`, an epoch does not show the table at one moment. It contains the rows that changed
+    before it began, each with its values when its block is read. Later changes go into the next epoch.
 
-    What an epoch has taken stays known until the next one begins. That one says which epoch was the last to be
-    published. If it was the previous one, all that was taken since is taken again: nothing is lost if an epoch cannot
-    be written, or if only some shards have written theirs.
+    The rows and removals of an epoch are kept until the next epoch begins. The call that begins it names the last
+    published epoch. If that is an earlier epoch than the last one taken, the new epoch repeats the rows and removals of
+    the unpublished epoch. So nothing is lost if an epoch cannot be written, or if only some shards have written it.
 
-    Caveat: use it under the table's lock only. Several processes may announce changes, and one takes epochs.
+    Caveat: use it only under the table's lock. Several processes may announce changes, but only one may take epochs.
     """
 
     def __init__(self, memory: TableMemory) -> None:
@@ -38,36 +38,36 @@ class PublishedRows:
         self._after: int | None = None
 
     def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Notes that the rows at `slots`, int64[U], are about to change."""
-        self._changed.reserve(len(table.keys))  # Another process may have made some of these rows.
+        """Records that the rows at `slots`, int64[U], are about to change."""
+        self._changed.reserve(len(table.keys))  # Another process may have created some of these rows.
         self._changed.add(slots)
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Notes that the slots, int64[U], got new rows; the table has `size` slots now."""
+        """Records that the slots, int64[U], have new rows; the table now has `size` slots."""
         self._changed.reserve(size)
         self._changed.add(slots)
 
     def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Notes that the rows at `slots`, int64[U], and their keys are about to be removed."""
+        """Records that the rows at `slots`, int64[U], and their keys are about to be removed."""
         self._reserve(table)
         self._removed.add(table.keys[slots[self._published.among(slots)]])
         for each in self._sets:
             each.remove(slots)
 
     def before_clear(self, table: TrackedTable) -> None:
-        """Notes that all rows are about to be removed. Only an epoch with all rows can follow."""
+        """Records that all rows are about to be removed. The next epoch must contain all rows."""
         self._forget(table)
         self._epoch = self._after = None
 
     def begin(self, table: TrackedTable, epoch: int, after: int | None) -> "Taking":
-        """Begins to take an epoch, after the epoch that was published last; None to take all rows.
+        """Begins epoch `epoch`; `after` is the last published epoch, or None to take all rows.
 
         Raises:
-          UserError: another epoch was taken here last.
+          UserError: the changes since epoch `after` are not known.
         """
         if after is None:
             self._forget(table)
-            self._changed.fill(len(table.keys))  # The free slots too: `read` skips them.
+            self._changed.fill(len(table.keys))  # Includes free slots, which `read` skips.
         elif after not in (self._epoch, self._after) or self._epoch is None:
             raise UserError(
                 f"table {table.config.name}: what changed since epoch {after} is not known, the last epoch taken is "
@@ -84,7 +84,7 @@ class PublishedRows:
         self._changed.clear()
         self._reserve(table)
         removed = np.unique(self._removed.take())
-        # A key that has come back has changed, so this epoch or one before it has its row.
+        # A key that was added again has changed, so this epoch or an earlier one contains its row.
         self._removed_taken = removed[table.find_and_count(removed)[0] < 0]
         return Taking(table.config, self._taken, self._removed_taken)
 
@@ -97,23 +97,23 @@ class PublishedRows:
         self._reserve(table)
 
     def _reserve(self, table: TrackedTable) -> None:
-        """Makes room for all slots of the table: another process may have made some of them."""
+        """Makes room for all slots of the table, because another process may have created some of them."""
         for each in self._sets:
             each.reserve(len(table.keys))
 
 
 class Taking:
-    """An epoch that is being taken, block by block under the table's lock, while the table changes.
+    """An epoch that is being taken, in blocks under the table's lock, while the table changes.
 
-    A key is in a block or among `removed`, and never in both.
+    No key is both in a block and in `removed`.
 
     Attributes:
-      removed: int64[n], ascending: the published keys that went since the last epoch, and that the table did not have
-        when this one began.
+      removed: int64[n], ascending: the published keys that were removed since the last epoch and were not in the table
+        when this epoch began.
     """
 
     def __init__(self, config: TableConfig, slots: Bits, removed: np.ndarray) -> None:
-        """Reads `slots`; the table takes out each slot whose row is removed."""
+        """Reads `slots`; the table removes from it each slot whose row is removed."""
         self.config, self.removed = config, removed
         self._slots, self._cursor = slots, 0
         self._most = max(_BLOCK_BYTES // (config.weights * 4), 1)
@@ -130,9 +130,9 @@ class Taking:
 
 
 class RowWatchers:
-    """Who is told of changes of a table's rows: its next snapshot, its publication, its limits, its followers.
+    """Forwards changes of a table's rows to the next snapshot, the publication, the limits and the followers.
 
-    Caveat: use it under the table's lock only.
+    Caveat: use it only under the table's lock.
 
     Attributes:
       changes: `Changes` since the last snapshot; None unless `tracked`.
@@ -149,18 +149,18 @@ class RowWatchers:
         ]
 
     def follow(self, created: Callable[[np.ndarray, int], None]) -> None:
-        """Has `created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
+        """Registers `created(slots int64[U], size)`, which is called whenever new or reused slots get new rows."""
         self._followers.append(created)
 
     def keep_published(self) -> None:
-        """Has `published` kept from now on. If it is kept already, this does nothing."""
+        """Tracks `published` from now on. Does nothing if it is already tracked."""
         if self.published is None:
             self.published = PublishedRows(self._memory)
             self._told.append(self.published)
             self.follow(self.published.created)
 
     def created(self, first: int, size: int, reused: np.ndarray) -> None:
-        """Tells that the slots from `first` on, and those in `reused`, int64[n], got new rows; there are `size` now."""
+        """Reports new rows in slots [first, size) and in `reused`, int64[n]; the table now has `size` slots."""
         if self._followers:
             slots = np.concatenate([np.arange(first, size), reused])
             for created in self._followers:

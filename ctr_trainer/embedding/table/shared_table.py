@@ -13,9 +13,9 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 
 
 class LockedTable(Table):
-    """A `Table` whose lookups and steps hold the lock of its rows.
+    """A `Table` whose lookups and steps hold the lock of its rows, so that other threads can use it.
 
-    So another thread may copy whole rows, and take what is to be published, within `locked`.
+    Inside `locked`, another thread may copy consistent rows and take the rows to publish.
     """
 
     def locked(self) -> AbstractContextManager[None]:
@@ -42,27 +42,27 @@ class LockedTable(Table):
             return super().expire(start)
 
     def _alive(self, slots: np.ndarray) -> np.ndarray:
-        """Returns the slots, int64[U], with -1 for each row that was removed since the lookup."""
+        """Returns the slots, int64[U], with -1 in place of each slot whose row was removed since the lookup."""
         return slots
 
 
 def published_table(config: TableConfig, most_rows: int | None) -> LockedTable:
-    """Makes a table of a `LocalStore` whose process publishes it."""
+    """Makes a table for a `LocalStore` whose process publishes it."""
     table = LockedTable(config, True, most_rows)
     table.watchers.keep_published()
     return table
 
 
 class SharedTable(LockedTable):
-    """A `LockedTable` whose rows lie in memory that several processes share, each through a SharedTable of its own.
+    """A `LockedTable` whose rows lie in memory that several processes share, each through its own SharedTable.
 
-    Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
-    finished; while another step runs, it reads some rows before that step and some after it, as in Hogwild.
-    Unlike in Hogwild no update is lost: workers step rows one after the other, under a lock. Two runs differ in the
-    order of the workers' steps.
+    Staleness: none between the workers of the host. A lookup sees every step that another worker has finished. While
+    another worker's step runs, a lookup may see some rows before the step and some rows after it, as in Hogwild. Unlike
+    in Hogwild, no update is lost, because workers update rows one after the other, under a lock. The order of the
+    workers' steps differs between two runs.
 
-    Limits on which keys have rows count for all workers together. A row that one worker evicts may be one that another
-    worker is about to train: then that gradient goes with the row. No other row gets it, see `RestingSlots`.
+    The limits on rows apply to all workers together. If one worker evicts a row that another worker is about to train,
+    the gradient is dropped. No other row gets it, see `RestingSlots`.
 
     Source: Niu et al., Hogwild: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, NeurIPS 2011.
     """
@@ -70,10 +70,10 @@ class SharedTable(LockedTable):
     def __init__(
         self, config: TableConfig, tracked: bool, memory: SharedMemory, member: int = 0, members: int = 1
     ) -> None:
-        """The owner of the memory makes its SharedTable first; for `member` and `members` see `RestingSlots`.
+        """The owner of the memory must make its SharedTable first; for `member` and `members` see `RestingSlots`.
 
         Raises:
-          UserError: the memory cannot be had, see `SharedMemory`.
+          UserError: the memory cannot be opened, see `SharedMemory`.
         """
         space = SharedRowSpace(memory, config.width, member, members) if config.has_limits else None
         self._resting = RestingSlots(memory, member, members) if config.evicts else None
@@ -96,7 +96,7 @@ class SharedTable(LockedTable):
 class SharedTables:
     """Makes the SharedTables of one process; a `LocalStore` calls it for each table.
 
-    If `is_published`, the workers announce changes of the rows to `PublishedRows`; for the others see `RestingSlots`.
+    If `is_published`, the workers report row changes to `PublishedRows`; for `member` and `members` see `RestingSlots`.
     """
 
     def __init__(self, memory: SharedMemory, member: int = 0, members: int = 1, is_published: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""A table of embedding rows that grows as keys come."""
+"""A table of embedding rows that grows with new keys."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 
 
 class Table:
-    """Rows of `config.width` float32, found by 64-bit key.
+    """Rows of `config.width` float32 values, found by a 64-bit key.
 
     The rows lie in one array in slot order, the order of their creation. A slot stays valid until its row is removed;
-    then the next new row gets the slot. The key 0 stands for "no value": it has the slot -1 and never a row.
+    then a later new row reuses the slot. The key 0 stands for "no value": it has the slot -1 and never has a row.
 
-    `config` says which rows come and go: `find_or_create` and `add` first count a key (`min_frequency`) and make room
-    (`max_rows`); `expire` removes rows that were not trained for too long (`ttl_steps`).
+    `config` limits the rows. `find_or_create` and `add` first count a key (`min_frequency`) and make room for its row
+    (`max_rows`). `expire` removes rows that were not trained for too long (`ttl_steps`).
 
-    Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
-    Call `before_change` before writing to `rows`.
+    Caveat: a table is not thread-safe. `keys` and `rows` are views that are valid until a row is created. Call
+    `before_change` before writing to `rows`.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Table:
         space: RowSpace | None = None,
         resting: RestingSlots | None = None,
     ) -> None:
-        """Makes an empty table in `memory`; None for memory of this process.
+        """Makes an empty table in `memory`; None means private memory of this process.
 
         Args:
           tracked: whether to keep the changes since the last snapshot, for the next one.
           most_rows: see `RowLimits`.
-          space: `RowSpace` of the rows; None to make one.
+          space: the `RowSpace` of the rows; with None the table makes one.
           resting: see `Index`.
         """
         self.config, self._initial = config, InitialRows(config)
@@ -79,14 +79,14 @@ class Table:
         return self._index.find(as_int64(keys))
 
     def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
-        """Returns (what `find` returns, how many of the keys are unknown, without those that are 0)."""
+        """Returns (the slots as `find` does, the number of unknown keys other than 0)."""
         return self._index.find_and_count(as_int64(keys))
 
     def find_or_create(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; a missing row is created with its initial values.
 
-        A key that gets no row, because of the limits, is lent its initial row until the next call. If the memory is
-        used up, this raises UserError, and the table is unchanged.
+        A key that gets no row because of the limits is lent its initial row until the next call. If the memory runs
+        out, this raises UserError, and the table is unchanged.
         """
         keys = as_int64(keys)
         slots = self.find_or_make(keys)
@@ -98,7 +98,7 @@ class Table:
         return slots
 
     def find_or_make(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U] slots; creates missing rows whose keys are admitted while there is room; else -1."""
+        """Returns int64[U] slots; creates a missing row if its key is admitted and there is room, else returns -1."""
         if not self.limits.may_refuse:
             return self._make(keys, initialize=True)
         slots = self._index.find(keys)
@@ -110,7 +110,7 @@ class Table:
         return self._initial.of(as_int64(keys))
 
     def read(self, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        """Returns float32[U, width], copies of the rows of int64[U] keys; creates none.
+        """Returns float32[U, width], copies of the rows of int64[U] keys, and creates no rows.
 
         An unknown key reads its initial row, or zeros if `missing` is `zeros`. The key 0 reads zeros.
         """
@@ -126,7 +126,7 @@ class Table:
     def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
         """Returns float32[U, columns], a copy of the rows at the slots; zeros for the slot -1.
 
-        `columns` counts a row's floats from the first on; None for all.
+        `columns` is the number of leading floats of each row; None for all.
         """
         rows = np.empty((len(slots), columns or self.config.width), np.float32)
         row_kernels.take(self._space.array, slots, 0, rows)
@@ -140,7 +140,7 @@ class Table:
         return slots
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Does what `find_or_insert` does, for rows of a snapshot: they count as restored, not as created."""
+        """Inserts rows of a snapshot as `find_or_insert` does, but counts them as restored, not as created."""
         counters = self.counters
         created = counters.created
         slots = self.find_or_insert(keys, rows)
@@ -149,7 +149,7 @@ class Table:
         return slots
 
     def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-        """Adds float32[U, width] deltas to the rows of int64[U] keys, distinct. A missing row is created first.
+        """Adds float32[U, width] deltas to the rows of distinct int64[U] keys. A missing row is created first.
 
         Returns int64[U] slots. A key that gets no row has the slot -1, and its delta is dropped.
         """
@@ -176,14 +176,14 @@ class Table:
         return len(slots)
 
     def advance(self, step: int) -> None:
-        """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts what has expired."""
+        """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts the expired rows."""
         if self.limits.usage is not None:
             self.limits.usage.step = step
 
     def expire(self, start: int = 0) -> int | None:
-        """Evicts rows last trained more than `ttl_steps` steps ago, in a bounded number of slots from `start` on.
+        """Evicts rows last trained more than `ttl_steps` steps ago; searches a bounded range of slots from `start` on.
 
-        Returns the slot at which the next call has to begin; None at the end.
+        Returns the slot from which the next call must continue; None at the end.
         """
         slots, stop = self.limits.expired(self.keys, start)
         self._evict(slots)
@@ -194,7 +194,7 @@ class Table:
         self._evict(self.limits.surplus(self._index))
 
     def before_change(self, slots: np.ndarray) -> None:
-        """Must be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
+        """Reports that the rows at `slots`, distinct int64[U], are about to be trained or set; -1 is skipped."""
         self.watchers.before_change(self, slots)
 
     def stats(self) -> dict[str, int]:
@@ -205,19 +205,19 @@ class Table:
         return None if self.limits.usage is None else self.limits.usage.get(slots)
 
     def set_use(self, keys: np.ndarray, last_used: np.ndarray, frequency: np.ndarray) -> None:
-        """Sets what `use_of` returns for the slots of `keys`; unknown keys are skipped."""
+        """Sets the values that `use_of` returns for the slots of `keys`; unknown keys are skipped."""
         if self.limits.usage is not None:
             self.limits.usage.set(self.find(keys), last_used, frequency)
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        """Makes one optimizer step on each row.
+        """Applies one optimizer step to each row.
 
-        A row that is not among `slots` keeps its weights and its state, see `optimizer_kernels`; with a dense optimizer
-        it makes up for the step when it is next read, see `missed_steps`.
+        A row that is not in `slots` keeps its weights and its state, see `optimizer_kernels`. With a dense optimizer,
+        the missed step is applied when the row is next read, see `missed_steps`.
 
         Args:
           slots: int64[U], distinct; -1 is skipped.
-          gradients: list of float32[U, dim], one per segment; the gradients of equal keys are already summed.
+          gradients: list of float32[U, dim], one per segment, already summed over equal keys.
         """
         for dim, gradient in zip(self.config.dims, gradients, strict=True):
             if gradient.shape != (len(slots), dim):
@@ -233,7 +233,7 @@ class Table:
         self.limits.clear()
 
     def _make_missing(self, keys: np.ndarray, slots: np.ndarray) -> None:
-        """Sets slots[i] where it is -1: makes the row of keys[i] if the key is admitted and there is room."""
+        """Sets each slots[i] that is -1: creates the row of keys[i] if the key is admitted and there is room."""
         missing = np.flatnonzero((slots < 0) & (keys != 0))
         unknown = keys[missing]
         if not len(unknown):
@@ -246,9 +246,9 @@ class Table:
         slots[missing] = found if len(made) == len(unknown) else self._index.find(unknown)
 
     def _make(self, keys: np.ndarray, initialize: bool = False) -> np.ndarray:
-        """Returns int64[U] slots; every missing row is created."""
+        """Returns int64[U] slots and creates every missing row."""
         before, count = self._index.slots, len(self)
-        # Room for the rows comes first: if there is none, the index has not changed either.
+        # Reserves the rows first: if there is no memory, the index does not change either.
         self._space.reserve(before + len(keys))
         free = self._index.free_slots(len(keys))
         slots = self._index.find_or_add(keys)

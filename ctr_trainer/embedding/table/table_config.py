@@ -1,4 +1,4 @@
-"""The configuration of a table: the layout of its rows, how they are trained, and which keys have rows."""
+"""The configuration of a table: the layout of its rows, their optimizer, and the limits on rows."""
 
 import dataclasses
 import functools
@@ -10,39 +10,39 @@ from ctr_trainer.settings.optimizers import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, R
 
 EVICTIONS = ("lru", "lfu")
 MOST_FREQUENCY = 255
-# The fields that say which keys have rows. If one of them changes, a table keeps its rows.
+# The fields that limit which keys have rows. A table keeps its rows if one of them changes.
 LIMITS = ("min_frequency", "max_rows", "eviction", "ttl_steps")
 
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig:
-    """The layout and the update rule of one table's rows.
+    """The layout, the update rule and the limits of one table's rows.
 
     A row is `[weights of segment 0, weights of segment 1, ..., state of segment 0, state of segment 1, ...]`,
     contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`.
-    `sparse_optimizers` says which state each optimizer keeps for a segment, and in which order.
+    `sparse_optimizers` lists the state that each optimizer keeps for a segment, in order.
 
     Attributes:
-      name: name of the table, unique in a job, as `dim16`.
+      name: name of the table, unique in a job, for example `dim16`.
       dims: width of each segment.
-      init_scales: for each segment the half width of the uniform distribution of new weights; 0 for zeros.
-      optimizer: a `RowOptimizer`, or the name of one. A restore may change its settings, as they do not change the
-        layout of a row; but it may not change `initial_accumulator`, the initial value of the sum of squares.
+      init_scales: for each segment, the half-width of the uniform distribution of new weights; 0 for zeros.
+      optimizer: a `RowOptimizer` or its name. A restore may change its settings, which do not affect the layout of a
+        row, but not `initial_accumulator`, the initial value of the sum of squares.
       seed: int; the weights of a new row are a pure function of (seed, key).
-      min_frequency: how often a key has to come before it gets a row, counted in batches of a lone worker, or in pushes
-        to a service (one per worker and sync window). With 0 and 1 it gets one at once. See `Admission`.
-      max_rows: the most rows of this table in all shards of a service together, see `most_rows`; 0 for as many as fit
-        into memory.
-      eviction: which rows are evicted when `max_rows` is reached: `lru`, those whose last training is the longest ago,
-        or `lfu`, those that were trained the least often.
-      ttl_steps: a row that was not trained for more than this many global steps is evicted at the next sync; 0 for
+      min_frequency: how often a key must come before it gets a row, counted in batches of a single worker, or in pushes
+        to a service (one per worker and sync window). With 0 or 1 a key gets its row at once. See `Admission`.
+      max_rows: the maximum number of rows of this table over all shards of a service, see `most_rows`; 0 for as many as
+        fit into memory.
+      eviction: the rows that are evicted when `max_rows` is reached: `lru`, the least recently trained rows, or `lfu`,
+        the least frequently trained rows.
+      ttl_steps: a row that was not trained for more than this number of global steps is evicted at the next sync; 0 for
         never.
 
-    Caveat: a key without a row reads its initial row, and what it learns is not kept. A key that comes back after its
-    row was evicted is a new key.
+    Caveat: a key without a row reads its initial row, and its updates are lost. A key that returns after its row was
+    evicted is a new key.
 
     Raises:
-      ValueError: a field has a wrong value; the message names the table and the field.
+      ValueError: a field has an invalid value; the message names the table and the field.
     """
 
     name: str
@@ -75,15 +75,15 @@ class TableConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TableConfig":
-        """Returns the TableConfig that `to_dict` of this or an earlier version wrote.
+        """Returns the TableConfig of a dictionary that `to_dict` of this or an earlier version wrote.
 
         Raises:
-          ValueError, TypeError, UserError: there is none of these values.
+          ValueError, TypeError, UserError: the values are not those of a TableConfig.
         """
         values = dict(values)
         kind = type(_named(values.pop("optimizer"), "optimizer"))
         settings = dict(values.pop("settings", {}))
-        if "initial_accumulator" in values:  # Earlier versions had it, and all settings, whatever the optimizer.
+        if "initial_accumulator" in values:  # Earlier versions wrote it, and all settings, for every optimizer.
             settings["initial_accumulator"] = values.pop("initial_accumulator")
         unknown = settings.keys() - {
             field.name for each in ROW_OPTIMIZERS.values() for field in dataclasses.fields(each)
@@ -102,7 +102,7 @@ class TableConfig:
         """Returns (field, own value, other's value) of the first field that differs, or None.
 
         Args:
-          but: fields that may differ; "settings" for the optimizer's settings that do not change the contents of a row.
+          but: fields that may differ; "settings" stands for the optimizer's settings except `initial_accumulator`.
         """
         own, others = ({**each, **each.pop("settings")} for each in (self.to_dict(), other.to_dict()))
         if "settings" in but:
@@ -116,14 +116,14 @@ class TableConfig:
 
     @functools.cached_property
     def has_limits(self) -> bool:
-        """Whether limits say which keys have rows; else every key gets a row."""
+        """Whether limits decide which keys have rows; else every key gets a row."""
         return self != self.without_limits()
 
     def most_rows(self, shard: int, shards: int) -> int:
-        """Returns how many rows a shard may have: its even share of `max_rows`, at least 1; 0 for no limit.
+        """Returns the maximum number of rows of a shard: its even share of `max_rows`, at least 1; 0 for no limit.
 
-        Keys are spread over the shards by hash. So a full table may have a few rows fewer than `max_rows`: a shard with
-        fewer keys than its share leaves rows free.
+        Keys are distributed over the shards by hash. So a full table may have slightly fewer rows than `max_rows`: a
+        shard may have fewer keys than its share of rows.
         """
         return max(self.max_rows // shards + (shard < self.max_rows % shards), 1) if self.max_rows else 0
 
@@ -136,17 +136,17 @@ class TableConfig:
 
     @property
     def weights(self) -> int:
-        """How many floats of a row the model reads."""
+        """The number of floats of a row that the model reads."""
         return sum(self.dims)
 
     @property
     def state(self) -> int:
-        """How many floats of a row are the optimizer's state."""
+        """The number of floats of a row that are optimizer state."""
         return sum(map(OPTIMIZERS[self.optimizer.name].width, self.dims))
 
     @functools.cached_property
     def width(self) -> int:
-        """How many floats a row has."""
+        """The number of floats of a row."""
         return self.weights + self.state
 
 

@@ -1,1 +1,1 @@
-"""The worker's side of the rows: its copies, its lookups, and how its changes are merged."""
+"""The worker's side of the embedding: its copies of rows, its lookups, and the merging of its changes."""

@@ -1,4 +1,4 @@
-"""The memory of a worker's cache: copies of rows, and what the worker knows of each row."""
+"""The memory of a worker's cache: copies of rows, and the state of each row."""
 
 import numpy as np
 
@@ -11,50 +11,50 @@ from ctr_trainer.embedding.worker import kept_row_kernels, merging
 from ctr_trainer.embedding.worker.kept_rows import KeptMessage, KeptRows
 from ctr_trainer.embedding.worker.merging import Shares
 
-# After this many steps the counts of a row are halved, so that p follows a row that becomes frequent, or rare.
+# After this number of steps the counts of a row are halved, so that p follows a row that becomes frequent or rare.
 _HALVED_STEPS = 512
-# The places of three of the worker's steps: the present one, and those at which the last two windows began.
+# The indices of three step numbers: the current step, and the steps at which the last two windows began.
 _NOW, _BEGAN, _LAST_BEGAN = range(3)
 
 
 class RowFrequency:
-    """Counts the steps of each row, and estimates p, the fraction of the worker's steps that step the row.
+    """Counts the steps of each row, and estimates p, the fraction of the worker's steps that update the row.
 
         p = (n - 1) / (T - 1)
 
-    T is the number of the worker's steps since the beginning of the window in which the row was first stepped, and n
-    the number of these steps that stepped the row. One step is left out of both counts: without it the row would not be
-    here, so it tells nothing about p. If T is 1, p is 0. Over one window alone p would be rough for small n;
-    docs/staleness.md says what that costs. When T passes 512, n and T are halved.
+    T is the number of the worker's steps since the beginning of the window of the row's first update, and n the number
+    of these steps that updated the row. Both counts exclude one step: without it the row would not be here, so it
+    contains no information about p. If T is 1, p is 0. An estimate from only one window would be inaccurate for small
+    n; docs/staleness.md reports the cost. When T exceeds 512, n and T are halved.
 
     A slot is the index of a row, of at most `most_rows`. The steps of all workers that share `memory` are counted
-    together. Not safe to use from several threads at a time.
+    together. This class is not thread-safe.
     """
 
     def __init__(self, memory: TableMemory, most_rows: int) -> None:
         self._numbers = memory.counts("frequency", 3)
-        self._steps = memory.array("steps", np.uint16, most_rows=most_rows)  # Since the row's change was taken.
-        self._met = memory.array("met", np.float32, most_rows=most_rows)  # n, up to when it was taken.
+        self._steps = memory.array("steps", np.uint16, most_rows=most_rows)  # Since the last `take` of the row.
+        self._met = memory.array("met", np.float32, most_rows=most_rows)  # n, up to the last `take`.
         self._since = memory.array("since", np.uint32, most_rows=most_rows)
 
     @property
     def arrays(self) -> tuple[GrowableArray, GrowableArray, GrowableArray]:
-        """The arrays with one element per row; the element of a new row is 0."""
+        """The arrays with one element per row, which is 0 for a new row."""
         return self._steps, self._met, self._since
 
     def step(self, slots: np.ndarray) -> None:
-        """Counts a step of the rows at `slots`, int64[U], C-contiguous; -1 is skipped."""
+        """Counts a step of the rows at `slots`, C-contiguous int64[U]; -1 is skipped."""
         merging.count_step(self._steps.array, slots)
         self._numbers[_NOW] += 1
 
     def begin_window(self) -> None:
-        """Begins a window: from here on, `take` ends the window before it."""
+        """Begins a window; `take` now ends the previous window."""
         self._numbers[[_LAST_BEGAN, _BEGAN]] = self._numbers[[_BEGAN, _NOW]]
 
     def take(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ends the window of the rows at `slots`, int64[U]. Returns (their p, float32[U], their steps in it, int64[U]).
+        """Ends the window of the rows at `slots`, int64[U]. Returns (p, float32[U]; steps in the window, int64[U]).
 
-        Training continues between `begin_window` and `take`; its steps in between count for this window.
+        Steps that training makes between `begin_window` and `take` count for this window.
         """
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
         now, _, began = (int(number) for number in self._numbers)
@@ -65,13 +65,13 @@ class RowFrequency:
 
 
 class CachedRows(KeptRows):
-    """Copies of rows that others change too: each has a state, a base and a version.
+    """Copies of rows that others also change; each row has a state, a base and a version.
 
-    The base of a row is the service's row as far as this worker knows it, with the changes that this worker has sent. A
-    row without a change to send equals its base, except for what a codec rounded away. A row is `STEPPED` from a step
-    until its change is taken, and `IN_FLIGHT` from then until the change lands; a row may be both.
+    The base of a row is the service's row that this worker last received, plus the changes that this worker has sent. A
+    row without a change to send equals its base, except for the rounding error of a codec. A row is `STEPPED` from a
+    step until its change is taken, and `IN_FLIGHT` from then until the change lands; a row may be both.
 
-    `shares` is the part of a row's change that `take` gives; None for the whole change.
+    `shares` is the part of a row's change that `take` returns; None for the whole change.
     """
 
     def __init__(self, config: TableConfig, shares: Shares | None, memory: TableMemory) -> None:
@@ -81,7 +81,7 @@ class CachedRows(KeptRows):
         self._base = memory.array("base", np.float32, (config.width,), most)
         self._versions = memory.array("versions", np.uint32, most_rows=most)
         self._frequency = RowFrequency(memory, most)
-        self._shares_met = memory.array("shares_met", np.float32, most_rows=most)  # At the last take.
+        self._shares_met = memory.array("shares_met", np.float32, most_rows=most)  # At the last `take`.
 
     @property
     def nbytes(self) -> int:
@@ -93,7 +93,7 @@ class CachedRows(KeptRows):
             self._frequency.step(np.require(slots, np.int64, ("C",)))
 
     def checked_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (keys int64[n], versions uint32[n]) of the rows that were last checked in `window`."""
+        """Returns (keys int64[n], versions uint32[n]) of the rows last checked in `window`."""
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
@@ -106,12 +106,13 @@ class CachedRows(KeptRows):
         return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
 
     def take(self, slots: np.ndarray, codec: RowCodec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Puts the changes of the rows at `slots`, int64[U], in flight.
+        """Returns the changes of the rows at `slots`, int64[U], and marks these rows as in flight.
 
-        What the codec rounds away from a change stays in the row and goes out with the next change. With `shares`, the
-        next change is multiplied by its share, so what stays is the rounding error divided by the share of this change.
+        The codec's rounding error of a change stays in the row and is sent with the next change. With `shares`, the
+        next change is multiplied by its share, so the rounding error divided by the share of this change stays in the
+        row.
 
-        Returns (keys int64[U], versions uint32[U], deltas as `codec` encodes them).
+        Returns (keys int64[U], versions uint32[U], deltas encoded by `codec`).
         """
         take = self._take_exact if codec.is_exact else self._take_rounded
         return self.table.keys[slots], self._versions.array[slots], take(slots, codec)
@@ -119,13 +120,13 @@ class CachedRows(KeptRows):
     def land(
         self, slots: np.ndarray, versions: np.ndarray, positions: np.ndarray, rows: np.ndarray, window: int
     ) -> None:
-        """Ends the flight of `slots`: `rows` become the base at slots[positions]; steps since then stay on top.
+        """Ends the flight of `slots`: `rows` become the base at slots[positions], and later steps are added to them.
 
         Args:
-          slots: int64[U], as of `take`.
+          slots: int64[U], the slots of `take`.
           versions: uint32[U], the new version of each row at `slots`.
-          positions: int64[n], the positions in `slots` of the `rows` that came back.
-          window: the window in which the rows at `slots` now count as checked.
+          positions: int64[n], the positions in `slots` of the returned `rows`.
+          window: the window in which the rows at `slots` then count as checked.
         """
         kept_row_kernels.land(
             self.table.rows,
@@ -143,7 +144,7 @@ class CachedRows(KeptRows):
     def accept(
         self, keys: np.ndarray, known: np.ndarray, newer: ChangedRows, rows: np.ndarray, window: int, create: bool
     ) -> None:
-        # Steps since the request stay on top of the rows that came.
+        # Adds the steps since the request to the rows of the answer.
         slots = self.table.find(keys)
         if (slots < 0).any():
             self._add(keys, slots < 0, newer.positions, create)
@@ -190,7 +191,7 @@ class CachedRows(KeptRows):
         return deltas
 
     def _take_shares(self, slots: np.ndarray) -> np.ndarray:
-        """Returns float32[2, U], see `Shares.of`, by the rows' steps until now; keeps the shares for `l2_shares`."""
+        """Returns float32[2, U], see `Shares.of`, from the rows' steps so far; keeps the shares for `l2_shares`."""
         assert self._shares is not None
         rates, steps = self._frequency.take(slots)
         share = self._shares.by_rates(rates)
@@ -207,7 +208,7 @@ class CachedRows(KeptRows):
         return *super()._row_arrays(), *more
 
     def _add(self, keys: np.ndarray, unknown: np.ndarray, answered: np.ndarray, create: bool) -> None:
-        """Makes rows for unknown keys: rows of zeros at the positions `answered`, initial rows at the others."""
+        """Makes rows for unknown keys: zeros at the positions `answered`, initial rows at the others if `create`."""
         first = len(self)
         came = np.zeros(len(keys), bool)
         came[answered] = True

@@ -1,4 +1,4 @@
-"""The rows of one table that all workers of a host train together, and that the host syncs with the service."""
+"""The rows of one table that all workers of a host train together and one of them syncs with the service."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -15,39 +15,39 @@ from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.system.measuring.latency import Latency
 
-# A copy that takes less than this share of the machine's memory drops nothing at a flush: to pull rows again costs
-# steps.
+# A flush drops no rows if the copy takes less than this fraction of the machine's memory, because pulling rows again
+# delays steps.
 _MUCH = 0.1
-_HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
+_HAS_ALL = 1  # The index of the cache's number that is 1 if all rows of the service are here.
 
 
 class HostRows(RowCache):
-    """A `RowCache` whose copies lie in memory that the workers of a host share; one worker, the syncer, syncs them.
+    """A `RowCache` whose copies lie in memory shared by the workers of a host; one worker, the syncer, syncs them.
 
-    Each worker looks rows up in the copies, pulls the rows that are missing, and steps the copies. All workers of the
-    host see a step at once, as in a `SharedTable`. Every N steps the syncer sends the changes of all workers of the
-    host, and takes the changes of other hosts.
+    Each worker looks up rows in the copies, pulls missing rows, and updates the copies. All workers of the host see a
+    step at once, as in a `SharedTable`. Every N steps the syncer sends the changes of all workers of the host, and
+    receives the changes of other hosts.
 
-    If no other host changes the rows (there are no others, and the table has no limits), a sync sends each changed
-    row as it is, and the service puts it in place of its own: that takes half the memory and half the time of a change,
-    see `KeptRows`. If the codec rounds, changes are sent all the same: what is rounded away from them is not lost.
+    If no other host changes the rows (there are no other hosts, and the table has no limits), a sync sends the changed
+    rows themselves, and the service replaces its rows. This takes half the memory and half the time of sending changes,
+    see `KeptRows`. If the codec is not exact, changes are sent in any case, because their rounding errors are not lost.
 
-    Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
-    finished; while a step runs, it reads some rows before that step and some after it. No update is lost:
-    workers step rows one after the other, under a lock. Behind other hosts a row is as stale as in a `RowCache`. If
-    there are no other hosts, a row that is here is never checked. If the service had no rows at the
-    beginning either, none is asked for until rows are dropped here.
+    Staleness: none between the workers of the host. A lookup sees every step that another worker has finished. While
+    another worker's step runs, a lookup may see some rows before the step and some rows after it. No update is lost,
+    because workers update rows one after the other, under a lock. With respect to other hosts, a row is as stale as in
+    a `RowCache`. If there are no other hosts, local rows are never checked. If also the service had no rows at the
+    beginning, no rows are requested until rows are dropped here.
 
     Threads: as in `RowCache`, in each worker. Slots are valid until a `flush`, for which all workers of the host wait.
 
-    Caveat: there are no strict syncs, since a step reads rows that other workers step meanwhile.
+    Caveat: strict syncs are not possible, because a step reads rows that other workers update at the same time.
 
     Args:
       store, config, worker, lookup_latency, push_latency, codec, shares: see `RowCache`.
-      memory: `SharedMemory` of this table, whose owner makes its HostRows first; or a lone worker's own memory.
-      is_syncer: whether this worker syncs; one worker on each host does.
+      memory: `SharedMemory` of this table, whose owner must make its HostRows first, or a single worker's own memory.
+      is_syncer: whether this worker syncs the rows; exactly one worker per host does.
       has_others: whether there are other hosts.
-      is_alone: whether this worker is the only one of the host; if so, slots are valid until a `begin_window`.
+      is_alone: whether this worker is the only one on its host; if so, slots are valid until a `begin_window`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class HostRows(RowCache):
             self._numbers[_HAS_ALL] = self._store.stats()["tables"][self.config.name]["rows"] == 0
 
     def locked(self) -> AbstractContextManager[None]:
-        """Holds no lock: rows do not move, and a read during a step sees each row as it is at that moment."""
+        """Holds no lock: rows do not move, and a read during a step sees the current values of each row."""
         return contextlib.nullcontext()
 
     def begin_window(self) -> None:
@@ -88,7 +88,7 @@ class HostRows(RowCache):
             super().sync_window(codec)
 
     def flush(self) -> None:
-        """Does what `RowCache.flush` does. Slots may change: all workers of the host wait for the flush."""
+        """Flushes as `RowCache.flush` does. Slots may change, so all workers of the host must wait for the flush."""
         if self.is_synced_here:
             if self._copies.nbytes > _MUCH * memory_total():
                 with self._lock.alone():
@@ -100,7 +100,7 @@ class HostRows(RowCache):
 
     @property
     def _is_only(self) -> bool:
-        """Whether no other host changes the rows, and nothing is rounded on the way."""
+        """Whether no other host changes the rows and the codec is exact."""
         return not self._has_others and self._codec.is_exact and not self.config.has_limits
 
     def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
@@ -114,14 +114,14 @@ class HostRows(RowCache):
         keys = self._message.column("keys", np.int64, len(slots))
         rows = self._message.column("rows", np.float32, len(slots), self.config.width)
         for block in self._copies.blocks(len(slots)):
-            with self._lock.shared():  # Other workers may look rows up meanwhile; a step waits.
+            with self._lock.shared():  # Other workers' lookups continue; their steps wait.
                 self._copies.take_rows(slots[block], self._window, keys[block], rows[block])
         with self.push_latency.measure():
             self._store.put(self.config.name, keys, rows, self._worker, self._sequence)
         self.bytes_synced += keys.nbytes + rows.nbytes
 
     def _tidy(self) -> None:
-        """Drops rows; if any is dropped, the service is asked for rows from then on. Call it under the lock."""
+        """Drops rows; if any row is dropped, later lookups request rows. Call it under the lock."""
         count = len(self)
         self._copies.tidy(self._window)
         if len(self) < count:

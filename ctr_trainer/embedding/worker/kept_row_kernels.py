@@ -1,7 +1,7 @@
-"""Compiled loops over the rows that a worker keeps, and over what it knows of each row.
+"""Compiled loops over the rows that a worker keeps and the state of each row.
 
-A row and its base are read and written in one pass: their memory is cold, and each pass over it costs as much as the
-arithmetic of several.
+A row and its base are read and written in one pass, because their memory is cold and each pass costs as much as the
+arithmetic of several passes.
 """
 
 import numpy as np
@@ -27,14 +27,14 @@ _CHECKS = VERSIONS_OUT, VERSIONS_OUT  # The versions of the rows and their stamp
 def find_stale(
     keys: np.ndarray, slots: np.ndarray, state: np.ndarray, stamps: np.ndarray, since: int, positions: np.ndarray
 ) -> int:
-    """Finds the keys without a slot, and the keys whose row was not stepped and last checked before `since`.
+    """Finds the keys without a slot, and the keys whose row has state 0 and was last checked before `since`.
 
-    Returns how many of `positions` are filled.
+    Returns the number of positions found.
     """
     count = 0
     for i in range(slots.size):
         slot = slots[i]
-        if slot >= 0 and since == 0:  # No row is that old, so its stamp need not be read from memory.
+        if slot >= 0 and since == 0:  # No row is that old, so its stamp is not read.
             continue
         if slot >= 0:
             stale = state[slot] == 0 and stamps[slot] < since
@@ -48,7 +48,7 @@ def find_stale(
 
 @kernel(types.void(_STATE_OUT, SLOTS))
 def mark_stepped(state: np.ndarray, slots: np.ndarray) -> None:
-    """state[slots[i]] |= STEPPED; the slot -1 is skipped."""
+    """Computes state[slots[i]] |= STEPPED; the slot -1 is skipped."""
     for i in range(slots.size):
         if slots[i] >= 0:
             state[slots[i]] |= STEPPED
@@ -56,7 +56,7 @@ def mark_stepped(state: np.ndarray, slots: np.ndarray) -> None:
 
 @kernel(types.int64(_STATE))
 def count_stepped(state: np.ndarray) -> int:
-    """Returns how many rows are STEPPED."""
+    """Returns the number of STEPPED rows."""
     count = 0
     for slot in range(state.size):
         count += state[slot] & STEPPED
@@ -65,12 +65,12 @@ def count_stepped(state: np.ndarray) -> int:
 
 @kernel(types.int64(_STATE, POSITIONS_OUT))
 def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
-    """`slots` gets the slots of the STEPPED rows, ascending, as many as it has room for. Returns how many it got."""
+    """Fills `slots` with the slots of STEPPED rows, ascending, as far as it has room. Returns their number."""
     words, count = state[: state.size // 8 * 8].view(np.uint64), 0
     for word in range(words.size):
         if words[word] & _EIGHT_STEPPED == 0:
             continue
-        for slot in range(8 * word, 8 * word + 8):  # Without a branch, which the processor would guess wrong.
+        for slot in range(8 * word, 8 * word + 8):  # Without a branch, which would be mispredicted.
             if count == slots.size:
                 return count
             slots[count] = slot
@@ -84,9 +84,9 @@ def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
 
 @kernel(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT))
 def take_changes(rows: np.ndarray, base: np.ndarray, state: np.ndarray, slots: np.ndarray, deltas: np.ndarray) -> None:
-    """deltas[i] = row - base at slots[i]; then row and base become base + deltas[i], as the service computes it.
+    """Sets deltas[i] = row - base at slots[i]; row and base become base + deltas[i], as the service computes it.
 
-    The rows are in flight after that.
+    The rows are then in flight.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -109,9 +109,9 @@ def take_shares(
     shares: np.ndarray,
     deltas: np.ndarray,
 ) -> None:
-    """Does what `take_changes` does, with deltas[i] = share * (row - base); the rest of the change is dropped.
+    """Takes changes as `take_changes` does, with deltas[i] = share * (row - base), and drops the rest of each change.
 
-    `bounds`, float32[3, width], are of `merging.Shares`, and `shares`, float32[2, U], of `Shares.of`.
+    `bounds`, float32[3, width], belong to `merging.Shares`, and `shares`, float32[2, U], are the result of `Shares.of`.
     """
     for i in range(slots.size):
         slot, share, more = slots[i], shares[0, i], shares[1, i]
@@ -129,7 +129,7 @@ def take_shares(
 def take_rows(
     rows: np.ndarray, state: np.ndarray, stamps: np.ndarray, slots: np.ndarray, window: int, taken: np.ndarray
 ) -> None:
-    """taken[i] = the row at slots[i], which has no change to send after that; stamps[slots[i]] = window."""
+    """Sets taken[i] = the row at slots[i], which then has no change to send, and stamps[slots[i]] = window."""
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch_row(rows, slots[i + AHEAD])
@@ -152,7 +152,7 @@ def land(
     newer: np.ndarray,
     window: int,
 ) -> None:
-    """Ends the flight of `slots`: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top."""
+    """Ends the flight of `slots`: newer[k] becomes the base at slots[positions[k]], and later steps are added to it."""
     for k in range(positions.size):
         slot = slots[positions[k]]
         for d in range(np.uint64(rows.shape[1])):
@@ -179,10 +179,10 @@ def accept(
     newer: np.ndarray,
     window: int,
 ) -> None:
-    """Takes the answer to a pull: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top.
+    """Takes the answer to a pull: newer[k] becomes the base at slots[positions[k]], and later steps are added to it.
 
-    If a row is in flight, or its version is no longer the known[i] that the request named, another answer has overtaken
-    this one: the row stays as it is.
+    A row does not change if it is in flight or its version is no longer the known[i] of the request, because another
+    answer has overtaken this one.
     """
     k = 0
     for i in range(slots.size):

@@ -1,4 +1,4 @@
-"""The rows that a worker keeps of a store's table, and what it knows of each row."""
+"""The rows of a store's table that a worker keeps, and the state of each row."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,28 +10,28 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import kept_row_kernels
 
-# A row that was not used in this many windows may be dropped.
+# A row that was not checked in this number of windows may be dropped.
 KEPT_WINDOWS = 8
-# If there are fewer rows, none is dropped.
+# If there are fewer rows, no rows are dropped.
 _TIDY_ROWS = 1 << 16
-# Rows per hold of the lock, about a millisecond's work, so that no thread waits for long.
+# The number of rows that are processed at once under the lock, about 1 ms of work, so that no thread waits for long.
 _LOCKED_ROWS = 1 << 13
 
 
 class KeptMessage:
-    """Arrays for a sync, its slots and the columns of a request; each request of a worker uses the same memory.
+    """Arrays for the slots of a sync and the columns of its requests; all requests of a worker use the same memory.
 
-    New memory costs more than the rows that are copied into it: where the machine is a virtual one, a request of 65,536
-    rows of 34 floats took 22 ms of CPU in new memory, and takes 1 ms in memory that was used before.
+    Allocating memory costs more than copying rows into it: on a virtual machine, a request of 65,536 rows of 34 floats
+    took 22 ms of CPU time with new memory, and takes 1 ms with reused memory.
 
-    Caveat: a request has to have ended before the next one is made.
+    Caveat: a request must have ended before the next one is made.
     """
 
     def __init__(self) -> None:
         self._bytes: dict[str, np.ndarray] = {}
 
     def column(self, name: str, dtype: npt.DTypeLike, count: int, width: int | None = None) -> np.ndarray:
-        """Returns an array [count], or [count, width], of any values, for the column of that name, such as `keys`."""
+        """Returns an uninitialized array [count] or [count, width] for the column `name`, for example `keys`."""
         shape = (count,) if width is None else (count, width)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if name not in self._bytes or len(self._bytes[name]) < size:
@@ -40,27 +40,29 @@ class KeptMessage:
 
 
 class KeptRows:
-    """Rows, and for each row its state and its stamp, the window in which it was last checked.
+    """Rows with a state and a stamp, the window in which the row was last checked.
 
     A row is `STEPPED` from a step until its change is taken.
 
-    These are rows that no other host changes; `CachedRows` are others. A sync sends whole rows, which replace the rows
-    of the service. A row that is here is never older than the service's. So it has no base and no version, and takes
-    half the memory of a row of `CachedRows`. An answer to a pull only adds the rows that are still missing here.
+    No other host changes these rows; for rows that other hosts change, see `CachedRows`. A sync sends whole rows, which
+    replace the rows of the service. A local row is never older than the service's row. So it has no base and no
+    version, and takes half the memory of a row of `CachedRows`. The answer to a pull only adds rows that are still
+    missing here.
 
-    Not safe to use from several threads at a time: `RowCache` locks it. Slots are valid until `tidy`.
+    This class is not thread-safe; `RowCache` uses it under a lock. Slots are valid until `tidy`.
 
     Args:
-      config: of a table without limits, but for `CachedRows`: else the service, too, would change rows.
-      memory: where the arrays lie.
+      config: the TableConfig of a table without limits, except for `CachedRows`, because with limits the service also
+        changes rows.
+      memory: the memory of the arrays.
 
     Attributes:
       table: the Table of the rows.
     """
 
     def __init__(self, config: TableConfig, memory: TableMemory) -> None:
-        self.table = Table(config.without_limits(), memory=memory)  # The service says which keys have rows.
-        # As many rows as fit into the memory; without this bound each array would reserve address space for all of it.
+        self.table = Table(config.without_limits(), memory=memory)  # The service decides which keys have rows.
+        # The rows that fit into memory. Without this bound each array would reserve address space for the whole memory.
         self._most_rows = memory_total() // row_bytes(np.float32, (config.width,))
         self._state = memory.array("state", np.uint8, most_rows=self._most_rows)
         self._stamps = memory.array("stamps", np.uint32, most_rows=self._most_rows)
@@ -70,13 +72,13 @@ class KeptRows:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the rows take, with what is kept for each row."""
+        """The approximate number of bytes of the rows and their state."""
         return self.table.nbytes
 
     def stale(self, keys: np.ndarray, since: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Looks int64[U] keys up, and says which rows have to be pulled: those last checked before the window `since`.
+        """Looks up int64[U] keys and selects the rows to pull: missing rows, and rows not checked since window `since`.
 
-        Returns (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here).
+        Returns (slots int64[U], keys int64[n] of the rows to pull, local versions uint32[n] of these rows).
         """
         slots, positions = self.table.find(keys), np.empty(len(keys), np.int64)
         count = kept_row_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
@@ -88,9 +90,9 @@ class KeptRows:
         kept_row_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
 
     def _stepped(self, message: KeptMessage) -> np.ndarray:
-        """Returns int64[n], the slots of the rows that have a change to send, in memory of a `KeptMessage`.
+        """Returns int64[n], the slots of the rows with a change to send, in the memory of a `KeptMessage`.
 
-        During a step it may miss rows of that step, never others.
+        If another thread makes a step meanwhile, rows of only that step may be missing.
         """
         state = self._state.array[: len(self)]
         slots = message.column("slots", np.int64, kept_row_kernels.count_stepped(state))
@@ -98,26 +100,26 @@ class KeptRows:
 
     @staticmethod
     def blocks(count: int) -> list[slice]:
-        """Returns the slices of `count` rows that are taken in one hold of the lock each."""
+        """Returns slices of `count` rows; each slice is processed at once under the lock."""
         return [slice(first, min(first + _LOCKED_ROWS, count)) for first in range(0, count, _LOCKED_ROWS)]
 
     def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
-        """Ends a window: its changes are taken from here on. Returns int64[n], the slots of the changed rows.
+        """Ends a window, whose changes can then be taken. Returns int64[n], the slots of the changed rows.
 
-        This does not take the lock: a row that is stepped meanwhile is sent as it is when it is taken.
+        This does not take the lock. A row that is updated meanwhile is sent with its values when it is taken.
         """
         return self._stepped(message)
 
     def take_rows(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Fills int64[U] `keys` and float32[U, width] `rows` with the rows at `slots`, to send.
+        """Fills int64[U] `keys` and float32[U, width] `rows` with the rows at `slots`, for sending.
 
-        They have no change to send after that, and count as checked in `window`.
+        The rows then have no change to send, and count as checked in `window`.
         """
         kept_row_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
         np.take(self.table.keys, slots, out=keys)
 
     def make(self, keys: np.ndarray, window: int) -> np.ndarray:
-        """Returns int64[U] slots of `keys`; a key without a row here gets an initial row, checked in `window`."""
+        """Returns int64[U] slots of `keys`; a key without a local row gets an initial row, checked in `window`."""
         first = len(self)
         slots = self.table.find_or_create(keys)
         self._begin(first)
@@ -135,7 +137,7 @@ class KeptRows:
           newer: `ChangedRows`, the answer.
           rows: float32[n, width], the decoded rows of the answer.
           window: the window in which the request was made.
-          create: whether a key that has no row anywhere gets an initial row here.
+          create: whether a key that has no row in the service either gets an initial row here.
         """
         missing = self.table.find(keys) < 0
         if not missing.any():
@@ -153,14 +155,14 @@ class KeptRows:
         return None
 
     def mark_unsent(self) -> None:
-        """Marks the rows that hold something that a codec rounded away from an earlier change, so that it is sent."""
+        """Marks the rows that contain the rounding error of an earlier change, so that it is sent."""
         return
 
     def tidy(self, window: int) -> None:
-        """Drops the rows that were not used in the last eight windows, and renumbers the slots.
+        """Drops the rows that were not checked in the last eight windows, and renumbers the slots.
 
-        Nothing is dropped if there are fewer than 65,536 rows, or if more than half of them were used. A row with a
-        change to send stays until the change is sent.
+        Drops no rows if there are fewer than 65,536, or if more than half of them were checked. A row with a change to
+        send is kept until the change is sent.
         """
         count = len(self)
         if count < _TIDY_ROWS:
@@ -182,11 +184,11 @@ class KeptRows:
         return np.full(len(slots), ABSENT, np.uint32)
 
     def _row_arrays(self) -> tuple[GrowableArray, ...]:
-        """Returns the arrays with one element per row, without the table's own."""
+        """Returns the arrays with one element per row, except those of the table."""
         return self._state, self._stamps
 
     def _begin(self, first: int) -> None:
-        """Sets what is kept for each new row, from slot `first` on."""
+        """Initializes the state of each new row, from slot `first` on."""
         count = len(self)
         for array in self._row_arrays():
             array.reserve(count)

@@ -1,4 +1,4 @@
-"""The distinct keys of one batch, and the way from their rows to tensors."""
+"""The distinct keys of one batch, and the conversion of their rows to tensors."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from ctr_trainer.embedding.worker import lookup_kernels
 
 _POWERS = {"sum": 0, "mean": 1, "sqrtn": 2}
 _ALIGNMENT = 64
-# The values, splits, combiner and weights of a bag, and the values, splits and length of a sequence: see `Lookup`.
+# The values, splits, combiner and weights of a bag, and the values, splits and length of a sequence, see `Lookup`.
 Bag = tuple[np.ndarray, np.ndarray, str, np.ndarray | None]
 KeySequence = tuple[np.ndarray, np.ndarray, int]
 
@@ -18,15 +18,15 @@ KeySequence = tuple[np.ndarray, np.ndarray, int]
 def coefficients(
     positions: np.ndarray, splits: np.ndarray, combiner: str, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Computes the coefficients: a bag's vector is the sum of its values' rows, each times its coefficient c_i.
+    """Computes the coefficients c_i of a bag's values; the bag's vector is the sum of c_i times the row of value i.
 
         sum: c_i = w_i    mean: c_i = w_i / sum_i w_i    sqrtn: c_i = w_i / sqrt(sum_i w_i^2)
 
-    A sum is over the values of the bag, without its keys 0. If the sum is 0, so is c_i.
+    The sums exclude keys that are 0. If a sum is 0, c_i is 0.
 
     Args:
-      positions: int32[n]; below 0 for a key 0, which is no value.
-      splits: int32[B + 1]; bag b has the values splits[b] to splits[b + 1].
+      positions: int32[n]; negative for a key 0 ("no value").
+      splits: int32[B + 1]; bag b has the positions[splits[b]:splits[b + 1]].
       weights: float32[n]; None for ones.
 
     Returns:
@@ -57,23 +57,25 @@ def _normalise(positions: np.ndarray, splits: np.ndarray, power: int, out: np.nd
 
 
 class Lookup:
-    """The way from one batch's keys to its embedding tensors, and back for their gradients.
+    """The conversion of one batch's keys to its embedding tensors, and of the tensors' gradients to gradients of rows.
 
-    The keys of single-valued features, of bags and of sequences are deduplicated together. So a table is probed once
-    per distinct key, and an optimizer makes one step per distinct key.
+    The keys of single-valued features, bags and sequences are deduplicated together. So a table is probed once per
+    distinct key, and an optimizer makes one step per distinct key.
 
     Attributes:
-      unique: int64[U], the distinct keys in the order of first appearance, without the key 0 ("no value").
+      unique: int64[U], the distinct keys in order of first appearance, without the key 0 ("no value").
     """
 
     def __init__(self, keys: np.ndarray, bags: Sequence[Bag] = (), sequences: Sequence[KeySequence] = ()) -> None:
-        """Args:
+        """Deduplicates the keys.
+
+        Args:
           keys: int64[B, F], the single-valued features; F may be 0.
-          bags: list of (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None), one for each
+          bags: list of (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None), one per
             multi-valued feature. Example b has the keys values[splits[b]:splits[b + 1]]; see `coefficients` for the
             combiner and the weights.
-          sequences: list of (values int64[n], splits int32[B + 1], length), one for each sequence feature; no example
-            has more than `length` values.
+          sequences: list of (values int64[n], splits int32[B + 1], length), one per sequence feature; no example may
+            have more than `length` values.
 
         Raises:
           ValueError: the shape of `keys` or the splits are wrong, or a sequence is too long.
@@ -99,9 +101,9 @@ class Lookup:
         self.unique = found.keys
 
     def take(self, rows: np.ndarray, slots: np.ndarray, columns: int) -> np.ndarray:
-        """Returns float32[U, columns], the first columns of the distinct keys' rows: the source of all tensors.
+        """Returns float32[U, columns], the first columns of the distinct keys' rows, from which all tensors are made.
 
-        `slots`, int64[U], are those of `unique` in a table's `rows`; -1 reads zeros.
+        `slots`, int64[U], are the slots of `unique` in a table's `rows`; -1 reads zeros.
         """
         out = np.empty((len(self.unique), columns), np.float32)
         row_kernels.take(rows, slots, 0, out)
@@ -111,7 +113,7 @@ class Lookup:
         """Makes the embedding tensor of the single-valued features and the bags, for one segment of the rows.
 
         Args:
-          distinct: float32[U, columns], what `take` returned.
+          distinct: float32[U, columns], the result of `take`.
           start: the first column of the segment, which has `dim` columns.
 
         Returns:
@@ -126,10 +128,10 @@ class Lookup:
         return out.reshape(self._examples, self._columns, dim)
 
     def gather_sequence(self, number: int, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
-        """Returns the tensor of the sequence of that number, for one segment of the rows; see `gather`.
+        """Returns the tensor of sequence `number` for one segment of the rows; see `gather`.
 
-        It is float32[B, length, dim], allocated as by `gather`. The j-th value of an example stands at j; behind the
-        last value there are zeros.
+        The tensor is float32[B, length, dim], allocated as in `gather`. The j-th value of an example is at index j, and
+        zeros follow the last value.
         """
         positions, splits, length = self._sequences[number]
         out = _aligned_empty(self._examples * length, dim)
@@ -137,16 +139,16 @@ class Lookup:
         return out.reshape(self._examples, length, dim)
 
     def vectors(self, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
-        """Returns the tensor of the distinct keys, for one segment of the rows; see `gather`.
+        """Returns the tensor of the distinct keys for one segment of the rows; see `gather`.
 
-        It is float32[U + 1, dim], allocated as by `gather`; the last is the vector of no value, zeros.
+        The tensor is float32[U + 1, dim], allocated as in `gather`. The last vector, zeros, stands for "no value".
         """
         out = _aligned_empty(len(self.unique) + 1, dim)
         out[:-1], out[-1] = distinct[:, start : start + dim], 0
         return out
 
     def pairs(self, number: int) -> np.ndarray:
-        """Returns int32[N, 2], for each value of a sequence its example and the number of its key among `vectors`."""
+        """Returns int32[N, 2]: for each value of a sequence, its example and the index of its key in `vectors`."""
         positions, splits, _ = self._sequences[number]
         out = _aligned_empty(len(positions), 2).view(np.int32)
         lookup_kernels.pair(positions, splits, len(self.unique), out)
@@ -159,12 +161,13 @@ class Lookup:
         sequences: Sequence[np.ndarray | None] = (),
         vectors: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Returns float32[U, dim]: the gradients of each distinct key, summed; None is no gradient.
+        """Returns float32[U, dim], the sum of the gradients of each distinct key; None stands for no gradient.
 
         Args:
-          gradient: of the tensor of `gather`. Each key of a bag gets the bag's gradient times the key's coefficient.
-          sequences: list, by number of the sequence, of the gradients of the tensors of `gather_sequence`, or None.
-          vectors: of the tensor of `vectors`.
+          gradient: the gradient of the tensor of `gather`. Each key of a bag gets the bag's gradient times the key's
+            coefficient.
+          sequences: list, by the number of the sequence, of the gradients of the tensors of `gather_sequence`, or None.
+          vectors: the gradient of the tensor of `vectors`.
         """
         out = np.zeros((len(self.unique), dim), np.float32)
         if gradient is not None:
@@ -192,14 +195,14 @@ class Lookup:
 
 
 def _flat(gradient: np.ndarray, expected: tuple[int, ...]) -> np.ndarray:
-    """Returns float32[rows, dim], the same gradient; raises ValueError if its shape is not the expected one."""
+    """Returns the gradient as float32[rows, dim]; raises ValueError if its shape is not `expected`."""
     if gradient.shape != expected:
         raise ValueError(f"gradient of shape {gradient.shape}, expected {expected}")
     return np.ascontiguousarray(gradient, np.float32).reshape(-1, expected[-1])
 
 
 def _aligned_empty(rows: int, dim: int) -> np.ndarray:
-    # Not a reused buffer: TensorFlow may still read it after the step, and the allocator gives the same pages again.
+    # Not a reused buffer, because TensorFlow may still read it after the step; the allocator reuses the pages anyway.
     room = np.empty(rows * dim * 4 + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
     return room[start : start + rows * dim * 4].view(np.float32).reshape(rows, dim)

@@ -1,4 +1,4 @@
-"""A worker's copies of the rows it trains on."""
+"""A worker's copies of the rows that it trains."""
 
 import uuid
 from collections.abc import Sequence
@@ -18,39 +18,39 @@ from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptMessage, Ke
 from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.system.measuring.latency import Latency
 
-# The most rows of a request; it bounds what the service holds at a time. Requests of wide rows have fewer.
+# The most rows of a request, which bounds the memory of the service. Requests of wide rows have fewer rows.
 _REQUEST_ROWS = 1 << 16
-_WINDOW = 0  # The place of the window among the cache's numbers.
+_WINDOW = 0  # The index of the window in the cache's numbers.
 
 
 class RowCache(WorkerRows):
-    """One worker's copies of one table's rows, trained at once and merged with the other workers' at each sync.
+    """A worker's copies of a table's rows, updated at each step and merged with other workers' changes at each sync.
 
-    For each row the cache keeps the row, which steps change, and its base: the last known row of the service plus the
-    changes that this worker has sent since. A sync sends `row - base` and the version of each row that was stepped
-    since the previous sync. The service adds the changes of all workers and returns only rows that others changed.
-    Steps made during a sync are added to the rows that it returns, and are sent by the next sync.
+    The cache keeps each row, which steps change, and its base: the last received row of the service plus the changes
+    that this worker has sent since. A sync sends `row - base` and the version of each row that was updated since the
+    previous sync. The service adds the changes of all workers and returns only rows that others changed. Steps made
+    during a sync are added to the returned rows, and the next sync sends them.
 
     A window is the time from the start of one sync to the start of the next. A lookup checks each row that was neither
-    stepped nor checked in this window: the service gets the version, and returns the row if its own version differs.
+    updated nor checked in this window: it sends the version, and the service returns the row if its version differs.
 
-    Staleness: if the sync is awaited, a lookup returns rows that were up to date at the service at the start of this
-    window or later. During a sync, its rows still have the values that the previous sync returned. Within a window a
-    worker does not see the changes of other workers.
+    Staleness: after a sync has ended, a lookup returns rows that were up to date in the service at the start of this
+    window or later. During a sync, the rows that it sends still have the values that the previous sync returned. Within
+    a window a worker does not see the changes of other workers.
 
-    The `codec` encodes changes and rows. What it rounds away from a change stays in `row - base` and is sent with the
-    next change of the row, before the row leaves the cache, or at a `flush`. With `shares`, a sync sends that share of
-    each change, see `merging`, and drops the rest.
+    The `codec` encodes changes and rows. Its rounding error of a change stays in `row - base` and is sent with the next
+    change of the row, before the row leaves the cache, or at a `flush`. With `shares`, a sync sends a share of each
+    change, see `merging`, and drops the rest.
 
-    Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), another may call `pull_ahead`, a third
-    `sync_window`. They share a lock, which is held around each use of the cache's memory and never during a request.
-    Slots are valid from a lookup until `begin_window`, which only the training thread calls, between two
-    `sync_window`.
+    Threads: one thread trains (`find_or_create`, `apply_gradients`, `begin_window`), another may call `pull_ahead`, and
+    a third may call `sync_window`. They share a lock, which is held during each use of the cache's memory and never
+    during a request. Slots are valid from a lookup until `begin_window`, which only the training thread may call,
+    between two calls of `sync_window`.
 
     Attributes:
       hits, misses, bytes_synced: see `RowTotals`.
-      pulled_ahead: distinct keys whose rows the service was asked for ahead of their lookup.
-      rows_pulled: rows that came from the service: others had changed them, or they were not here.
+      pulled_ahead: distinct keys whose rows were requested ahead of their lookup.
+      rows_pulled: rows received from the service, because others had changed them or they were missing here.
       lookup_latency: OpsEmbeddingLookup, the latency of each request for rows, from the request to the answer.
       push_latency: OpsPushGrad, the latency of each request that sends changes.
     """
@@ -68,14 +68,14 @@ class RowCache(WorkerRows):
         shares: Shares | None = None,
         memory: TableMemory = TableMemory(),  # noqa: B008, it holds nothing
     ) -> None:
-        """Creates the table in the store, if the store does not have it.
+        """Makes an empty cache, and creates the table in the store if it does not exist.
 
         Args:
-          worker: name of this worker. A random part is added at each start, so that the store accepts its pushes.
+          worker: name of this worker. A random suffix is added at each start, so that the store accepts its pushes.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
           codec: encodes changes and rows.
-          shares: None to send the whole of each change.
-          memory: where the copies lie; `SharedMemory` is of this table alone.
+          shares: see `merging.Shares`; None to send whole changes.
+          memory: the memory of the copies; `SharedMemory` must be for this table only.
         """
         self.config = config
         self._lock = memory.lock("cache")
@@ -112,21 +112,21 @@ class RowCache(WorkerRows):
         return self._lock.times
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        """Returns int64[U] slots; pulls each row that is not here or not up to date.
+        """Returns int64[U] slots; pulls each row that is missing or not up to date.
 
-        `since` is what `pull_ahead` returned for these keys: rows checked in that window or later count as up to date.
+        `since` is the result of `pull_ahead` for these keys: rows checked in that window or later count as up to date.
         If it is None, only rows checked in this window do.
         """
         return self._find(keys, since, create=True)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U] slots, for evaluation; -1 for a key that has no row here or in the store."""
+        """Returns int64[U] slots, for evaluation; -1 for a key that has a row neither here nor in the store."""
         return self._find(keys, None, create=False)
 
     def pull_ahead(self, keys: np.ndarray) -> int:
-        """Pulls the rows that a later `find_or_create` of these keys would pull; not for the training thread.
+        """Pulls the rows that a later `find_or_create` of these keys would pull; call it outside the training thread.
 
-        Staleness: the rows are up to date as of the window of this call. So the staleness of the lookup grows by the
+        Staleness: the rows are up to date for the window of this call, so the staleness of the lookup grows by the
         number of steps between this call and the lookup. Returns `since` for that lookup.
         """
         with self._lock.shared():
@@ -152,7 +152,7 @@ class RowCache(WorkerRows):
         self.sync_window()
 
     def begin_window(self) -> None:
-        """Begins a window; `sync_window` has to follow before the next call. Every eighth call may renumber slots."""
+        """Begins a window; call `sync_window` before the next call. Every eighth call may renumber slots."""
         with self._lock.alone():
             self._refuse_between_push_and_refresh("a sync")
             if not self._window % KEPT_WINDOWS:
@@ -160,7 +160,7 @@ class RowCache(WorkerRows):
             self._window += 1
 
     def sync_window(self, codec: RowCodec | None = None) -> None:
-        """Sends the changes of this worker, and takes the rows that others changed; None for the cache's own codec."""
+        """Sends the changes of this worker and receives the rows that others changed; None for the cache's codec."""
         slots = self._copies.end_window(self._lock, self._message)
         for first in range(0, len(slots), self._request_rows):
             part = slots[first : first + self._request_rows]
@@ -178,12 +178,12 @@ class RowCache(WorkerRows):
         self._pushed = True
 
     def refresh(self) -> None:
-        """Makes the second half of a strict sync: from here on a lookup returns rows with the pushes of all workers."""
+        """Makes the second half of a strict sync, after which lookups return rows with the pushes of all workers."""
         if not self._pushed:
             raise RuntimeError("refresh was called without a push before it")
         with self._lock.alone():
             # The rows of the push were checked before the pushes of the other workers, so each needs another check. The
-            # rows that were just stepped are likely to be looked up next, so they are checked now.
+            # next lookups are likely to need the rows of the last steps, so these are checked now.
             keys, known = self._cached_rows().checked_in(self._window)
             self._window += 1
             window = self._window
@@ -212,7 +212,7 @@ class RowCache(WorkerRows):
         self._numbers[_WINDOW] = window
 
     def _oldest(self, since: int | None) -> int:
-        """Returns the first window whose checks count; `since` is what `pull_ahead` returned, None for this window."""
+        """Returns the first window whose checks count; `since` is the result of `pull_ahead`, None for this window."""
         return self._window if since is None else since
 
     def _refuse_between_push_and_refresh(self, what: str) -> None:
@@ -245,7 +245,7 @@ class RowCache(WorkerRows):
             self._copies.accept(keys, known, newer, rows, window, create)
 
     def _sync_part(self, slots: np.ndarray, codec: RowCodec) -> None:
-        """Makes one request of a sync, for the rows at `slots`."""
+        """Makes one request of a sync for the rows at `slots`."""
         self._sequence += 1
         keys = self._message.column("keys", np.int64, len(slots))
         known = self._message.column("versions", np.uint32, len(slots))
