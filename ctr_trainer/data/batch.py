@@ -226,7 +226,7 @@ def _take_bag(bag: Bag, order: np.ndarray) -> Bag:
 
 def _take_values(values: np.ndarray, splits: np.ndarray, order: np.ndarray, taken_splits: np.ndarray) -> np.ndarray:
     """Returns the values of the rows in `order`, row by row; `taken_splits` are the splits of these rows."""
-    # NumPy allocates large arrays in huge pages. Allocation in the compiled loop was twice as slow.
+    # NumPy allocates large arrays in huge pages. With an array that the compiled loop allocates, this is twice as slow.
     taken = np.empty(taken_splits[-1], values.dtype)
     _copy_values(values, splits, order, taken_splits, taken)
     return taken

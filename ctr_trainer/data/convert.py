@@ -82,7 +82,7 @@ def convert(
       rows_per_file, rows_per_group: rows per Parquet file and per row group, the unit of reading and of shuffling.
       max_bad_rows: number of unusable rows that the conversion may leave out.
       progress: whether to show a bar (rows and rows/s) if stderr is a terminal.
-      rows: `synthetic` only: number of training rows; a tenth of that number are test rows.
+      rows: `synthetic` only: number of training rows. A tenth of this number is added as test rows.
       seed: `synthetic` only: seed of the generator.
       num_threads: number of blocks of the input to encode concurrently; 0 for one per core of this process.
 

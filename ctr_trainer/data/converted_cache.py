@@ -51,7 +51,7 @@ def converted(
       timeout: seconds that another process's conversion may make no progress.
 
     Raises:
-      UserError: see `convert`; every row must be usable. Or another process's conversion makes no progress.
+      UserError: see `convert`; a row is unusable; or another process's conversion makes no progress.
     """
     target = pathlib.Path(directory) / _name(source, format, spec)
     if not labels and not (target / FILE).is_file():

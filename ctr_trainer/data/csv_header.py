@@ -102,9 +102,9 @@ def see_form(file: str) -> tuple[CsvFormat, list[str]]:
     """Detects the CsvFormat of a file and its column names: the fields of the header, or c1, c2 ... without a header.
 
     The delimiter is the character among `, tab ; |` that splits each of the first lines into the same number of fields,
-    at least two. If several characters do, the one with the most fields is chosen. A blank must give at least twice as
-    many fields, because texts also contain blanks; it can win because lists contain commas. If no character splits all
-    lines equally, the delimiter is the most frequent one in the first line.
+    at least two. If several characters do, the character with the most fields is chosen. A blank is chosen only if it
+    gives at least twice as many fields, because texts contain blanks, too; a comma may only separate the values of
+    lists. If no character splits all lines equally, the most frequent one in the first line is chosen.
 
     The first line is a header unless one of its fields is a number or empty. Only the first field may be empty, above a
     whole number: pandas writes the column of row numbers in this way.

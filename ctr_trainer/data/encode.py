@@ -21,7 +21,7 @@ _Job = tuple[str, Callable[[pa.ChunkedArray], Encoded]]  # The source column, an
 
 
 class Encoder:
-    """Encodes chunks of one conversion. It is thread-safe.
+    """Encodes chunks of one conversion. This class is thread-safe.
 
     The encoded table has these columns, in this order:
 

@@ -163,7 +163,8 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
     """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
     A text is split at the separators, a list is used unchanged, and any other value becomes a list of one value. Empty
-    values are dropped: "A||B" has two values, "" has none. A row is bad if one of its weights is not a finite number.
+    values are dropped: "A||B" has two values, "" has none. A list without values gets the key of "" if
+    `feature.missing_has_row`. A row is bad if one of its weights is not a finite number.
     """
     values = one(values)
     if is_list(values.type):

@@ -141,7 +141,7 @@ def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np
 
 
 def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Returns, per row, the mean label of its category in the other half of the rows, smoothed by the overall mean."""
+    """Returns the mean label of each row's category in the other half of the rows, smoothed with the overall mean."""
     scores = np.empty(len(codes))
     fold = np.arange(len(codes)) % 2 == 0
     base = labels.mean()

@@ -127,7 +127,7 @@ def _scattered(values: pa.Array, owner: np.ndarray, rows: int) -> pa.Array:
 
 
 def _blocks(file: str) -> Iterator[list[bytes]]:
-    """Yields the lines of a file, one block at a time."""
+    """Yields the lines of a file in blocks."""
     rest = b""
     try:
         with path_of(file).open_stream() as stream:

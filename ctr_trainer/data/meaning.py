@@ -96,7 +96,7 @@ def _says(name: str) -> str | None:
 
 
 def is_ordered(values: np.ndarray) -> bool:
-    """Whether whole numbers look like amounts (ages, prices, counts) and not like ids.
+    """Whether whole numbers look like amounts (ages, prices, counts) instead of ids.
 
     Neighbouring amounts have similar frequencies and similar distances to the next amount; neighbouring ids do not.
     The measure is the autocorrelation of the ranks of the frequencies, or of the distances, over the sorted distinct

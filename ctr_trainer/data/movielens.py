@@ -1,4 +1,4 @@
-"""The `movielens` format: joins the files of MovieLens-1M and MovieLens-10M, whose separator is `::`."""
+"""The `movielens` format: joins the files of MovieLens-1M or MovieLens-10M, which are separated by `::`."""
 
 import bisect
 import collections

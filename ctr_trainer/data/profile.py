@@ -20,7 +20,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_CODE = r"^[+-]?0\d"  # Digits that are a code and not a number, such as 007.
+_CODE = r"^[+-]?0\d"  # Digits that are a code instead of a number, such as 007.
 _NULLS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-")
 
 

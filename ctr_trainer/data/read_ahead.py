@@ -102,7 +102,7 @@ class OrderedMap(Generic[T, R]):
                 self._finish(number, _END, error)
 
     def _begin(self) -> tuple[int, T] | None:
-        """Waits for space for another result. Returns the number of the next item and the item; None at the end."""
+        """Waits for space for another result. Returns (number of the next item, next item), or None at the end."""
         with self._taking:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)

@@ -91,7 +91,7 @@ def _partitions(directories: Iterable[str]) -> dict[str, str | None]:
 
 
 class Source(abc.ABC):
-    """The row groups of Parquet files as encoded rows (see `encode.Encoder`). It is not thread-safe.
+    """The row groups of Parquet files as encoded rows (see `encode.Encoder`). A source is not thread-safe.
 
     The row groups are numbered consecutively over all files, and can be read in any order.
 

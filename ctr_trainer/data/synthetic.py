@@ -197,7 +197,7 @@ def _bias(logits: np.ndarray) -> np.float32:
 
 
 def _draw(rng: np.random.Generator, total: int, size: int, exponent: float) -> np.ndarray:
-    """Draws int32[total] ranks: the floor of a bounded Pareto variable, by the inverse of its distribution function."""
+    """Draws int32[total] ranks: the floor of a bounded Pareto variable, by inverse transform sampling."""
     u = rng.random(total, np.float32).astype(np.float64)
     if exponent == 1:
         x = np.exp(u * np.log(size + 1))

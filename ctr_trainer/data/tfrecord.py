@@ -113,7 +113,7 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
 
 
 def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
-    """Returns the uncompressed size of a gzip file; decompresses the file only if its end states another size."""
+    """Returns the uncompressed size of a gzip file. Decompresses the file only if its size field is not `size`."""
     with open(local, "rb") as file:
         file.seek(-_GZIP_SIZE, os.SEEK_END)
         if int.from_bytes(file.read(), "little") == size % 2 ** (8 * _GZIP_SIZE):

@@ -11,7 +11,7 @@ class Behaviours:
     """The N behaviours of B histories, concatenated. A function of the vectors is computed U times instead of N times.
 
     Attributes:
-      vectors: float32[U, dim], the distinct vectors.
+      vectors: float32[U, dim], the vectors.
       pairs: int32 or int64[N, 2], the indices of each behaviour's example and vector. Examples are in ascending order,
         and the behaviours of an example are in the order of its history.
     """

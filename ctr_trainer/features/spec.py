@@ -208,7 +208,7 @@ class FeatureSpec:
 
     @property
     def bucketised(self) -> tuple[SparseFeature, ...]:
-        """The sparse features that are buckets of numbers, in the spec's order."""
+        """The sparse features whose values are buckets of numbers, in the spec's order."""
         return tuple(f for f in self.sparse if f.is_bucketised)
 
 

@@ -196,7 +196,7 @@ def _made(kind: type[_Made], values: Any, where: str) -> _Made:
 
 
 def _keys(kind: type) -> dict[str, type]:
-    """Returns a dict of the attributes of the dataclass `kind`, which are the keys of a table -> type of the value."""
+    """Returns a dict of key -> type of the value for a table. Its keys are the attributes of the dataclass `kind`."""
     required = {field.name: _required(field.type) for field in dataclasses.fields(kind)}
     return {name: list if typing.get_origin(of) is tuple else of for name, of in required.items()}
 
