@@ -1,4 +1,4 @@
-"""Batches of examples, and the rows that batches are made from, as arrays."""
+"""Batches of examples as arrays, and the rows from which batches are made."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,9 +41,9 @@ class Batch:
       dense: float32[B, n], the converted values before transforms; NaN for a missing value.
       labels: float32[B]; with T > 1 labels float32[B, T], in the spec's order.
       weights: float32[B], zero for padding.
-      ids: dict of column name -> array[B], the columns that are copied to the output of predictions and not trained on.
+      ids: dict of column name -> array[B], columns that are copied to the predictions and not used for training.
 
-    The key 0 means that there is no value: its embedding is zeros, and it has no gradient.
+    The key 0 means that there is no value. Its embedding is zero and gets no gradient.
     """
 
     size: int
@@ -74,11 +74,11 @@ class Rows:
         return self._map(lambda a: a[start:stop], lambda b: Bag(b.values, b.splits[start : stop + 1], b.weights))
 
     def take(self, order: np.ndarray) -> "Rows":
-        """Returns copies of the rows with the numbers in the int64 array `order`."""
+        """Copies the rows at the indices `order`, an int64 array."""
         return self._map(lambda a: np.take(a, order, axis=0), lambda bag: _take_bag(bag, order))
 
     def batch(self, batch_size: int) -> Batch:
-        """Returns these rows as a Batch, padded to `batch_size`. Without padding the arrays are views of these rows."""
+        """Returns these rows as a Batch, padded to `batch_size`. If no padding is needed, its arrays are views."""
         padding = batch_size - len(self)
         rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
         bags = {name: _batch_bag(bag) for name, bag in rows.bags.items()}
@@ -111,10 +111,10 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 
 
 def rows_of(tables: Iterable[pa.Table], total: int, spec: FeatureSpec, buckets: Mapping[str, hashing.Buckets]) -> Rows:
-    """Returns the Rows of encoded tables (see `encode.Encoder`), in order.
+    """Converts encoded tables (see `encode.Encoder`) to Rows, in order.
 
     Args:
-      total: total number of their rows.
+      total: total number of rows.
       spec: FeatureSpec of the tables; its dims may differ.
       buckets: see `hashing.buckets_of`.
     """
@@ -145,7 +145,7 @@ def _fill(matrix: np.ndarray, columns: list[np.ndarray]) -> None:
 
 
 def _rest(spec: FeatureSpec, columns: pa.Table) -> Rows:
-    """Returns the columns that are not part of a matrix: bags, labels, weights, ids."""
+    """Returns the columns that are not part of a matrix: bags, labels, weights and ids."""
     return Rows(
         keys={},
         bags={f.name: _bag(columns, f) for f in (*spec.bags, *spec.sequences)},
@@ -174,10 +174,10 @@ def _bag(columns: pa.Table, feature: SparseFeature) -> Bag:
 
 
 def batches(pieces: Iterator[Rows], steps: int, batch_size: int) -> Iterator[Batch]:
-    """Splits pieces into `steps` Batches, in order; batches after the last row are padding.
+    """Splits pieces into `steps` Batches, in order. Batches after the last row consist of padding.
 
     Args:
-      pieces: iterator of at least one Rows; it is exhausted.
+      pieces: iterator of at least one Rows; it will be exhausted.
       steps: number of batches, enough for all rows.
     """
     piece, at = next(pieces), 0
@@ -203,7 +203,7 @@ def _concatenate_bags(bags: Sequence[Bag]) -> Bag:
 
 
 def _batch_bag(bag: Bag) -> Bag:
-    """Returns the bag without the values of other rows."""
+    """Returns the bag without values of other rows, so that its splits begin at 0."""
     kept = slice(bag.splits[0], bag.splits[-1])
     weights = None if bag.weights is None else bag.weights[kept]
     return Bag(bag.values[kept], (bag.splits - bag.splits[0]).astype(np.int32), weights)
@@ -226,7 +226,7 @@ def _take_bag(bag: Bag, order: np.ndarray) -> Bag:
 
 def _take_values(values: np.ndarray, splits: np.ndarray, order: np.ndarray, taken_splits: np.ndarray) -> np.ndarray:
     """Returns the values of the rows in `order`, row by row; `taken_splits` are the splits of these rows."""
-    # NumPy allocates large arrays in huge pages and a compiled loop does not, which made this twice as slow.
+    # NumPy allocates large arrays in huge pages. With an array that the compiled loop allocates, this is twice as slow.
     taken = np.empty(taken_splits[-1], values.dtype)
     _copy_values(values, splits, order, taken_splits, taken)
     return taken
@@ -237,7 +237,7 @@ def _copy_values(
     values: np.ndarray, splits: np.ndarray, order: np.ndarray, taken_splits: np.ndarray, taken: np.ndarray
 ) -> None:
     for i in range(len(order)):
-        # Unsigned, for the reason that `row_kernels` gives.
+        # `row_kernels` explains why the integers are unsigned.
         first, start, stop = np.uint64(splits[order[i]]), np.uint64(taken_splits[i]), np.uint64(taken_splits[i + 1])
-        for j in range(stop - start):  # A slice is slower for the few values of a row.
+        for j in range(stop - start):  # Faster than a slice, because a row has few values.
             taken[start + j] = values[first + j]

@@ -1,4 +1,4 @@
-"""The types that source formats and the encoder exchange: blocks, chunks, encoded columns, bad rows."""
+"""The types that source formats and the encoder exchange: blocks, chunks, encoded columns and bad rows."""
 
 import dataclasses
 import logging
@@ -14,8 +14,8 @@ from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
-# Names of the columns of a converted data set that are not features. The name of a feature may not begin with these
-# prefixes; it may be the name of a column of the source.
+# Names of the columns of a converted data set that are not features. A feature's name may not begin with one of these
+# prefixes; the name of a source column may.
 ID_PREFIX = "id:"
 LABEL = "label"
 LABEL_PREFIX = "label:"
@@ -38,7 +38,7 @@ class BadRow(NamedTuple):
     """A row that cannot be used.
 
     Attributes:
-      line: line or number of the row in the file, from 1; None if unknown.
+      line: line number or row number in the file, from 1; None if unknown.
       column: name of the column; None if the row as a whole is wrong.
       expected: description of a valid value, such as `a finite number`.
     """
@@ -54,12 +54,12 @@ class BadRow(NamedTuple):
 class BadRows:
     """Logs every row that is left out, and stops the conversion at the first bad row beyond the budget.
 
-    It is thread-safe. After the budget is exceeded, every thread gets the same error.
+    This class is thread-safe. When the budget is exceeded, every thread gets the same error.
 
     Attributes:
       budget: number of rows that may be left out.
       count: number of rows that were left out so far.
-      unit: unit of the number of a row: `line` in a text file, otherwise `row`.
+      unit: what `BadRow.line` counts: `line` in a text file, otherwise `row`.
     """
 
     budget: int = 0
@@ -69,7 +69,7 @@ class BadRows:
     _error: UserError | None = None
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Counts and logs one bad row, see `BadRow`; raises UserError if the budget is exceeded."""
+        """Counts and logs one bad row; see `BadRow`. Raises UserError if the budget is exceeded."""
         at = f"{file}, {self.unit} {line}" + (f", column {column!r}" if column else "")
         message = f"{at}: {value!r} is not {expected}"
         with self._lock:
@@ -86,14 +86,14 @@ class BadRows:
 
 
 class TooManyBadRows(Exception):
-    """There are more bad rows in a part of the input than the whole input may have."""
+    """A part of the input has more bad rows than the whole input may have."""
 
 
 class FoundBadRows:
-    """Collects bad rows, to pass them to `BadRows` later in the order of the input.
+    """Collects bad rows, which are later passed to `BadRows` in the order of the input.
 
-    Threads and tasks that process different blocks collect their bad rows separately. Therefore the rows that are left
-    out, and the row that ends a conversion, do not depend on the speed of the threads.
+    Each thread or task collects the bad rows of its blocks separately. Therefore the rows that are left out, and the
+    row that ends a conversion, do not depend on the speed of the threads.
     """
 
     def __init__(self, budget: int) -> None:
@@ -101,7 +101,7 @@ class FoundBadRows:
         self.rows: list[BadRow] = []
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Adds one bad row, see `BadRow`; raises TooManyBadRows if there are more rows than the budget."""
+        """Adds one bad row; see `BadRow`. Raises TooManyBadRows if there are more rows than the budget."""
         self.rows.append(BadRow(file, line, column, value, expected))
         if len(self.rows) > self.budget:
             raise TooManyBadRows
@@ -122,8 +122,8 @@ class Chunk:
     Attributes:
       table: the source's columns, strings or numbers; null for a missing value.
       file: path of the source file, for messages.
-      line_of: f(row of the table) -> its line in the file, from 1. It is called for bad rows only, so it may be slow.
-      first_line_hint: possible reason for a bad row in line 1 of the file, appended to its message.
+      line_of: f(row of the table) -> its line in the file, from 1. It is called only for bad rows, so it may be slow.
+      first_line_hint: possible reason for a bad row in line 1 of the file; appended to the message.
     """
 
     table: pa.Table
@@ -147,7 +147,7 @@ class Block(Protocol):
         """Number of rows, or an upper bound if the number is not known yet."""
 
     def parse(self, bad_rows: BadRowSink) -> Chunk:
-        """Returns the Chunk of the good rows and adds the others to `bad_rows`. Called once, in any thread."""
+        """Returns the Chunk of the good rows and adds the bad rows to `bad_rows`. Called once, in any thread."""
 
 
 class SourceReader(Protocol):
@@ -160,8 +160,8 @@ class SourceReader(Protocol):
 
         Args:
           source: paths, URLs or patterns, whichever the format accepts.
-          bad_rows: receives each row that is left out while the source is split into blocks; parsing a block reports
-            further rows.
+          bad_rows: receives the bad rows that are found when the source is split into blocks. Parsing a block may find
+            more.
           time: column of a split by time; None for no such split.
         """
 
@@ -177,8 +177,8 @@ class Encoded:
       weights: list<float32>, the weights of a bag's values; None if the bag has no weights.
       lengths: int[n], number of values in each row's list before truncation to `max_length`; None if the column has no
         lists.
-      odd: a value that looks like several values, such as `[1, 2]`; None if there was no such value.
-      cure: setting of the feature spec that may correct the bad rows, appended to their messages.
+      odd: a value that looks like several values, such as `[1, 2]`; None if there is none.
+      cure: advice on a setting of the feature spec, appended to the messages about bad rows.
     """
 
     column: pa.Array

@@ -1,4 +1,4 @@
-"""Class imbalance: the positive weight that balances the classes, and sampling of negative examples."""
+"""Class imbalance: a positive weight that balances the classes, and sampling of negative examples."""
 
 import dataclasses
 import os
@@ -26,25 +26,25 @@ def balanced_weight(
 
         weight = share * negatives / positives
 
-    `positives` and `negatives` are numbers of examples; a weight column does not change them. `share` is
+    `positives` and `negatives` are numbers of examples, which do not depend on a weight column. `share` is
     `negative_sampling`.
 
-    scikit-learn's `class_weight="balanced"` weights both classes, by examples / (2 * positives) and
-    examples / (2 * negatives). The ratio of the weights is the same, but their mean over the examples is 1. Here a
+    scikit-learn's `class_weight="balanced"` weights both classes, with examples / (2 * positives) and
+    examples / (2 * negatives). The ratio of these weights is the same, but their mean over the examples is 1. Here a
     negative example has weight 1, so the mean weight is 2 * share * negatives / (positives + share * negatives), at
-    most 2, and the loss is larger by this factor.
+    most 2. The loss is larger by this factor.
 
     Example:
       `ModelParams(train_op, positive_weight=balanced_weight("data/train"))`
 
     Args:
-      data: the path of a data set that `convert` made, or another `Source`.
-      label: name of the label; needed if the data have several.
+      data: the path of a data set that `convert` wrote, or another `Source`.
+      label: name of the label; required if the data have several labels.
       negative_sampling: share of the negative examples to train on; None for all.
-      advanced: f(text) that reports progress, called after each counted piece of the data.
+      advanced: f(text), called after each counted piece of the data to report progress.
 
     Returns:
-      float, the factor by which the loss of a positive example is multiplied.
+      float, the factor that multiplies the loss of a positive example.
 
     Raises:
       SettingError: the label is unknown, or its examples are all positive or all negative.
@@ -82,8 +82,8 @@ class NegativeSampling:
 
     A dropped example has weight 0 and no keys, so no row is looked up or trained for it. It remains in the batch, so
     the number of steps per worker and the position to resume from do not change. Whether an example is dropped depends
-    only on the seed, the epoch and the position of the example in the epoch's order. It does not depend on the number
-    of workers, on the batch size, or on restarts.
+    only on the seed, the epoch and the position of the example in the epoch's order. The number of workers, the batch
+    size and restarts have no influence.
 
     Caveat: the dense layers still compute dropped examples.
 
@@ -128,7 +128,7 @@ def _first(share: Share, count: int) -> np.ndarray:
 
 
 def _without(batch: Batch, left_out: np.ndarray) -> Batch:
-    """Returns the batch with weight 0 and no keys for the examples where `left_out`, bool[B], is True."""
+    """Returns the batch with weight 0 and no keys for the examples for which `left_out`, bool[B], is True."""
     keys = {table: np.where(left_out[:, None], 0, of_table) for table, of_table in batch.keys.items()}
     bags = {
         name: dataclasses.replace(bag, values=np.where(np.repeat(left_out, np.diff(bag.splits)), 0, bag.values))

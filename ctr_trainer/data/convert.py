@@ -40,7 +40,7 @@ SOURCES: dict[str, SourceReader] = {
     "parquet": parquet.read,
     "tfrecord": tfrecord.read,
 }
-TYPED = ("parquet", "tfrecord")  # Formats whose columns have types, and whose rows have numbers and no lines.
+TYPED = ("parquet", "tfrecord")  # Formats with typed columns. Messages about them give row numbers, not line numbers.
 FORMATS = (*SOURCES, "synthetic")
 _UNSPLIT = ".unsplit"
 
@@ -60,40 +60,40 @@ def convert(
     seed: int = 2026,
     num_threads: int = 0,
 ) -> dict[str, Any]:
-    """Converts source files to a data set, or makes the synthetic data.
+    """Converts source files to a data set, or generates the synthetic data.
 
-    The conversion streams the source and never holds it whole. If there is a split, the source is first converted to a
-    temporary data set in `output`, as large as the result, because a row's part depends on the number of good rows.
-    Memory: about 0.2 GB per thread; 9 bytes per row with a split.
+    The source is streamed and never completely in memory. With a split, it is first converted to a temporary data set
+    in `output`, as large as the result, because a row's part depends on the number of good rows. Memory: about 0.2 GB
+    per thread; with a split, 9 bytes per row in addition.
 
-    Files and figures are the same, to the byte, for any number of threads.
+    The data set is byte-identical for any number of threads.
 
     Args:
       format: one of `FORMATS`.
       input: a path, a URL, a glob, or a list of them; `parquet` and `tfrecord` also take a directory. `movielens` takes
         its directory, `synthetic` None.
-      output: directory to write, or its URL. It must not exist, be empty, or hold an unfinished conversion, which is
+      output: directory to write, or its URL. It must be absent or empty, or contain an unfinished conversion, which is
         removed.
       spec: FeatureSpec of the columns; for data to predict on, `spec.without_labels()`.
-      split: None or `none` makes `output` the data set. `random:0.8,0.1,0.1` splits the rows at random by `split_seed`,
-        `time:0.8,0.1,0.1:timestamp` by the column `timestamp`. Three fractions make output/train, output/valid and
-        output/test, two fractions train and test.
+      split: None or `none` makes `output` the data set. `random:0.8,0.1,0.1` splits the rows at random, with
+        `split_seed`; `time:0.8,0.1,0.1:timestamp` splits them by the column `timestamp`. Three fractions make
+        output/train, output/valid and output/test; two fractions make output/train and output/test.
       split_seed: seed of a random split.
       rows_per_file, rows_per_group: rows per Parquet file and per row group, the unit of reading and of shuffling.
       max_bad_rows: number of unusable rows that the conversion may leave out.
-      progress: show a bar (rows and rows/s) if stderr is a terminal.
-      rows: `synthetic` only: number of training rows; a tenth of that number are test rows.
+      progress: whether to show a bar (rows and rows/s) if stderr is a terminal.
+      rows: `synthetic` only: number of training rows. A tenth of this number is added as test rows.
       seed: `synthetic` only: seed of the generator.
-      num_threads: number of blocks of the input that are encoded at a time; 0 for one per core of this process.
+      num_threads: number of blocks of the input to encode concurrently; 0 for one per core of this process.
 
     Returns:
-      dict, which `format_summary` prints: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; the
-      one part is `all` if there is no split) and `lists` (dict of bag or sequence -> figures of its `Lengths`).
+      dict, for `format_summary`: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; without a
+      split, the only part is `all`) and `lists` (dict of bag or sequence -> figures of its `Lengths`).
 
     Raises:
-      UserError: input, spec and format do not fit; there are too many bad rows; or `output` holds other files or an
-        input, or lies in an input. What was written by then has no `_dataset.json`, so no reader takes it for a data
-        set.
+      UserError: input, spec and format do not match; there are too many bad rows; or `output` contains other files or
+        an input, or is inside an input. A conversion that fails removes its files. If it is killed, its unfinished
+        parts have no `_dataset.json`, so readers reject them.
     """
     if format not in FORMATS:
         raise UserError(f"format {format!r} is not one of {', '.join(FORMATS)}")
@@ -156,7 +156,7 @@ def new_data_set(output: Path) -> Iterator[Unfinished]:
         try:
             yield directory
         except BaseException:
-            directory.clear()  # A part of a conversion is of no use: the next one would start from the beginning.
+            directory.clear()  # A partial conversion is useless: the next conversion starts from the beginning.
             raise
         directory.finish()
 
@@ -168,7 +168,7 @@ def bad_rows_of(format: str, budget: int = 0) -> BadRows:
 def result_of(
     output: Path, start: float, bad_rows: BadRows, parts: dict[str, DatasetInfo], observed: Observations
 ) -> dict[str, Any]:
-    """Warns of features of a finished conversion that give the label away, and returns what `convert` returns.
+    """Logs warnings for features of a finished conversion that leak the label. Returns the result of `convert`.
 
     Args:
       start: `time.perf_counter()` when the conversion started.
@@ -185,7 +185,7 @@ def result_of(
 
 
 def refuse_inputs(output: Path, format: str, input: Input | None) -> None:
-    """Raises UserError if the output holds an input or lies in one."""
+    """Raises UserError if the output contains an input or is inside one."""
     sources: list[Any] = list(named(input))
     if format == "movielens":
         found = [path_of(source) / name for source in sources for name in movielens.FILES]
@@ -200,9 +200,7 @@ def _write(
     make_writer: Callable[[str], DatasetWriter],
     bar: tqdm.tqdm,
 ) -> dict[str, DatasetWriter]:
-    """Writes encoded tables with their Statistics, if known; returns the writer of each part, the training part
-    first.
-    """
+    """Writes encoded tables with their Statistics, if known. Returns each part's writer, the training part first."""
     unsplit, times = make_writer(_UNSPLIT if split else ""), []
     for table, statistics in tables:
         if TIME in table.column_names:
@@ -240,9 +238,7 @@ def progress_bar(progress: bool, what: str | None = None) -> tqdm.tqdm:
 
 
 def format_summary(summary: dict[str, Any]) -> str:
-    """Formats what `convert` returned as small tables: one line per part, then one line per feature of the first
-    part.
-    """
+    """Formats the result of `convert` as small tables: a line per part, then a line per feature of the first part."""
     lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
     part, info = next(iter(summary["parts"].items()))
     several = [f"{name} mean" for name in info.label_means] if len(info.label_means) > 1 else ["label mean"]

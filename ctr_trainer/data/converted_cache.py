@@ -1,4 +1,4 @@
-"""Converts sources on first use, and finds their conversions from then on."""
+"""Converts sources on first use and reuses the conversions afterwards."""
 
 import contextlib
 import functools
@@ -37,21 +37,21 @@ def converted(
     advanced: Callable[[str], object] = lambda text: None,
     timeout: float = 1800.0,
 ) -> str:
-    """Finds the conversion of a source below `directory`, or converts the source now. Returns its path.
+    """Returns the path of a source's conversion below `directory`. Converts the source first if necessary.
 
-    A conversion is found by the spec and by the paths, sizes and times of change of the source's files. A conversion
-    that ended early leaves `NAME.unfinished`. The next one continues after the last whole file there, of 1,000,000 rows
-    per file; if a source file has changed since then, the unfinished conversion is removed. If several processes want a
-    conversion, one of them converts and the others wait. Conversions that are no longer wanted stay: remove them as you
-    like.
+    A conversion is identified by the format, the spec, and the paths, sizes and modification times of the source files.
+    An interrupted conversion leaves `NAME.unfinished`. The next conversion continues after the last complete file in
+    it (1,000,000 rows per file), but removes it if a source file has changed. If several processes need the same
+    conversion, one of them converts and the others wait. Old conversions are not removed automatically.
 
     Args:
-      labels: False if labels and weights are not needed. A conversion with labels is used too; a new one has none.
-      advanced: f(text), called each time that the conversion, of this or of another process, has made progress.
-      timeout: seconds that another process's conversion may stand still.
+      labels: False if labels and weights are not needed. An existing conversion with labels is reused; a new conversion
+        has no labels.
+      advanced: f(text), called whenever the conversion, in this or another process, makes progress.
+      timeout: seconds that another process's conversion may make no progress.
 
     Raises:
-      UserError: see `convert`; every row must be usable. Or another process's conversion stands still.
+      UserError: see `convert`; a row is unusable; or another process's conversion makes no progress.
     """
     target = pathlib.Path(directory) / _name(source, format, spec)
     if not labels and not (target / FILE).is_file():
@@ -64,7 +64,7 @@ def converted(
         refuse_overlap(draft, [source] if isinstance(source, (str, os.PathLike)) else source, _paths(source))
         try:
             with Unfinished(draft, "conversion") as unfinished:
-                if not (target / FILE).is_file():  # Another process may have finished it a moment ago.
+                if not (target / FILE).is_file():  # Another process may have just finished it.
                     _remove_outdated(draft, source)
                     if not (draft / FILE).is_file():
                         _convert(unfinished, format, source, spec, progress, advanced)
@@ -72,7 +72,7 @@ def converted(
                     (target / UNFINISHED).unlink()
                     warn_of_leaks(open_dataset(str(target)))
         except InUse as error:
-            # Another process converts the source. Wait for it as long as its files grow.
+            # Another process is converting the source. Wait as long as its files grow.
             if seen is None:
                 _log.info("%s", error)
             if (sizes := _sizes(draft)) != seen:
@@ -97,7 +97,7 @@ def _rename(draft: pathlib.Path, target: pathlib.Path) -> None:
 def _sizes(draft: pathlib.Path) -> dict[str, int]:
     sizes = {}
     for file in draft.glob("*"):
-        with contextlib.suppress(FileNotFoundError):  # The other process may have renamed the directory meanwhile.
+        with contextlib.suppress(FileNotFoundError):  # The other process may have just renamed the directory.
             sizes[file.name] = file.stat().st_size
     return sizes
 
@@ -110,7 +110,7 @@ def _convert(
     progress: bool,
     advanced: Callable[[str], object],
 ) -> None:
-    """Converts the source to a data set, and keeps the whole files that an unfinished conversion left."""
+    """Converts the source to a data set. Keeps the complete files of an unfinished conversion."""
     unfinished.files.note({"source": _paths(source)})
     bad_rows, what = bad_rows_of(format), f"converting {source} on first use"
     observed = Observations(spec)
@@ -135,14 +135,14 @@ def _convert(
             raise UserError(f"input {source}: it has no rows")
     except BaseException:
         writer.abandon()
-        if not writer.whole_files:  # There is no file from which a later conversion could continue.
+        if not writer.whole_files:  # A later conversion could not continue.
             unfinished.files.discard()
         raise
     writer.finish(0, observed.with_typical(writer.statistics.fitted()))
 
 
 def _remove_outdated(draft: pathlib.Path, source: Input) -> None:
-    """Removes unfinished conversions of the same paths whose files have changed since."""
+    """Removes other unfinished conversions of the same paths (changed files, or another spec) that are not in use."""
     for other in draft.parent.glob("*.unfinished"):
         if other != draft and (other / UNFINISHED).is_file():
             with contextlib.suppress(UserError), Unfinished(other, "conversion") as unfinished:

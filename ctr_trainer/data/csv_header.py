@@ -1,4 +1,4 @@
-"""Reads the first lines of delimited text: detects its form, and whether the first line is a header or a row."""
+"""Detects the form of delimited text from its first lines, and whether the first line is a header or a row."""
 
 import csv
 import re
@@ -26,7 +26,7 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
       wanted: dict of column -> `typed.Use`. Columns that must be numbers distinguish a row from a header.
 
     Returns:
-      (names, hint: a setting of [csv] that may be wrong if the first row is bad, to append to the message about it).
+      (names, hint: advice on a [csv] setting that may be wrong if the first row is bad, to append to the message).
 
     Raises:
       UserError: the header cannot be read, or the first line contradicts `form.header`.
@@ -47,7 +47,7 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
 
 
 def fields_of(file: str, first_line: bytes, form: CsvFormat) -> list[str]:
-    """Returns the fields of a file's first line; raises UserError if a quote is not closed."""
+    """Returns the fields of a file's first line. Raises UserError if a quote is not closed."""
     line = first_line.decode("utf-8-sig", "replace")
     quoting = dict(quotechar=form.quote) if form.quote else dict(quoting=csv.QUOTE_NONE)
     try:
@@ -60,7 +60,7 @@ def fields_of(file: str, first_line: bytes, form: CsvFormat) -> list[str]:
 
 
 def missing_hint(names: Sequence[str], form: CsvFormat, wanted: int) -> str:
-    """Returns advice on [csv] to append to the message about a missing column; "" for no advice."""
+    """Returns advice on [csv] for the message about a missing column; "" for no advice."""
     if len(names) == 1 and wanted > 1:
         return _delimiter_hint(names[0], form, names, range(wanted))
     if form.header and not form.columns and any(_is_number(name) or not name for name in names):
@@ -76,10 +76,10 @@ def _header(fields: Sequence[str], form: CsvFormat, where: str) -> tuple[str, ..
 
 
 def _is_row(fields: Sequence[str], form: CsvFormat, wanted: dict[str, Use]) -> bool:
-    """Whether there are fields that must be numbers, and all of them are numbers."""
+    """Whether some fields must be numbers, and all of these are numbers or missing."""
     numbered_names = [[str(number) for number in range(first, first + len(fields))] for first in (0, 1)]
     if len(fields) != len(form.columns) or [f.strip() for f in fields] in numbered_names:
-        return False  # pandas numbers columns without a name.
+        return False  # A header of pandas, which numbers unnamed columns.
     numbered = [name for name, use in wanted.items() if use.number]
     values = [field.strip() for field, name in zip(fields, form.columns, strict=True) if name in numbered]
     present = [value for value in values if value not in form.null_values]
@@ -99,15 +99,15 @@ def _delimiter_hint(line: str, form: CsvFormat, fields: Sequence[str], names: Si
 
 
 def see_form(file: str) -> tuple[CsvFormat, list[str]]:
-    """Detects the CsvFormat of a file and the names of its columns: the header's fields, or c1, c2 ... without one.
+    """Detects the CsvFormat of a file and its column names: the fields of the header, or c1, c2 ... without a header.
 
     The delimiter is the character among `, tab ; |` that splits each of the first lines into the same number of fields,
-    at least two, and into the most fields if several do. A blank is the delimiter if it gives twice as many fields,
-    because texts also contain blanks, and lists contain commas. If no delimiter fits all lines, it is the most frequent
-    one in the first line.
+    at least two. If several characters do, the character with the most fields is chosen. A blank is chosen only if it
+    gives at least twice as many fields, because texts contain blanks, too; a comma may only separate the values of
+    lists. If no character splits all lines equally, the most frequent one in the first line is chosen.
 
-    The first line is a header unless one of its fields is a number or empty. An exception is an empty first field above
-    a whole number, which is how pandas writes the column of row numbers.
+    The first line is a header unless one of its fields is a number or empty. Only the first field may be empty, above a
+    whole number: pandas writes the column of row numbers in this way.
     """
     lines = _first_lines(file)
     delimiter = max(_TRIED, key=lambda d: _fields(lines, d))

@@ -22,7 +22,7 @@ class Lines:
       first_lines: int64, the number of the unit's first line, from 0 at the block's start.
       spans: int64, the number of lines of the unit.
       fields: int64, for a MISFIT its number of fields; for other bad lines the index of the wrong field, from 0.
-      end: the offset after the last unit. The rest of the block can be parsed only with the lines that follow it.
+      end: the offset after the last unit. The rest of the block can be parsed only together with the next lines.
     """
 
     kinds: np.ndarray
@@ -37,8 +37,8 @@ def count(block: bytes, form: CsvFormat) -> tuple[int, int, bool]:
     r"""Counts the lines of a block of whole lines.
 
     Returns:
-      (number of lines, number of lines that consist only of a line end, whether only `scan` can find the rows, because
-      the block has a quote character, a `\r` that no `\n` follows, or a zero byte).
+      (number of lines, number of lines that consist only of a line end, whether `scan` must find the rows). Scanning is
+      necessary if the block has a quote character, a `\r` without a following `\n`, or a zero byte.
     """
     text = np.frombuffer(block, np.uint8)
     lines, blank, quotes, returns, nuls = _count(text, np.uint8(ord(form.quote or "\0")))
@@ -56,7 +56,7 @@ def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
 
     Args:
       fields: number of fields of a row.
-      final: whether this is the last block. Otherwise a row that may continue in the next block is left for it.
+      final: whether this is the last block. Otherwise, a row that may continue is left for the next block.
     """
     text = np.frombuffer(block, np.uint8)
     found = np.empty((5, block.count(b"\n")), np.int64)
@@ -68,7 +68,7 @@ def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
 
 @numba.njit(nogil=True, cache=True)
 def _count(text: np.ndarray, quote: np.uint8) -> tuple[int, int, int, int, int]:
-    """Counts line ends, empty lines, quotes, carriage returns and zero bytes, without branches in the loops."""
+    """Counts line ends, empty lines, quotes, carriage returns and zero bytes, in loops without branches."""
     lf, cr, nul = np.uint8(_LF), np.uint8(_CR), np.uint8(0)
     lines = quotes = returns = nuls = 0
     for character in text:
@@ -84,7 +84,7 @@ def _count(text: np.ndarray, quote: np.uint8) -> tuple[int, int, int, int, int]:
 
 @numba.njit(nogil=True, cache=True)
 def _count_ends(text: np.ndarray) -> tuple[int, int]:
-    """Counts the carriage returns that belong to a line end, and the empty lines with such an end."""
+    """Counts the carriage returns that are part of a line end, and the empty lines that end in this way."""
     ends = blank = 0
     for i in range(1, len(text)):
         if text[i] == _LF and text[i - 1] == _CR:

@@ -1,4 +1,4 @@
-"""A converted data set: Parquet files, `_dataset.json`, which describes them, and the part that each row belongs to."""
+"""A converted data set: Parquet files, their description in `_dataset.json`, and the split into parts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Split:
 
     Attributes:
       kind: `random` or `time`.
-      fractions: share of each part; they add up to 1.
-      column: column of the time; None for `random`.
+      fractions: share of each part; the shares add up to 1.
+      column: column that contains the time; None for `random`.
     """
 
     kind: str
@@ -36,10 +36,10 @@ class Split:
 
     @staticmethod
     def parse(text: str | None) -> Split | None:
-        """Parses a text such as `"random:0.8,0.1,0.1"`; returns None, for no split, if it is `"none"`, `""` or None.
+        """Parses a split such as `"random:0.8,0.1,0.1"`. Returns None for `"none"`, `""` and None.
 
         Raises:
-          UserError: the text has another form.
+          UserError: the split is malformed.
         """
         if text in (None, "", "none"):
             return None
@@ -62,8 +62,8 @@ class Split:
     def assign(self, rows: int, seed: int = 0, times: np.ndarray | None = None) -> np.ndarray:
         """Returns uint8[rows], the index in `parts` of each row's part.
 
-        A random split permutes the rows. A split by time sorts them stably. The rows are then divided at the positions
-        int(rows * cumulative sum of the fractions).
+        A random split permutes the rows; a split by time sorts them stably by time. The rows are then divided at the
+        positions int(rows * cumulative sum of the fractions).
         """
         if self.kind == "time":
             assert times is not None
@@ -79,10 +79,10 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """The description of a data set, which its file `_dataset.json` contains.
+    """The description of a data set, which is stored in `_dataset.json`.
 
     Attributes:
-      path: directory of the data set, or its URL; not in the file.
+      path: directory of the data set, or its URL; not stored in the file.
       spec: the FeatureSpec that the data were converted with.
       rows: number of examples.
       bad_rows: number of rows that the conversion left out, over all parts of a split.
@@ -91,9 +91,9 @@ class DatasetInfo:
       statistics: dict of feature name -> dict. For a dense feature, `mean`, `std`, `min`, `max` and `count` of the
         present values in the training part; for a feature with quantiles, the `boundaries` fitted to these values;
         for a single-valued text feature, `typical`, its most frequent text, if it is frequent enough to be shown.
-      files: list of a dict per Parquet file: `name`, `rows`, `row_groups`, the number of rows per row group, and
-        `bytes`, the size of the file. Data sets of earlier versions lack `bytes`.
-      extra: further figures of the format, such as `oracle_auc` of the synthetic data.
+      files: one dict per Parquet file: `name`, `rows`, `row_groups` (the number of rows of each row group) and `bytes`
+        (the file size). Data sets of earlier versions lack `bytes`.
+      extra: additional figures of the format, such as `oracle_auc` of the synthetic data.
       label_means: dict of label name -> share of the examples whose label is positive.
       labelled: whether the data have labels; the same as `spec.labelled`.
     """
@@ -121,10 +121,10 @@ def open_dataset(path: str | os.PathLike) -> DatasetInfo:
     """Reads the description of a data set.
 
     Args:
-      path: a directory that `convert` made, or its URL.
+      path: a directory that `convert` wrote, or its URL.
 
     Returns:
-      its `DatasetInfo`.
+      the `DatasetInfo`.
 
     Raises:
       UserError: there is no such directory, its conversion is unfinished, or another version of the package wrote it.

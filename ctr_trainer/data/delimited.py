@@ -18,14 +18,14 @@ from ctr_trainer.features.spec import CsvFormat, FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
-_BLOCK = 8 << 20  # Bytes of text that are parsed at a time. Arrow reads larger blocks at half the speed.
+_BLOCK = 8 << 20  # Bytes of text per block. Arrow parses larger blocks at half the speed.
 _LONGEST_LINE = 32 << 20  # Bytes.
 CRITEO_DENSE = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_SPARSE = tuple(f"C{i}" for i in range(1, 27))
 CRITEO_COLUMNS = ("label", *CRITEO_DENSE, *CRITEO_SPARSE)
 _CRITEO = CsvFormat(delimiter="\t", header=False, columns=CRITEO_COLUMNS, quote="")
 _SHOWN = 200  # Number of bytes of a bad row in its message.
-_LONGEST = 64 << 20  # Largest number of bytes of a block that waits for the end of a row.
+_LONGEST = 64 << 20  # Largest number of bytes of a block that is extended to find the end of a row.
 _QUOTE_CURE = (
     'in [csv], `quote = ""` gives quotes no special meaning, and `lines_per_row` is the largest number of lines of a '
     "row with quoted line breaks"
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Block]:
-    """Yields the blocks of files by the spec's [csv] section; see `blocks`."""
+    """Yields the blocks of files in the form that the spec's [csv] section describes; see `blocks`."""
     return blocks(source, form_of(source, spec.csv, spec), spec, time)
 
 
@@ -60,12 +60,12 @@ def blocks(
 ) -> Iterator["CsvBlock"]:
     """Yields the CsvBlocks of delimited files, which may be compressed (.gz, .bz2, .zst).
 
-    Each line of a file is the header, a row, a bad row, or empty, or continues a quoted field of the previous row; each
-    block is checked for this. A bad row has too many or too few fields, a quote that is not closed (see CsvFormat), a
-    zero byte, or a carriage return that is not at its end.
+    Each line of a file is the header, a row, a bad row, empty, or the continuation of a quoted field. Each block is
+    checked to account for all its lines. A bad row has too many or too few fields, a quote that is not closed (see
+    CsvFormat), a zero byte, or a carriage return that is not at its end.
 
     Args:
-      source: see `files`. They are read in the given order, the files of a glob by name.
+      source: see `files`. Files are read in the given order; the files of a glob are sorted by name.
       spec: FeatureSpec, whose columns every file must have; None reads all columns of the files.
       time: column of a split by time; None for no such split.
     """
@@ -102,7 +102,7 @@ def files(source: Input) -> list[str]:
 
 
 def read_criteo(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Block]:
-    """Yields the blocks of Criteo's files, which are tab-separated, without header and quotes; see `CRITEO_COLUMNS`.
+    """Yields the blocks of Criteo's files: tab-separated, without a header or quotes; see `CRITEO_COLUMNS`.
 
     If the spec is unlabelled, the files may be the test set of the challenge, which has no label.
     """
@@ -110,7 +110,7 @@ def read_criteo(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: st
 
 
 class CsvRows:
-    """Splits the lines of a file into blocks, which can be parsed independently, and logs their counts at the end.
+    """Splits a file into blocks that can be parsed independently, and logs the numbers of lines and rows at the end.
 
     Args:
       names, hint: see `csv_header.names_of`.
@@ -122,7 +122,7 @@ class CsvRows:
         self._open, self._all_cut, self._lock = 0, False, threading.Lock()
 
     def blocks(self, blocks: TextBlocks, block: bytes) -> Iterator["CsvBlock"]:
-        """Yields the CsvBlocks of `block`, which begins after the header, and of the blocks that follow."""
+        """Yields the CsvBlocks of the file. `block` is the first block, without the header."""
         before = int(self.form.header)
         while block or not blocks.ended:
             if block:
@@ -137,7 +137,7 @@ class CsvRows:
             self._log_counts()
 
     def count(self, *counts: int) -> None:
-        """Adds the numbers of lines, rows, bad rows, empty lines and continued lines of a block that was parsed."""
+        """Adds the numbers of lines, rows, bad rows, empty lines and continuation lines of a parsed block."""
         with self._lock:
             self._open -= 1
             self._counts += counts
@@ -151,7 +151,7 @@ class CsvRows:
             )
 
     def _cut(self, text: bytes, before: int, blocks: TextBlocks) -> "CsvBlock":
-        """Returns the lines of a block, without a last row that may continue in the next block."""
+        """Returns the lines of a block, except a last row that may continue in the next block."""
         count, blank, needs_scan = csv_lines.count(text, self.form)
         lines = None
         if needs_scan:
@@ -169,9 +169,9 @@ class CsvBlock:
 
     Attributes:
       before: number of lines of the file before this block.
-      most_rows: number of lines.
+      most_rows: number of lines of this block.
       blank: number of empty lines, including empty lines in quoted fields.
-      lines: csv_lines.Lines of the block; None if they are needed only if a row has another number of fields.
+      lines: csv_lines.Lines of the block; None if the block must be scanned only if a row has a wrong number of fields.
     """
 
     rows: CsvRows
@@ -194,7 +194,7 @@ class CsvBlock:
             table = _parse(_without(self.text, lines, wrong), names, form)
             places = lines.first_lines[lines.kinds == csv_lines.ROW]
             bad, continued = len(wrong), int(np.sum(lines.spans - 1))
-            blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # Without the empty lines in quoted fields.
+            blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # Excludes empty lines in quoted fields.
         rows = 0 if table is None else len(table)
         self._check(rows, bad, blank, continued)
         assert table is not None  # All lines are accounted for, so the rows were parsed.
@@ -245,7 +245,7 @@ def _without(block: bytes, lines: csv_lines.Lines, wrong: np.ndarray) -> bytes:
 
 
 def _parse(block: bytes, names: Sequence[str], form: CsvFormat) -> pa.Table | None:
-    """Returns the table of a block's rows as bytes, null if missing; None if a row has another number of fields."""
+    """Parses a block to columns of bytes, null if missing. Returns None if a row has a wrong number of fields."""
     if not len(block):
         return pa.table({str(at): pa.array([], pa.binary()) for at in range(len(names))})
     columns = [str(at) for at in range(len(names))]
@@ -257,7 +257,7 @@ def _parse(block: bytes, names: Sequence[str], form: CsvFormat) -> pa.Table | No
                 delimiter=form.delimiter, quote_char=form.quote or False, newlines_in_values=form.lines_per_row > 1
             ),
             pa_csv.ConvertOptions(
-                # UTF-8 is checked later, by code that can name the row of an invalid byte.
+                # The encoder checks UTF-8 later and can name the row of an invalid byte.
                 column_types=dict.fromkeys(columns, pa.string()),
                 check_utf8=False,
                 null_values=list(form.null_values),

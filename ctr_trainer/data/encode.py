@@ -21,23 +21,23 @@ _Job = tuple[str, Callable[[pa.ChunkedArray], Encoded]]  # The source column, an
 
 
 class Encoder:
-    """Encodes chunks of one conversion. It is thread-safe.
+    """Encodes chunks of one conversion. This class is thread-safe.
 
     The encoded table has these columns, in this order:
 
     - per dense feature, float32, NaN for a missing value;
     - per single-valued sparse feature, int64 keys, 0 for no value;
     - per bag or sequence, list<int64> keys; after a bag with weights, `weights:<feature>`, list<float32>;
-    - per bucketised feature, the float32 number, as its boundaries may not be known yet; NaN for a missing value;
+    - per bucketised feature, the float32 number, because its boundaries may be unknown; NaN for a missing value;
     - if the spec is labelled, `label`, float32, 0 or 1; with several labels `label:<name>` per label;
     - if the spec has a weight, `weight`, float32;
-    - per id column, `id:<column>`, with the source's values.
+    - per id column, `id:<column>`, with the values of the source.
 
     Sparse features of all kinds are in the order of the spec.
 
     Args:
       time: source column of a split by time, stored as float64 in the column `TIME`; None for no such split.
-      labels_needed: whether a row without a label is bad; if False, its label is NaN.
+      labels_needed: whether a row without a valid label is bad. If False, its label is NaN.
     """
 
     def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:
@@ -47,7 +47,7 @@ class Encoder:
     def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
 
-        `bad_rows` receives each row that is left out, `observed` the lengths and odd values of the lists.
+        Each row that is left out is added to `bad_rows`; the lengths and odd values of lists are added to `observed`.
         """
         table = chunk.table
         columns: dict[str, pa.Array] = {}
@@ -83,7 +83,7 @@ class Encoder:
         return whole if good.all() else whole.filter(pa.array(good))
 
     def _jobs(self) -> dict[str, _Job]:
-        """Returns, by encoded column, the source column and the function that encodes it."""
+        """Returns a dict of encoded column -> (source column, function that encodes it)."""
         spec = self._spec
         jobs: dict[str, _Job] = {f.name: (f.column, _number) for f in spec.dense}
         for f in spec.sparse:

@@ -1,4 +1,4 @@
-"""Encodes the blocks of a source in several threads, and yields their tables in the source's order."""
+"""Encodes the blocks of a source in several threads, and yields their tables in the order of the source."""
 
 import contextlib
 import dataclasses
@@ -21,8 +21,8 @@ class _Work(NamedTuple):
 
     Attributes:
       block: the block; None at the end of the input.
-      bad_rows: bad rows that the reader found before it.
-      left_out: whether to leave out all its rows.
+      bad_rows: bad rows that the reader found before the block.
+      left_out: whether to leave out all rows of the block.
     """
 
     block: Block | None
@@ -37,7 +37,7 @@ class _Done(NamedTuple):
     Attributes:
       table: the good rows; None if there is no block, or if it has too many bad rows.
       good_rows: number of good rows, including rows that are left out.
-      statistics: Statistics of the table; empty if they are not measured.
+      statistics: Statistics of the table; without rows if statistics are not computed.
       bad_rows: the bad rows, in the order of the source.
     """
 
@@ -60,17 +60,17 @@ def encoded(
 ) -> Generator[tuple[pa.Table, Statistics], None, None]:
     """Yields (encoded table, its Statistics) for each block of a source, in order.
 
-    A separate thread reads the source. The tables, the statistics and the row that ends the conversion do not depend on
-    the number of threads.
+    A separate thread reads the source. The tables, the statistics and the bad row that ends the conversion do not
+    depend on the number of threads.
 
     Args:
       read: f(bad_rows) -> the blocks of the source.
-      observed: receives the observations of all blocks; the caller checks it at the end.
+      observed: receives the observations of all blocks. The caller checks it at the end.
       time: source column of a split by time; None for no such split.
       num_threads: number of blocks to encode concurrently; 0 for one per core of this process.
       skip: number of good rows to leave out at the beginning. A block that is left out yields an empty table, so that
         the caller sees progress.
-      measured: whether to compute statistics; if not, the yielded Statistics have no rows.
+      measured: whether to compute statistics. If False, the yielded Statistics have no rows.
     """
     encoder, found = Encoder(spec, time), FoundBadRows(bad_rows.budget)
 
@@ -79,7 +79,7 @@ def encoded(
         if work.block is not None:
             with contextlib.suppress(TooManyBadRows):
                 chunk = work.block.parse(found)
-                own.see_labels(chunk.table)  # This includes rows that are left out.
+                own.see_labels(chunk.table)  # Includes rows that are left out.
                 if work.is_first:  # Counting values takes time, and one block has enough values.
                     own.see_typical(chunk.table)
                 good_rows = len(chunk.table)

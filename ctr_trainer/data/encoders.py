@@ -20,16 +20,16 @@ _AROUND = r"^[\s'\"]+|[\s'\"]+$"
 # Matches a value that looks like several values: it begins with a bracket, ends with a closing bracket without an
 # opening one, or has blanks at an end or between numbers.
 _ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
-_LOOKED_AT = 10_000  # Number of values per chunk that are compared with _ODD.
+_LOOKED_AT = 10_000  # Number of values per chunk that are matched with _ODD.
 
 
 def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns a float array, NaN if missing or invalid, and whether each value is not a finite number, or None.
+    """Returns (float array, NaN if missing or not a number; mask of the infinite or invalid values, or None).
 
     Args:
-      values: a column of numbers, or of texts that represent numbers; TypeError is raised for another type.
-      kind: pa.float32() or pa.float64(). A number that the kind cannot represent, such as a large whole number in
-        float32, is rounded to the nearest number, and ties to an even last bit.
+      values: a column of numbers, or of texts that represent numbers. Another type raises TypeError.
+      kind: pa.float32() or pa.float64(). A number that the type cannot represent, such as a large whole number in
+        float32, is rounded to the nearest number, with ties to even.
     """
     values = one(values)
     if pa.types.is_dictionary(values.type):
@@ -52,7 +52,7 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
 
 
 def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns a string array, null if missing or invalid, and whether each value is invalid UTF-8, or None."""
+    """Returns (string array, null if missing or invalid; mask of the values with invalid UTF-8, or None)."""
     values = one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("expected one value per row")
@@ -68,7 +68,7 @@ def one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def without_nan(values: pa.Array) -> pa.Array:
-    """Replaces NaN by null, as data frames write NaN for missing values; returns other types unchanged."""
+    """Replaces NaN, which data frames use for missing values, with null. Returns other types unchanged."""
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
@@ -93,7 +93,7 @@ def shown(value: pa.Scalar) -> Any:
 
 
 def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str, is_needed: bool = True) -> Encoded:
-    """Encodes a label as float32, 0 or 1. A row without a label is bad or, if it is not needed, NaN.
+    """Encodes labels as float32, 0 or 1. A missing or invalid label makes the row bad or, if not `is_needed`, is NaN.
 
     `suffix` is `CsvFormat.label_suffix`.
     """
@@ -123,7 +123,7 @@ def _label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Enc
 
 
 def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns the integers as floats, NaN if missing. NumPy casts them, as Arrow refuses to round integers."""
+    """Casts integers to floats, NaN if missing. Uses NumPy, because Arrow refuses to round integers."""
     column = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.to_pandas_dtype())
     if values.null_count:
         column[values.is_null().to_numpy(zero_copy_only=False)] = np.nan
@@ -131,7 +131,7 @@ def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _of_some(values: pa.DictionaryArray, kind: pa.DataType) -> pa.Array:
-    """Returns the numbers of texts, null for texts that are not numbers. Unusual forms are cast one by one."""
+    """Casts texts to numbers, null for texts that are not numbers. Unusual forms are cast one by one."""
 
     def cast(value: str) -> float | None:
         try:
@@ -162,8 +162,9 @@ def _is_utf8(value: bytes) -> bool:
 def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> Encoded:
     """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
-    A text is split at the separators, a list is used as it is, and any other value is a list of one value. Empty values
-    do not count: "A||B" has two values, "" has none. A row is bad if one of its weights is not a finite number.
+    A text is split at the separators, a list is used unchanged, and any other value becomes a list of one value. Empty
+    values are dropped: "A||B" has two values, "" has none. A list without values gets the key of "" if
+    `feature.missing_has_row`. A row is bad if one of its weights is not a finite number.
     """
     values = one(values)
     if is_list(values.type):
@@ -188,7 +189,7 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
 
 
 def split(texts: pa.Array, feature: SparseFeature) -> pa.ListArray:
-    """Splits texts, an Array of bytes, at the feature's `separator`, and removes `brackets`."""
+    """Splits texts, an Array of bytes, at the feature's `separator`. Removes brackets if `feature.brackets` is set."""
     if not feature.brackets:
         return pc.split_pattern(texts, feature.separator)
     bare = pc.replace_substring_regex(pc.replace_substring_regex(texts, _OPENING, ""), _CLOSING, "")
@@ -198,7 +199,7 @@ def split(texts: pa.Array, feature: SparseFeature) -> pa.ListArray:
 
 
 def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeature) -> Encoded:
-    """Encodes `count` lists. `flat` has the values of all lists as bytes; `owner`, ascending, has the list of each."""
+    """Encodes `count` lists. `flat` has the values of all lists as bytes, and `owner` their list numbers, ascending."""
     weights = bad = None
     if feature.weight_separator is not None:
         flat, weights, wrong = _weights(flat, feature.weight_separator)
@@ -234,7 +235,7 @@ def _odd(flat: pa.Array) -> Any:
 
 
 def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) -> np.ndarray:
-    """Returns the part of `kept`, indices of values, that are among the first or last `max_length` of their list."""
+    """Returns the indices in `kept` of the first or last `max_length` values of each list."""
     if not feature.max_length:
         return kept
     of = owner[kept]
@@ -245,7 +246,7 @@ def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) 
 
 
 def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
-    """Returns (values, their float32 weights, 1 for a value without weight, whether each is invalid or None)."""
+    """Returns (values; float32 weights, 1 for a value without a weight; mask of the invalid weights, or None)."""
     parts = pc.split_pattern(flat, separator, max_splits=1, reverse=True)
     has_weight = pc.list_value_length(parts).fill_null(0).to_numpy(zero_copy_only=False) == 2
     weights = np.ones(len(flat), np.float32)

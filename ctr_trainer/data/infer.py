@@ -1,4 +1,4 @@
-"""Infers the draft of a feature spec from the data, with a reason for each column."""
+"""Drafts a feature spec from the data, with a reason for each column."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ def infer(
     max_bad_rows: int = 0,
     progress: bool = True,
 ) -> FeatureSpec:
-    """Drafts a feature spec for a source, and writes it to a file.
+    """Drafts a feature spec for a source and writes it to a file.
 
     Columns that leak the label are left out, with a warning and a comment; see `leakage.find_leaks`.
 
@@ -78,7 +78,7 @@ def infer(
 
 
 def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> dict[str, str]:
-    """Returns a dict of column that leaks the label -> the reason, and logs a warning for each."""
+    """Returns a dict of leaking column -> reason, and logs a warning for each column."""
     bad_rows = bad_rows_of(format, max_bad_rows)
     read = functools.partial(SOURCES[format], input, spec)
     with contextlib.closing(encoded(read, spec, bad_rows, Observations(spec), measured=False)) as tables:
@@ -119,7 +119,7 @@ def _of_columns(
 
 
 def _of_lines(input: Input, format: str, max_bad_rows: int) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
-    """Profiles files whose lines are a label and weighted indices; returns the same as `_of_columns`."""
+    """Profiles files whose lines consist of a label and weighted indices. Returns the same as `_of_columns`."""
     label, fields, rows = profile.sample_fields(input, format, _ROWS, max_bad_rows)
     draft = Draft((label.name, *(field.column for field in fields)))
     _set_label(label, draft)
@@ -131,7 +131,7 @@ def _of_lines(input: Input, format: str, max_bad_rows: int) -> tuple[Callable[[d
             draft.add_sparse(field.column, why, combiner="sum", weight_separator=":")
     if not draft.has_features:
         raise UserError(f"input {input}: its lines have labels but no features")
-    # Leaks are not searched, as a field with several indices has no single value that could leak the label.
+    # Leaks are not searched for, because a field with several indices has no single value that could leak the label.
     return lambda leaks: draft, CsvFormat(), rows
 
 

@@ -1,4 +1,4 @@
-"""Finds columns that leak the label, such as a column that is filled only after a click (target leakage)."""
+"""Finds columns that leak the label (target leakage), such as a column that is filled only after a click."""
 
 import contextlib
 import dataclasses
@@ -21,9 +21,9 @@ from ctr_trainer.features.spec import FeatureSpec
 ROWS = 100_000  # Number of rows to examine: enough to detect a leak, and read in a second.
 _AUC = 0.99
 _FEWEST = 20  # Groups with fewer rows are not significant.
-_CHANCE = 1e-9  # A pure group of rows with a lower probability is not due to chance.
+_CHANCE = 1e-9  # A pure group is significant if it occurs by chance with a lower probability.
 _PURE = 0.99
-_SHARE = 0.01  # A group with a smaller share of its label's rows does not matter.
+_SHARE = 0.01  # Groups with a smaller share of their label's rows are ignored.
 _BINS = 256
 _log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
     """Finds the features that leak a label on their own.
 
     A feature leaks the label if nearly all rows with a value, or nearly all rows without one, have the same label, or
-    if the AUC of the feature alone is above 0.99. The score of a category is the mean label of its value. It is
-    computed on one half of the rows and evaluated on the other half, so that values that occur once have no effect.
+    if the AUC of the feature alone is above 0.99. A category's score is the mean label of its rows. Scores are computed
+    on one half of the rows and evaluated on the other half, so values that occur only once have no effect.
 
     Args:
-      tables: encoded tables (see `encode.Encoder`), of which the first `ROWS` rows are read.
+      tables: encoded tables (see `encode.Encoder`). Tables after the first `ROWS` rows are not read.
     """
     taken = list(_first(tables)) if spec.labelled else []
     if not taken:
@@ -69,7 +69,7 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
 
 
 def warn_of_leaks(info: DatasetInfo) -> None:
-    """Logs a warning for each feature of a finished data set that leaks the label; reads rows spread over the data."""
+    """Logs a warning for each feature of a data set that leaks the label. Samples row groups from the whole data."""
     with contextlib.closing(ConvertedData(info.path)) as data:
         groups = len(data.group_rows)
         wanted = min(groups, -(-ROWS * groups // max(info.rows, 1)))
@@ -93,7 +93,7 @@ def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -> str:
-    """Returns the evidence that an encoded column leaks the labels, or "". A missing value's key is 0 or `missing`."""
+    """Returns the evidence that an encoded column leaks the labels, or "". Keys of missing values: 0 and `missing`."""
     is_list = pa.types.is_list(column.type)
     values = (pc.list_value_length(column) if is_list else column).to_numpy()
     if is_list:
@@ -115,13 +115,13 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
 
 
 def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
-    """Describes a group of rows if nearly all its labels are equal and the other rows' labels are not; otherwise ""."""
+    """Describes a group of rows if nearly all its labels are equal, unlike the labels of all rows; otherwise ""."""
     count, others = int(rows.sum()), int((~rows).sum())
     if min(count, others) < _FEWEST:
         return ""
     mean, base = float(labels[rows].mean()), float(labels.mean())
     for share, expected, name in ((mean, base, 1), (1 - mean, 1 - base, 0)):
-        # If a label is rare, nearly every group is nearly pure, so the label must be much rarer in the group.
+        # If a label is rare overall, nearly every group is nearly pure. It must be much rarer in the group.
         pure = share >= 1 - (1 - _PURE) * (1 - expected)
         if pure and 0 < expected < 1 and count * np.log(expected) < np.log(_CHANCE):
             if count * share >= _SHARE * expected * len(labels):
@@ -141,7 +141,7 @@ def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np
 
 
 def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Returns, per row, the mean label of its category in the other half of the rows, smoothed by the overall mean."""
+    """Returns the mean label of each row's category in the other half of the rows, smoothed with the overall mean."""
     scores = np.empty(len(codes))
     fold = np.arange(len(codes)) % 2 == 0
     base = labels.mean()
@@ -153,7 +153,7 @@ def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) ->
 
 
 def _auc(scores: np.ndarray, labels: npt.NDArray[np.bool_]) -> float:
-    """Returns the AUC of scores; 0.5 if one of the labels is too rare."""
+    """Returns the AUC of the scores, or 0.5 if one of the labels is too rare."""
     positives = int(labels.sum())
     if min(positives, len(labels) - positives) < _FEWEST:
         return 0.5

@@ -19,7 +19,7 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
-_BLOCK = 8 << 20  # Bytes of text in memory at a time.
+_BLOCK = 8 << 20  # Bytes of text per block.
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _INDEX = r"[!-\"$-9;-~]+"  # Printable characters, except # and :
 WEIGHTED = rf"{_INDEX}:{_NUMBER}"
@@ -28,7 +28,7 @@ _QUERY = rf"qid:{_INDEX}"
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks of `label`, `features` (list of `index:value`) and `qid`.
+    """Yields Chunks with `label`, `features` (list of `index:value`) and `qid`.
 
     A `blocks.SourceReader`. `delimited.files` lists the files of `source`, which may be compressed (.gz, .bz2, .zst).
     If the spec is unlabelled, lines may lack the label.
@@ -37,15 +37,15 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
 
 
 def read_fields(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks of `label`, and a column such as `field3` for each field that the spec needs; see `read`.
+    """Yields Chunks with `label` and a column such as `field3` for each field that the spec needs; see `read`.
 
-    The rows of a field's column are lists of `index:value`, or of `index` if the feature has no weights.
+    A field's column contains lists of `index:value`, or of `index` if the feature has no weights.
     """
     yield from _read(source, spec, bad_rows, time, OF_FIELD)
 
 
 def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Splits good lines, as bytes, into tokens. Returns the tokens as strings, and the line of each token, int[n]."""
+    """Splits good lines, as bytes, into tokens. Returns (tokens as strings; int[n], the line of each token)."""
     texts = pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
     lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
     return lists.flatten(), pc.list_parent_indices(lists).to_numpy()
@@ -54,7 +54,7 @@ def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
 def good_lines(
     file: str, pattern: str, bad_rows: BadRowSink, labelled: bool = True
 ) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Yields blocks of a file's good lines: (lines as an Array of bytes, int64[n], their numbers from 1).
+    """Yields blocks of a file's good lines: (lines as an Array of bytes; int64[n], their numbers, from 1).
 
     Args:
       pattern: regular expression of a token after the label.
@@ -127,7 +127,7 @@ def _scattered(values: pa.Array, owner: np.ndarray, rows: int) -> pa.Array:
 
 
 def _blocks(file: str) -> Iterator[list[bytes]]:
-    """Yields the lines of a file, one block at a time."""
+    """Yields the lines of a file in blocks."""
     rest = b""
     try:
         with path_of(file).open_stream() as stream:

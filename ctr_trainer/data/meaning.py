@@ -1,4 +1,4 @@
-"""Infers the meaning of a column, an amount, an id, a time or a list, from its name and its values."""
+"""Infers from a column's name and values whether it contains amounts, ids, times or lists."""
 
 import re
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ _TIME = {"time", "timestamp", "ts", "date", "datetime", "epoch", "unix"}
 _ID_ENDINGS = ("id", "code", "zip")  # Endings of names in one word, such as userid.
 _LAGS = 5
 _STRONG = 0.18  # Least mean autocorrelation of an ordered column.
-_SMOOTH = 0.6  # The same for numbers far from 0 whose counts differ more than by chance.
+_SMOOTH = 0.6  # The same, for numbers far from 0 whose frequencies differ more than by chance.
 _FAR = 100
 _ROUGH = 10.0
 _SURE = 4.0  # Least distance, in standard deviations, from the autocorrelation of numbers without order.
@@ -49,14 +49,14 @@ _COUNTS = 4  # At least this many distinct numbers, each rarer than the previous
 _SEPARATORS = "|;,^"
 _SHARE = 0.2  # Least share of the values that contain the separator.
 _IN_BRACKETS = r"^\s*\[.*\]\s*$|^\s*\(.*\)\s*$|^\s*\{.*\}\s*$"
-_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Parts such as 17 or i17, which blanks may separate; words are texts.
+_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Values such as 17 or i17 may be separated by blanks; words belong to a text.
 _MOST = 0.95
-_SHARED, _BACK = 0.5, 0.1  # Least share of a list's values that are in the other column, and vice versa.
+_SHARED, _BACK = 0.5, 0.1  # Least share of the list values that occur in the other column, and vice versa.
 _FEW = 20  # Two columns may have fewer distinct values than this in common by chance.
 
 
 def words(name: str) -> list[str]:
-    """Returns the words of a name in lower case: user and id for `user_id`, `userId` and `user.id2`."""
+    """Returns the words of a name in lower case, such as user and id for `user_id`, `userId` and `user.id2`."""
     spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
     return [word.lower() for word in re.findall(r"[^\W\d_]+", spaced)]
 
@@ -79,8 +79,8 @@ def is_time_name(name: str) -> bool:
 def _says(name: str) -> str | None:
     """Returns the kind that a name suggests, `number` or `id`, or None.
 
-    A word of `_COUNTED` anywhere in the name decides, otherwise the last known word (`price` in `item_price`). A name
-    such as `account_number` may be an id or a count, so the values have to decide.
+    A word of `_COUNTED` anywhere in the name has precedence, then the last known word (`price` in `item_price`). A name
+    such as `account_number` may be an id or a count, so None leaves the decision to the values.
     """
     found = words(name)
     if len(found) > 1 and found[-1] == "number":
@@ -96,7 +96,7 @@ def _says(name: str) -> str | None:
 
 
 def is_ordered(values: np.ndarray) -> bool:
-    """Whether whole numbers look like amounts (ages, prices, counts) and not like ids.
+    """Whether whole numbers look like amounts (ages, prices, counts) instead of ids.
 
     Neighbouring amounts have similar frequencies and similar distances to the next amount; neighbouring ids do not.
     The measure is the autocorrelation of the ranks of the frequencies, or of the distances, over the sorted distinct
@@ -112,8 +112,8 @@ def is_ordered(values: np.ndarray) -> bool:
         return False
     if _falls(distinct, counts) or _is_serial(np.diff(distinct)):
         return True
-    # Ids that were assigned in groups, such as the banners of a campaign, have frequencies similar to their neighbours.
-    # The frequencies of amounts far from 0 are smooth: neighbours differ by little more than chance.
+    # Ids that were assigned in groups, such as the banners of a campaign, also have frequencies similar to those of
+    # neighbouring ids. The frequencies of amounts far from 0 are smooth: neighbours differ little more than by chance.
     is_id = distinct[distinct > 0][0] >= _FAR and _roughness(counts) > _ROUGH if (distinct > 0).any() else False
     return _is_serial(counts, _SMOOTH if is_id else _STRONG)
 
@@ -126,7 +126,7 @@ def _falls(distinct: np.ndarray, counts: np.ndarray) -> bool:
 
 
 def _roughness(counts: npt.NDArray[np.int64]) -> float:
-    """Returns the mean squared difference of neighbouring counts divided by its expectation for Poisson counts."""
+    """Returns the mean squared difference of neighbouring counts, divided by its expectation for Poisson counts."""
     return float(np.square(np.diff(counts)).sum() / max((counts[1:] + counts[:-1]).sum(), 1))
 
 
@@ -147,13 +147,13 @@ def ranks(figures: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
 
 
 def list_form(profile: Profile) -> dict[str, Any] | None:
-    """Returns the feature options for the format of a column's lists; None if the column has no lists."""
+    """Returns the feature options that describe a column's lists; None if the column has no lists."""
     if profile.kind == LIST:
         return {}
     values = profile.values
     if pc.mean(pc.match_substring_regex(values, _IN_BRACKETS)).as_py() > _MOST:
         counts = {s: pc.mean(pc.match_substring(values, s)).as_py() for s in ",;| "}
-        # A blank may follow another separator, so it is considered last.
+        # A blank often follows another separator, so it is tried last.
         separator = next((s for s, share in counts.items() if share > _SHARE / 4), ",")
         return {"brackets": True} | ({} if separator == "," else {"separator": separator})
     for separator in _SEPARATORS + " ":
@@ -180,7 +180,7 @@ def list_values(profile: Profile, form: dict[str, Any]) -> tuple[pa.Array, int]:
 
 
 def column_with(values: pa.Array, name: str, singles: Iterable[Profile]) -> tuple[Profile, float] | None:
-    """Finds the single-valued column whose values agree best with a column of lists.
+    """Finds the single-valued column whose values match a column of lists best.
 
     Args:
       values: the distinct values of a column's lists; `name` is the name of this column.

@@ -1,4 +1,4 @@
-"""The `movielens` format: joins the files of MovieLens-1M and MovieLens-10M, whose separator is `::`."""
+"""The `movielens` format: joins the files of MovieLens-1M or MovieLens-10M, which are separated by `::`."""
 
 import bisect
 import collections
@@ -20,12 +20,12 @@ COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",
 )  # fmt: skip
 FILES = ("ratings.dat", "movies.dat", "users.dat")  # Only MovieLens-1M has users.dat.
-Row = tuple[int, list[str]]  # Number of a line, and its fields.
+Row = tuple[int, list[str]]  # (line number, fields).
 _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 
-# Column -> f(movie, rating) that returns the value of an earlier rating in a history, or None.
+# Column -> f(movie, rating), which returns the value of an earlier rating in the history, or None for no value.
 HISTORIES: dict[str, Callable[[str, str], str | None]] = {
     "liked": lambda movie, rating: movie if float(rating) >= 4 else None,
     "stars": lambda movie, rating: rating,
@@ -43,7 +43,7 @@ class Histories:
         not a number are ignored here; `read` reports them.
       length: number of newest values to return; None for all.
 
-    Caveat: all values are in memory, about 100 bytes per value.
+    Caveat: all values are held in memory, about 100 bytes per value.
     """
 
     def __init__(self, ratings: Iterable[Sequence[str]], column: str, length: int | None = None) -> None:
@@ -61,14 +61,14 @@ class Histories:
             self._values[user] = [value for _, value in of_user]
 
     def before(self, user: str, timestamp: str) -> list[str]:
-        """Returns the values of a user before a time, the oldest first."""
+        """Returns the user's values before a time, the oldest first."""
         end = bisect.bisect_left(self._times.get(user, ()), float(timestamp))
         start = max(0, end - self._length) if self._length else 0
         return self._values.get(user, [])[start:end]
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number, and not NaN."""
+    """Whether a text is a number other than NaN."""
     try:
         return float(text) == float(text)
     except ValueError:
@@ -79,11 +79,11 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
     """Yields Chunks of `COLUMNS`. Each row is a rating with the columns of its user and movie, as strings.
 
     `zip3` is the first three characters of the zip code, `year` is the number in brackets at the end of the title, and
-    `genres` are separated by `|`. The columns of a user or movie that is not in its file are null; MovieLens-10M has no
-    file of users.
+    `genres` are separated by `|`. The columns of a user or movie are null if its file has no entry for it.
+    MovieLens-10M has no users.dat.
 
-    If the spec uses them, there are two more columns with the user's earlier ratings, the oldest first, separated by
-    `|`: `liked`, the movies rated 4 or better, and `stars`, all ratings. See `Histories`. Each of these columns takes
+    If the spec uses them, two more columns have the user's earlier ratings, the oldest first, separated by `|`:
+    `liked`, the movies rated 4 or better, and `stars`, all ratings; see `Histories`. Each of these columns requires
     another pass over the ratings.
 
     A `blocks.SourceReader`; `source` is the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat, all
@@ -133,7 +133,7 @@ def _histories(path: Path, spec: FeatureSpec) -> dict[str, Histories]:
 
 
 def _timed(ratings: Iterable[Row], path: Path, bad_rows: BadRowSink) -> Iterator[Row]:
-    """Yields the ratings with a valid time; for the others it is unknown which ratings are earlier."""
+    """Yields the ratings with a valid time. Without a time, it is unknown which ratings are earlier."""
     for line, fields in ratings:
         if is_number(fields[3]):
             yield line, fields
@@ -142,7 +142,7 @@ def _timed(ratings: Iterable[Row], path: Path, bad_rows: BadRowSink) -> Iterator
 
 
 def _rows(path: Path, fields: int, bad_rows: BadRowSink | None = None) -> Iterator[Row]:
-    """Yields (line number, fields) of each line with `fields` fields. Other lines go to `bad_rows` if it is given."""
+    """Yields (line number, fields) for each line with `fields` fields. Adds other lines to `bad_rows`, if given."""
     with path.local_file() as local, local.open(encoding="latin-1", newline="\n") as file:
         for number, line in enumerate(file, 1):
             row = line.rstrip("\r\n").split("::")

@@ -1,4 +1,4 @@
-"""Observations about the source columns, made during encoding and checked at the end of a conversion."""
+"""Observations about the source columns, collected during encoding and checked at the end of a conversion."""
 
 import dataclasses
 import logging
@@ -16,8 +16,8 @@ from ctr_trainer.system.messages.errors import UserError
 _log = logging.getLogger(__name__)
 _FEW = 20  # With fewer lists, all may have one value by chance.
 _SHOWN = 10  # Largest number of values in a message.
-# The page of `score` shows typical values to anyone, so they must not be personal ids. An id can occur several times in
-# a log, but is unlikely in 5 % of the rows, or in a hundred rows of a small file.
+# The web page of `score` shows typical values to every visitor, so they must not be personal ids. An id can occur
+# several times in a log, but hardly in 5 % of the rows, or in a hundred rows of a small file.
 _LEAST_SHARE, _LEAST_ROWS = 0.05, 100
 
 
@@ -41,7 +41,7 @@ class Lengths:
     largest: int = 0
 
     def add(self, lengths: np.ndarray) -> None:
-        """Adds n rows, whose numbers of values are int[n]."""
+        """Adds n rows; `lengths`, int[n], are their numbers of values."""
         self.rows += len(lengths)
         self.empty += int((lengths == 0).sum())
         self.single += int((lengths == 1).sum())
@@ -50,14 +50,14 @@ class Lengths:
         self.largest = max(self.largest, int(lengths.max(initial=0)))
 
     def merge(self, other: "Lengths") -> None:
-        """Adds the rows of other Lengths of the same feature."""
+        """Adds the rows counted by another Lengths of the same feature."""
         for name in ("rows", "empty", "single", "cut", "values"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
 
     @property
     def all_single(self) -> bool:
-        """Whether all lists have at most one value, and there are enough lists to conclude something."""
+        """Whether no list has more than one value, and enough lists have one for this to be significant."""
         return self.single >= _FEW and self.single == self.rows - self.empty
 
     def to_dict(self) -> dict[str, float]:
@@ -88,7 +88,7 @@ class Positives:
             self._others |= other._others
 
     def check(self) -> None:
-        """Raises UserError if several values occur, but not `positive`; warns if only one other value occurs."""
+        """Raises UserError if several values occur, but not `positive`; logs a warning if only one value occurs."""
         if self.found or not self._others:
             return
         shown = ", ".join(map(repr, [*self._others][:_SHOWN])) + (", ..." if len(self._others) > _SHOWN else "")
@@ -105,7 +105,7 @@ class Positives:
 class Observations:
     """Lengths of lists, values that look like several values, occurrences of each label's `positive`, typical texts.
 
-    Chunks that are encoded concurrently have separate Observations, which are merged in the chunks' order.
+    Chunks are encoded concurrently, each with its own Observations. These are merged in the order of the chunks.
 
     Attributes:
       lengths: dict of bag or sequence -> Lengths of the good rows' lists.
@@ -135,11 +135,11 @@ class Observations:
                     self.typical[f.name] = text
 
     def with_typical(self, statistics: dict[str, dict]) -> dict[str, dict]:
-        """Returns the statistics of a data set together with the typical texts, as `DatasetInfo.statistics`."""
+        """Adds the typical texts to the statistics of a data set, for `DatasetInfo.statistics`."""
         return statistics | {name: {TYPICAL: text} for name, text in self.typical.items()}
 
     def merge(self, other: "Observations") -> None:
-        """Adds the observations of the chunks that follow; warns about the first odd value of each feature."""
+        """Adds the observations of the next chunks. Logs a warning for the first odd value of each feature."""
         for name, lengths in other.lengths.items():
             self.lengths[name].merge(lengths)
         for name, positives in other._positives.items():
@@ -156,7 +156,7 @@ class Observations:
                 )
 
     def check(self) -> None:
-        """Checks labels and lists after all rows are read; warns about lists that may have another separator."""
+        """Checks the labels after all rows are read. Logs a warning for lists that may have another separator."""
         for positives in self._positives.values():
             positives.check()
         for feature in (f for f in self._spec.sparse if f.combiner and self.lengths[f.name].all_single):
@@ -178,7 +178,7 @@ def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
     for at in frequent[np.argsort(-counts[frequent], kind="stable")].tolist():
         value = counted.field("values")[at].as_py()
         text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-        # A web form removes surrounding blanks and replaces invalid bytes, which would change the key of the text.
+        # A web form removes surrounding blanks and replaces invalid bytes, so the text would get another key.
         if text and text == text.strip() and "\ufffd" not in text:
             return text
     return ""

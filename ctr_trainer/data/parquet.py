@@ -1,4 +1,4 @@
-"""Parquet files from Spark, DuckDB, pandas and others, which are converted, or encoded while a training reads them."""
+"""Parquet files of Spark, DuckDB, pandas and others, which are converted, or encoded when training reads them."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _MAGIC = b"PAR1"
-_ROWS = 50_000  # Rows in memory at a time.
+_ROWS = 50_000  # Rows per batch.
 T = TypeVar("T")
 
 
@@ -57,7 +57,7 @@ def read_files(
 
 
 def is_parquet(path: str | os.PathLike) -> bool:
-    """Whether a file begins with the magic bytes of Parquet; raises UserError if it cannot be read."""
+    """Whether a file begins with Parquet's magic bytes. Raises UserError if the file cannot be read."""
     try:
         return next(path_of(path).blocks(len(_MAGIC)), b"") == _MAGIC
     except OSError as error:
@@ -65,7 +65,7 @@ def is_parquet(path: str | os.PathLike) -> bool:
 
 
 def open_file(path: str | os.PathLike) -> pq.ParquetFile:
-    """Opens a file; raises UserError if it is not a Parquet file."""
+    """Opens a file. Raises UserError if it is not a readable Parquet file."""
     try:
         return path_of(path).open_parquet()
     except (OSError, pa.ArrowInvalid) as error:
@@ -73,7 +73,7 @@ def open_file(path: str | os.PathLike) -> pq.ParquetFile:
 
 
 def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use], spec: FeatureSpec) -> list[str]:
-    """Returns the wanted columns that are in the file. The others must be in the names of its directories."""
+    """Returns the wanted columns that are in the file. Raises UserError unless the others are partition columns."""
     names = parquet.schema_arrow.names
     typed.check(wanted, [*names, *file.partitions], file.path, spec)
     return [name for name in wanted if name in names]
@@ -82,7 +82,7 @@ def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use
 class ForeignParquet(Source):
     """A `Source` of Parquet files with the columns of a feature spec. Each row group is encoded when it is read.
 
-    An unusable row is an error, because every epoch must have the same rows. Only a conversion can leave rows out.
+    An unusable row raises UserError, because every epoch must have the same rows. Only a conversion can leave rows out.
 
     Args:
       layout: the result of `scan`, the same on every worker.
@@ -116,7 +116,7 @@ class ForeignParquet(Source):
         return table
 
     def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
-        """Reads the label columns once, and the column of one feature, as every spec needs a feature; see `Source`."""
+        """Reads the label columns once, and one feature's column, because every spec needs a feature; see `Source`."""
         dense = self.spec.dense[:1]
         sparse = () if dense else self.spec.sparse[:1]
         part = dataclasses.replace(self.spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
@@ -140,11 +140,11 @@ def scan(
       advanced: f(text), called after each piece of work.
 
     Returns:
-      the layout, for JSON: files, row groups and their numbers of rows, and `labelled`, whether all files have the
-      label columns. Files may lack these columns only if the spec is unlabelled.
+      the layout, serializable as JSON: files, row groups and their numbers of rows, and `labelled`, whether all files
+      have the label columns. Files may lack these columns only if the spec is unlabelled.
 
     Raises:
-      UserError: a file is not Parquet, or lacks a column; or the `positive` of a label never occurs.
+      UserError: a file is not Parquet, or lacks a column; or a label has several values, but never its `positive`.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
     for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
@@ -160,7 +160,7 @@ def scan(
 
 
 def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) -> None:
-    """Raises UserError if a label's `positive` never occurs. Reads until it occurs, usually only one block."""
+    """Checks that a label's `positive` occurs; see `Positives.check`. Reads until it occurs, usually only one block."""
     positives, wanted = Positives(label, spec.csv.label_suffix), {label.column: use}
     for file in list_files(source):
         if positives.found:
@@ -181,7 +181,7 @@ def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) ->
 def fit_statistics(
     source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
 ) -> dict[str, dict]:
-    """Computes statistics, by feature, in one pass over the features whose transform or quantiles need them."""
+    """Computes the statistics of the features whose transform or quantiles need them, in one pass over the data."""
     dense = tuple(f for f in spec.dense if f.transform in FITTED)
     quantiles = tuple(f for f in spec.sparse if f.quantiles)
     if not dense and not quantiles:

@@ -1,4 +1,4 @@
-"""Profiles the columns of a source, from its first rows."""
+"""Profiles the columns of a source from its first rows."""
 
 import dataclasses
 import sys
@@ -20,7 +20,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_CODE = r"^[+-]?0\d"  # Digits that are a code and not a number, such as 007.
+_CODE = r"^[+-]?0\d"  # Digits that are a code instead of a number, such as 007.
 _NULLS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-")
 
 
@@ -30,8 +30,8 @@ class Profile:
 
     Attributes:
       kind: NUMBER, TEXT, LIST, TIME, or OTHER, which features do not support.
-      rows, present, distinct: number of rows of the sample, of rows with a value, and of distinct values.
-      values: the present values, float64 for a NUMBER, otherwise an Arrow array.
+      rows, present, distinct: numbers of sampled rows, rows with a value, and distinct values (0 for LIST and OTHER).
+      values: the present values; a float64 array for NUMBER, otherwise an Arrow array.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Profile:
 def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], CsvFormat, int]:
     """Profiles the first rows of delimited files.
 
-    `csv_header.see_form` detects the form of the first file. A word such as NA is a missing value if all other values
-    of its column are numbers.
+    `csv_header.see_form` detects the form from the first file. A word such as NA represents a missing value if all
+    other values of its column are numbers.
 
     Args:
       rows: approximate number of rows of the sample.
@@ -73,7 +73,7 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
 
 
 def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[list[Profile], int]:
-    """Profiles the first rows of Parquet files, including the columns in the names of their directories."""
+    """Profiles the first rows of Parquet files, including partition columns in directory names."""
 
     def tables() -> Iterator[pa.Table]:
         for file in list_files(source):
@@ -87,7 +87,7 @@ def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[lis
 
 
 def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
-    """Returns the first tables that together have at least `rows` rows, as one."""
+    """Concatenates the first tables that together have at least `rows` rows."""
     taken, count = [], 0
     hidden = not (progress and sys.stderr.isatty())
     with tqdm.tqdm(desc="reading a sample", unit=" rows", total=rows, disable=hidden) as bar:
@@ -103,7 +103,7 @@ def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
 
 
 def _utf8(column: pa.ChunkedArray) -> pa.Array:
-    """Decodes bytes as text, with the replacement character for invalid UTF-8, which is no number or delimiter."""
+    """Decodes bytes as text. The replacement character represents invalid UTF-8; it is no number or delimiter."""
     column = column.combine_chunks()
     try:
         return column.cast(pa.string())
@@ -116,7 +116,7 @@ def _emptied(text: pa.Array) -> pa.Array:
 
 
 def _nulls(text: pa.Array) -> list[str]:
-    """Returns the words that represent missing values in a column of numbers; [] for other columns."""
+    """Returns the words that represent missing values in a column of numbers; [] for any other column."""
     rest = text.drop_null().unique()
     words = rest.filter(pc.is_in(rest, pa.array(_NULLS)))
     rest = rest.filter(pc.invert(pc.is_in(rest, pa.array(_NULLS))))
@@ -201,7 +201,7 @@ def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple
 
 
 def _add(fields: dict[int, SampledField], tokens: pa.Array, owner: np.ndarray, has_fields: bool) -> None:
-    """Updates `fields`, a dict of field number -> SampledField, by the tokens."""
+    """Updates `fields`, a dict of field number -> SampledField, with the tokens."""
     names = np.zeros(len(tokens), np.int64)
     if has_fields:
         names = pc.list_element(pc.split_pattern(tokens, ":", max_splits=1), 0).cast(pa.int64()).to_numpy()

@@ -14,13 +14,13 @@ _END = object()
 class OrderedMap(Generic[T, R]):
     """Iterates over `worker(item)` for each item, in order. One thread per worker computes results in advance.
 
-    Each idle thread takes the next item; only one thread at a time advances the items. An exception of a worker or of
-    the items is raised in the consumer, with its traceback, in place of the result. A consumer that leaves the loop
-    early must call `close()`, or use this as a context manager.
+    Each idle thread takes the next item; threads advance `items` one after another. If a worker or `items` raises an
+    exception, the consumer gets it, with its traceback, instead of the result. A consumer that leaves the loop early
+    must call `close()`, or use this as a context manager.
 
     Args:
       workers: list of f(item), each of which is called in its own thread. [] yields the items, without a thread.
-      items: iterable, which may be infinite. If it is a generator or another OrderedMap, `close()` closes it.
+      items: iterable, which may be infinite. If it is a generator or another OrderedMap, `close()` closes it too.
       name: description of the work, such as `reading /data/train`, for the threads' name and for error messages.
       timeout: seconds to wait for a result, and for the end of each thread.
       ahead: largest number of results that are computed or waiting; None for one more than the number of workers.
@@ -43,7 +43,7 @@ class OrderedMap(Generic[T, R]):
         self._results: dict[int, tuple[Any, BaseException | None]] = {}
         self._begun = self._taken = 0
         self._most = ahead or len(workers) + 1
-        self._ended = False  # If True, no further item is begun.
+        self._ended = False  # If True, no thread takes another item.
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=name, daemon=True) for worker in workers
         ]
@@ -90,7 +90,7 @@ class OrderedMap(Generic[T, R]):
             self._items.close()
 
     def _is_decided(self) -> bool:
-        """Whether the next result is available, or certain never to come."""
+        """Whether the next result is available or will never exist."""
         return self._taken in self._results or (self._ended and self._taken >= self._begun)
 
     def _work(self, worker: Callable[[T], R]) -> None:
@@ -102,7 +102,7 @@ class OrderedMap(Generic[T, R]):
                 self._finish(number, _END, error)
 
     def _begin(self) -> tuple[int, T] | None:
-        """Waits for space for another result. Returns the number of the next item and the item; None at the end."""
+        """Waits for space for another result. Returns (number of the next item, next item), or None at the end."""
         with self._taking:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
@@ -125,10 +125,10 @@ class OrderedMap(Generic[T, R]):
 
 
 def read_ahead(iterable: Iterable[T], depth: int, name: str = "prefetching", timeout: float = 1800) -> OrderedMap[T, T]:
-    """Iterates over `iterable`, which a background thread keeps at most `depth` items ahead; see `OrderedMap`.
+    """Iterates over `iterable`. A background thread reads at most `depth` items ahead; see `OrderedMap`.
 
     Args:
-      depth: number of items that may wait, in addition to the one in progress. 0 uses no thread.
+      depth: number of items that may wait, in addition to the item in progress. 0 uses no thread.
     """
     return OrderedMap([_same] if depth else [], iterable, name, timeout, ahead=depth + 1)
 

@@ -1,4 +1,4 @@
-"""Batches of a data set in a shuffled order that any number of workers share and that a later run can resume."""
+"""Reads batches of a data set in a shuffled order. Any number of workers can share the order and resume in it."""
 
 import contextlib
 import copy
@@ -23,30 +23,30 @@ class BatchReader:
     """The batches of one worker. In each epoch, each row of the data set is in a batch of exactly one worker.
 
     Every worker makes the same number of batches, and each batch has exactly `batch_size` rows. A worker whose share of
-    the data ends early adds padding, if necessary whole batches of it: rows whose weight, keys, label and dense values
-    are 0 and whose bags are empty. While batches are made from the current buffer, the next buffers are read. Up to
-    `num_readers` + 2 buffers are in memory, each of about `shuffle_buffer` rows.
+    the data ends early adds padding, if necessary whole batches: rows whose weight, keys, labels and dense values are 0
+    and whose bags are empty. The next buffers are read in the background. Up to `num_readers` + 2 buffers of about
+    `shuffle_buffer` rows each are in memory.
 
-    Caveat: the arrays of a batch are views of the buffer; do not write to them.
+    Caveat: the arrays of a batch are views of the buffer. Do not write to them.
 
     Args:
-      data: the path of a data set that `convert` made, or another `Source`.
+      data: the path of a data set that `convert` wrote, or another `Source`.
       batch_size: rows per batch.
       rank, size: rank of this worker, and number of workers.
       shuffle: whether to shuffle the rows; False keeps the order of the files.
       seed: random seed of the shuffling.
-      epochs: number of the epoch before which to stop, counted from the beginning of the training; None for no end.
+      epochs: number of epochs to read, counted from the beginning of training, not from `position`; None for no end.
       position: result of `position_after` for the same data, seed and shuffling; `size` and `batch_size` may differ.
       shuffle_buffer: approximate number of rows that are shuffled together.
       dim: embedding width of all sparse features; None for the widths in the spec.
-      labels: whether the batches need labels. False is for prediction; labels that the data lacks are then NaN.
+      labels: whether the batches need labels. If False, as for prediction, missing labels are NaN.
       num_readers: number of threads that read buffers in advance, one buffer each. It does not affect the batches.
 
     Attributes:
       spec: the FeatureSpec that the data was converted with.
       statistics: statistics of the training data: `mean`, `std`, `min`, `max` per dense feature, `boundaries` of
         quantiles.
-      epochs: number of the epoch before which to stop; None for no end.
+      epochs: see the argument.
 
     Raises:
       UserError: the data set does not exist, is empty, or lacks required labels; or the position belongs to another
@@ -93,7 +93,7 @@ class BatchReader:
         self.batch_size = batch_size
 
     def with_statistics(self, statistics: dict[str, dict]) -> "BatchReader":
-        """Replaces the statistics by those that a model was trained with, so that its quantiles apply.
+        """Replaces the statistics with those that a model was trained with, so that batches use its quantiles.
 
         Args:
           statistics: see the attribute `statistics`.
@@ -113,15 +113,15 @@ class BatchReader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of batches per whole epoch, the same on every worker."""
+        """Number of batches per complete epoch, the same on every worker."""
         return row_order.num_batches(row_order.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
 
     @property
     def steps_before(self) -> int:
         """Number of batches before this reader's start.
 
-        If the rows before the start were read with another number of workers or batch size, this is the number of
-        batches that the current settings would have made from these rows.
+        If the previous rows were read with another number of workers or batch size, this is the number of batches that
+        the current settings would have made from these rows.
         """
         left = row_order.num_batches(self._start.shares, self.batch_size)
         return (self._start.epoch + 1) * self.steps_per_epoch - left
@@ -139,10 +139,10 @@ class BatchReader:
     def position_after(self, steps: int) -> dict[str, Any]:
         """Computes the position of all workers after `steps` batches per worker since this reader's start.
 
-        The computation reads no data, and has the same result on every worker.
+        The computation reads no data and has the same result on every worker.
 
         Args:
-          steps: batches per worker.
+          steps: number of batches per worker.
 
         Returns:
           dict, serializable as JSON, for the argument `position` of a later reader.
@@ -150,9 +150,9 @@ class BatchReader:
         return self._start.after(steps, self.batch_size, self.rows).to_dict(self._order)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields Batches from this reader's start on."""
+        """Yields the Batches from this reader's start."""
         with contextlib.ExitStack() as stack:
-            # Each thread reads from files of its own, because a source is not thread-safe.
+            # Each thread opens the files separately, because a source is not thread-safe.
             sources = [
                 stack.enter_context(contextlib.closing(self._source.reopened())) for _ in range(self._num_readers)
             ]
@@ -171,13 +171,13 @@ class BatchReader:
             position = Position.beginning(position.epoch + 1, self.rows, len(position.shares))
 
     def _places(self) -> Iterator[Place | None]:
-        """Yields the Places that this worker reads, in order, and None after each epoch."""
+        """Yields the Places that this worker reads, in order, followed by None at the end of each epoch."""
         for position in self._epochs_from_start():
             yield from self._order.places(position.epoch, position.shares[self._rank])
             yield None
 
     def _rows_at(self, source: Source, place: Place | None) -> Rows | None:
-        """Returns the rows of a Place, read from `source`; None for None, which marks the end of an epoch."""
+        """Reads the rows of a Place from `source`; returns None for None, which marks the end of an epoch."""
         if place is None:
             return None
         tables = (source.read(group) for group in place.buffer.groups)

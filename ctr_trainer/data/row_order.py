@@ -1,9 +1,8 @@
 """Computes which rows a worker reads, and in which order. The results are the same on every worker.
 
-The order of an epoch is a function of (seed, epoch), and does not depend on the workers. The row groups of all files
-are permuted. Consecutive row groups form a buffer of about `shuffle_buffer` rows, and the rows of each buffer are
-permuted. The number of a row is its position in this order. A worker's share is a list of ranges [start, stop) of these
-numbers.
+The order of an epoch is a function of (seed, epoch) and does not depend on the workers. The row groups of all files are
+permuted. Consecutive row groups form a buffer of about `shuffle_buffer` rows, and the rows of each buffer are permuted.
+A row's number is its position in this order. A worker's share is a list of ranges [start, stop) of row numbers.
 """
 
 import dataclasses
@@ -45,8 +44,8 @@ class EpochOrder:
     Attributes:
       group_rows: number of rows of each row group, over all files in order.
       shuffle: whether to shuffle; False keeps the order of the files in every epoch.
-      shuffle_buffer: approximate number of rows of a buffer, which consists of whole row groups.
-      files: description of the files, see `Source.files`; "" if there are none.
+      shuffle_buffer: approximate number of rows per buffer. A buffer consists of whole row groups.
+      files: description of the files, see `Source.files`; "" for none.
     """
 
     group_rows: tuple[int, ...]
@@ -77,7 +76,7 @@ class EpochOrder:
         return tuple(buffers)
 
     def permutation(self, epoch: int, buffer: Buffer) -> np.ndarray | None:
-        """Returns int64[n], the row of the buffer's groups at each position of the buffer; None without shuffling."""
+        """Returns int64[n], the row of the buffer's row groups for each position; None without shuffling."""
         if not self.shuffle:
             return None
         return self._rng(epoch, buffer.index + 1).permutation(buffer.stop - buffer.start)
@@ -106,7 +105,7 @@ def length(share: Share) -> int:
 
 
 def even_shares(ranges: Share, workers: int) -> list[Share]:
-    """Divides the rows of `ranges`, in order, into one share per worker. Shares differ by at most one row."""
+    """Divides the rows of `ranges`, in order, into one share per worker. Share sizes differ by at most one row."""
     rows = length(ranges)
     cuts = [worker * rows // workers for worker in range(workers + 1)]
     return [_slice(ranges, first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
@@ -118,7 +117,7 @@ def advance(share: Share, rows: int) -> Share:
 
 
 def num_batches(shares: Sequence[Share], batch_size: int) -> int:
-    """Returns the number of batches of the longest share, which every worker makes."""
+    """Returns the number of batches that every worker makes: as many as the longest share needs."""
     return max((-(-length(share) // batch_size) for share in shares), default=0)
 
 
@@ -134,7 +133,7 @@ def _slice(ranges: Share, first: int, last: int) -> Share:
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The epoch and, per worker, the ranges of the epoch's order that the worker has not read yet.
+    """An epoch and, for each worker, the ranges of the epoch's order that the worker has not read yet.
 
     The end of an epoch is represented by the beginning of the next epoch, with complete shares.
     """
@@ -185,7 +184,7 @@ class Position:
 
 
 def progress(values: Any) -> tuple[float, int] | None:
-    """Returns the number of epochs that all workers together have read, and of workers; None for another position."""
+    """Returns (epochs that all workers together have read, number of workers); None if `values` is no position."""
     if not _is_position(values):
         return None
     left = sum(map(length, values["shares"]))
@@ -197,5 +196,5 @@ def _is_position(values: Any) -> bool:
 
 
 def _order(order: EpochOrder) -> dict[str, Any]:
-    """Returns what identifies an order of the rows."""
+    """Returns the settings that identify an order of the rows."""
     return {name: getattr(order, name) for name in ("rows", "shuffle", "seed", "shuffle_buffer", "files")}

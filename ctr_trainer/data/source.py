@@ -1,4 +1,4 @@
-"""The files of a source, and the sources that a `BatchReader` reads rows from."""
+"""Lists the files of a source, and reads row groups for a `BatchReader`."""
 
 import abc
 import copy
@@ -21,16 +21,16 @@ from ctr_trainer.system.messages.errors import UserError
 Input = str | os.PathLike | Sequence[str | os.PathLike]  # A path, URL or pattern, or a list of them.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 Named = str | os.PathLike | Path
-_MOST_OPEN = 64  # Largest number of open files; a data set from Spark may have thousands.
+_MOST_OPEN = 64  # Largest number of open files. A data set from Spark may have thousands of files.
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceFile:
-    """A file, and the columns in the names of its directories, as in `date=2024-01-31/part-0.parquet`.
+    """A file and its partition columns, which are in directory names, as in `date=2024-01-31/part-0.parquet`.
 
     Attributes:
       path: path or URL of the file.
-      partitions: dict of column -> value; None for Hive's name of a missing value.
+      partitions: dict of column -> value; None for Hive's name for a missing value.
     """
 
     path: str
@@ -91,7 +91,7 @@ def _partitions(directories: Iterable[str]) -> dict[str, str | None]:
 
 
 class Source(abc.ABC):
-    """The row groups of Parquet files as encoded rows (see `encode.Encoder`). It is not thread-safe.
+    """The row groups of Parquet files as encoded rows (see `encode.Encoder`). A source is not thread-safe.
 
     The row groups are numbered consecutively over all files, and can be read in any order.
 
@@ -104,7 +104,7 @@ class Source(abc.ABC):
 
     Attributes:
       group_rows: number of rows of each row group.
-      files: description of the files, which identifies the data of a saved position.
+      files: description of the files, with which a saved position identifies its data.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
-        """Returns the share of positive examples by label; {} for data without labels.
+        """Returns a dict of label -> share of positive examples; {} for data without labels.
 
         Args:
-          advanced: f(text) that reports progress, called after each piece of work.
+          advanced: f(text), called after each piece of work to report progress.
         """
 
     def reopened(self) -> "Source":
-        """Returns the same source with its own open files, for another thread."""
+        """Returns a copy of the source for another thread. The copy opens the files separately."""
         other = copy.copy(self)
         other._open = {}
         return other
@@ -152,7 +152,7 @@ class Source(abc.ABC):
     def _read_group(self, group: int, columns: list[str] | None = None, dictionaries: Sequence[str] = ()) -> pa.Table:
         """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` are read as dictionaries.
 
-        The calling thread decodes the columns, because a thread pool would compete with the training for its core.
+        The calling thread decodes the columns, because a thread pool would compete with training for the core.
         """
         path, number = self._places[group]
         try:
@@ -174,10 +174,10 @@ class Source(abc.ABC):
 def _description(files: Iterable[Sequence[int | None]]) -> str:
     """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
 
-    The digest is computed from the size and the numbers of rows of each file, not from paths, so that data may be
-    moved. Data that are written again with other row groups or another order of the rows have another digest.
+    The digest covers the size and the row group sizes of each file, but no paths, so the data can be moved. Rewriting
+    the data with other row groups changes the digest. So does another order of the rows if it changes a file's size.
 
-    Each file is a list of its size in bytes or None, and the number of rows of each row group.
+    Each file is a list of its size in bytes, or None, and the number of rows of each row group.
     """
     listed = list(files)
     digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
@@ -195,7 +195,7 @@ def _open(path: Named, dictionaries: Sequence[str]) -> pq.ParquetFile:
 
 
 class ConvertedData(Source):
-    """A data set that `convert` made; UserError is raised if the path has no finished data set."""
+    """A data set that `convert` wrote. Raises UserError if the path has no finished data set."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         info = open_dataset(path)
@@ -212,5 +212,5 @@ class ConvertedData(Source):
 
 
 def source_of(data: str | os.PathLike | Source) -> Source:
-    """Returns the `Source` of `data`, the path of a data set that `convert` made, or a `Source`."""
+    """Returns `data` itself if it is a `Source`, otherwise the `ConvertedData` at this path."""
     return ConvertedData(data) if isinstance(data, str | os.PathLike) else data

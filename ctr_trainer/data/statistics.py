@@ -1,4 +1,4 @@
-"""Statistics of a data set that are computed while it is written."""
+"""Statistics of a data set, computed while the data set is written."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _SIZE = 1 << 14
 class Quantiles:
     """The boundaries of a column's quantiles: exact up to a million values, then computed from a sample.
 
-    Each boundary is a value that occurs, but never the smallest one, so that no bucket is empty. Equal boundaries are
+    Each boundary is a value of the column, but never the smallest one, so no bucket is empty. Equal boundaries are
     merged, so there may be fewer than `count` buckets. At most `sample` values are kept, 4 bytes each.
 
     Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R. LightGBM also bins by a sample of 200,000 rows.
@@ -43,13 +43,14 @@ class Quantiles:
         # The i-th value, from 1, is kept with the probability sample / i.
         place = self._rng.integers(0, self._seen + 1 + np.arange(len(values)))
         stays = place < self._sample
-        self._kept[place[stays]] = values[stays]  # For equal places the last value is kept, as if added one by one.
+        self._kept[place[stays]] = values[stays]  # The last value for a place is kept, as if added one by one.
         self._seen += len(values)
 
     def merge(self, other: "Quantiles") -> None:
-        """Adds the values of another Quantiles. The result is exact if the other one kept all its values.
+        """Adds the values of another Quantiles.
 
-        Otherwise each value has the same probability of being in the merged sample.
+        If `other` has kept all its values, they are added one by one. Otherwise each value has the same probability of
+        being in the merged sample.
         """
         if other._seen == len(other._kept):
             self.add(other._kept)
@@ -74,7 +75,7 @@ class Quantiles:
 
 
 class DistinctCount:
-    """An exact, growing set of int64 keys. Memory: 16 to 32 bytes per key. The key 0 does not count."""
+    """The exact set of int64 keys that were added, except 0. Memory: 16 to 32 bytes per key."""
 
     def __init__(self) -> None:
         self._slots = np.zeros(_SMALLEST, np.int64)
@@ -100,7 +101,7 @@ class DistinctCount:
 
 @numba.njit(nogil=True, cache=True)
 def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tuple[int, int]:
-    """Inserts keys[start:] until the set is half full. Returns (index of the first key left, number of keys)."""
+    """Inserts keys[start:] until the set is half full. Returns (index of the first remaining key, number of keys)."""
     mask = len(slots) - 1
     for i in range(start, len(keys)):
         if 2 * count >= len(slots):
@@ -108,7 +109,7 @@ def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tupl
         key = keys[i]
         if key == 0:
             continue
-        at = (key ^ (key >> 32)) & mask  # Keys are hashes, so this distributes them evenly.
+        at = (key ^ (key >> 32)) & mask  # Keys are hashes, so they are distributed evenly.
         while slots[at] != key:
             if slots[at] == 0:
                 slots[at] = key
@@ -121,8 +122,8 @@ def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tupl
 class DistinctSketch:
     """The number of distinct int64 keys: exact below `size`, an estimate beyond that. The key 0 does not count.
 
-    It keeps the `size` smallest keys, 8 bytes each. Keys are hashes, so if the largest kept key divided by 2^64 is x,
-    the estimate is (size - 1) / x. Its standard error is 1 / sqrt(size - 2), 0.8 %.
+    The sketch keeps the `size` smallest keys, 8 bytes each. Keys are uniformly distributed hashes. If x is the largest
+    kept key divided by 2^64, the estimate is (size - 1) / x, with a standard error of 1 / sqrt(size - 2), 0.8 %.
 
     Source: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, 2002; Beyer et al., On Synopses for
     Distinct-Value Estimation, 2007.
@@ -147,7 +148,7 @@ class DistinctSketch:
 
 
 class Moments:
-    """Mean, standard deviation (of the population), minimum and maximum of a column's present values, in float64."""
+    """The mean, population standard deviation, minimum and maximum of a column's present values, in float64."""
 
     def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
@@ -212,7 +213,7 @@ class Statistics:
             distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
 
     def _values(self, table: pa.Table, name: str) -> np.ndarray:
-        """Returns the numbers of a feature, clipped; NaN where missing."""
+        """Returns the clipped numbers of a feature; NaN if missing."""
         values = table[name].to_numpy()
         if name not in self._clips:
             return values
@@ -220,7 +221,7 @@ class Statistics:
         return np.clip(values, np.float32(low), np.float32(high))
 
     def merge(self, other: "Statistics") -> None:
-        """Adds the rows of other Statistics of the same spec, which follow the current rows.
+        """Adds the Statistics of the next rows, for the same spec.
 
         Merging the statistics of tables in order gives the same result as adding the tables in order.
         """
@@ -244,7 +245,7 @@ class Statistics:
         return {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
 
     def fitted(self) -> dict[str, dict[str, Any]]:
-        """Returns the statistics for each feature's transform or buckets, as `DatasetInfo.statistics`."""
+        """Returns the statistics that the transforms and buckets of features need, as in `DatasetInfo.statistics`."""
         fitted: dict[str, dict[str, Any]] = {name: moments.to_dict() for name, moments in self.moments.items()}
         for name, each in self.quantiles.items():
             fitted[name] = {**fitted.get(name, {}), BOUNDARIES: each.boundaries().tolist()}

@@ -35,9 +35,9 @@ from ctr_trainer.system.messages.errors import UserError
 CTR = 0.25
 SAMPLE = "sample.tsv"  # The file is next to the parts.
 SAMPLE_ROWS = 1000
-_ROWS = 2_000_000  # The number of rows for which FIELDS has the vocabularies; with fewer rows they are smaller.
+_ROWS = 2_000_000  # Number of rows for which FIELDS gives the vocabulary sizes. Fewer rows have smaller vocabularies.
 _CHUNK = 200_000
-_SHRINK = 5000.0  # The expected count at which a value's weights are half of a very frequent value's weights.
+_SHRINK = 5000.0  # Expected count at which a value's weights are half of those of a very frequent value.
 _LATENT = 4
 _SCALES = dict(linear=1.15, second=0.65, dense=0.45)  # The standard deviation of each part of the logit.
 
@@ -77,7 +77,7 @@ def write(
     """Generates the data.
 
     Args:
-      make_writer: f(`train` or `test`) -> DatasetWriter.
+      make_writer: f(part) -> DatasetWriter; the part is `train` or `test`.
       sample_file: file for the first test rows in Criteo's raw format.
       spec: FeatureSpec whose features are among I1..I13 (dense) and C1..C26 (sparse, single-valued).
       rows: number of training rows; there are rows // 10 test rows in addition.
@@ -87,7 +87,7 @@ def write(
       (writers by part, extra: `oracle_auc` and `seed`).
 
     Raises:
-      UserError: the spec needs another column, or `rows` is below 1000.
+      UserError: the spec needs a column that the data lack, or `rows` is below 1000.
     """
     _check(spec, rows)
     total = rows + rows // 10
@@ -116,7 +116,7 @@ def write(
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Returns the exact area under the ROC curve of labels, 0 and 1; equal scores count half."""
+    """Returns the exact area under the ROC curve of 0/1 labels. A pair with equal scores counts half."""
     positive = labels > 0
     n = positive.sum()
     return float((ranks(scores)[positive].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
@@ -141,7 +141,7 @@ def _check(spec: FeatureSpec, rows: int) -> None:
 
 
 def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.ndarray) -> list[np.ndarray]:
-    """Draws int32[total] for each field, the ranks of the values, -1 if missing, and adds their part of the logit."""
+    """Draws int32[total] ranks of values, -1 if missing, for each field, and adds their part of the logit."""
     ranks = []
     linear = np.zeros(total, np.float32)
     latent_sum = np.zeros((total, _LATENT), np.float32)
@@ -166,7 +166,7 @@ def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.nda
 
 
 def _dense(rng: np.random.Generator, total: int, logits: np.ndarray) -> list[np.ndarray]:
-    """Draws whole, heavy-tailed float32[total] for 13 columns, NaN if missing, and adds their part of the logit."""
+    """Draws heavy-tailed whole numbers, float32[total], for 13 columns, and adds their part of the logit."""
     columns, part = [], np.zeros(total, np.float32)
     for at, missing in enumerate(_MISSING_DENSE):
         spread = 0.8 + 0.1 * at
@@ -197,7 +197,7 @@ def _bias(logits: np.ndarray) -> np.float32:
 
 
 def _draw(rng: np.random.Generator, total: int, size: int, exponent: float) -> np.ndarray:
-    """Draws int32[total] ranks: the floor of a bounded Pareto variable, by the inverse of its distribution function."""
+    """Draws int32[total] ranks: the floor of a bounded Pareto variable, by inverse transform sampling."""
     u = rng.random(total, np.float32).astype(np.float64)
     if exponent == 1:
         x = np.exp(u * np.log(size + 1))
@@ -207,7 +207,7 @@ def _draw(rng: np.random.Generator, total: int, size: int, exponent: float) -> n
 
 
 def _probabilities(size: int, exponent: float) -> np.ndarray:
-    """Returns float64[size], the probabilities that `_draw` draws with."""
+    """Returns float64[size], the probabilities of the ranks that `_draw` returns."""
     edges = np.arange(1, size + 2, dtype=np.float64)
     mass = np.log(edges) if exponent == 1 else edges ** (1 - exponent)
     return np.diff(mass) / (mass[-1] - mass[0])
@@ -216,7 +216,7 @@ def _probabilities(size: int, exponent: float) -> np.ndarray:
 def _text(field: int, ranks: np.ndarray) -> pa.StringArray:
     """Returns 8 hex digits for each rank, different for different ranks; null for the rank -1."""
     mixed = (ranks.astype(np.uint32) + np.uint32(field * 0x9E3779B1 & 0xFFFFFFFF)) * np.uint32(0x85EBCA6B)
-    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0xC2B2AE35)  # each step can be undone, so values differ
+    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0xC2B2AE35)  # Each step is invertible, so values differ.
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     shifts = np.arange(28, -4, -4, dtype=np.uint32)
     text = digits[(mixed[:, None] >> shifts) & np.uint32(15)]
@@ -227,7 +227,7 @@ def _text(field: int, ranks: np.ndarray) -> pa.StringArray:
 
 
 def _keys(feature: SparseFeature, field: int, ranks: np.ndarray) -> np.ndarray:
-    """Returns the keys int64[n]; each value that occurs is hashed once."""
+    """Returns the keys, int64[n]. Each value that occurs is hashed once."""
     occurs = np.zeros(ranks.max() + 2, bool)  # The last one is for missing values.
     occurs[ranks] = True
     there = np.flatnonzero(occurs[:-1]).astype(np.int32)

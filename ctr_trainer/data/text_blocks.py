@@ -9,9 +9,9 @@ import pyarrow as pa
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
-_MARK = b"\xef\xbb\xbf"  # The byte order mark of UTF-8.
+_MARK = b"\xef\xbb\xbf"  # The UTF-8 byte order mark.
 _BREAK = re.compile(rb"\r\n|\r|\n")
-_FIRST = 1 << 16  # Number of bytes that are read for the first line.
+_FIRST = 1 << 16  # Number of bytes to read first; more are read if the first line is longer.
 _NOT_TEXT = {
     b"\x1f\x8b": "compressed by gzip: rename it to end in .gz",
     b"BZh": "compressed by bzip2: rename it to end in .bz2",
@@ -25,12 +25,12 @@ _NOT_TEXT = {
 class TextBlocks:
     r"""Reads a file, which may be compressed (.gz, .bz2, .zst), in blocks that end at the end of a line.
 
-    A line ends in `\n` or `\r\n`. If the file's first line ends in a `\r` without `\n`, each `\r` ends a line. A line
-    end is added to a last line without one, and a byte order mark of UTF-8 is removed.
+    A line ends in `\n` or `\r\n`. If the file's first line ends in a `\r` without `\n`, each `\r` ends a line. If the
+    last line has no line end, one is added. A UTF-8 byte order mark is removed.
 
     Args:
-      size: approximate number of bytes of a block.
-      longest: number of bytes of the longest line, at least `size`.
+      size: approximate number of bytes per block.
+      longest: largest number of bytes of a line, at least `size`.
 
     Attributes:
       ended: whether the last block that `read` returned is the last block of the file.
@@ -62,7 +62,7 @@ class TextBlocks:
         self._stream.close()
 
     def read(self, before: int) -> bytes:
-        """Returns the next lines; b"" after the last line. `before` is the number of lines before, for messages."""
+        """Returns the next lines; b"" after the last line. `before` is the number of previous lines, for messages."""
         text = self._rest
         while True:
             more = self._with_line_ends(self._checked(self._stream.read, self._size, before=before))
@@ -84,7 +84,7 @@ class TextBlocks:
         self._rest = lines + self._rest
 
     def _with_line_ends(self, text: bytes) -> bytes:
-        r"""Converts line ends to `\n`. A `\r` at the end of the text waits for the next call, as a `\n` may follow."""
+        r"""Converts line ends to `\n`. Holds back a `\r` at the end until the next call, because a `\n` may follow."""
         if not self._returns:
             return text
         last = not text

@@ -1,4 +1,4 @@
-"""The `tfrecord` format: TFRecord files of `tf.train.Example`, plain or compressed by gzip."""
+"""The `tfrecord` format: TFRecord files of `tf.train.Example`, uncompressed or compressed with gzip."""
 
 import contextlib
 import gzip
@@ -20,7 +20,7 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
-_RECORDS = 4096  # Number of records to parse at a time, and to search for a file's features.
+_RECORDS = 4096  # Number of records per batch. The first batch of a file is searched for features.
 _GZIP = b"\x1f\x8b"
 _GZIP_SIZE = 4  # Bytes at the end of a gzip file that contain the uncompressed size, modulo 2^32.
 _AROUND = 16  # Bytes around a record: a length and two checksums.
@@ -35,7 +35,8 @@ _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.floa
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of the columns that the spec needs, one column per feature; see `typed` for lists.
 
-    The first records of a file, and of the files before it, determine whether a feature has bytes, integers or floats.
+    The first records of a file determine whether a feature has bytes, integers or floats. A feature that these records
+    lack has the same kind as in the previous files.
 
     A `blocks.SourceReader`; `list_files` lists the files of `source`.
     """
@@ -68,7 +69,7 @@ def read_files(
 
 
 def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
-    """Yields the records of `local`, a file or the copy of one, in object arrays of bytes; `path` is for messages."""
+    """Yields the records of a local file as object arrays of bytes. `path`, the original of a copy, is for messages."""
     with open(local, "rb") as file:
         compressed = file.read(len(_GZIP)) == _GZIP
     options = tf.data.Options()
@@ -104,7 +105,7 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
     """Raises UserError if a file is longer than its records. TensorFlow does not report a file truncated in a record.
 
     Args:
-      size: number of bytes of the `read` records, including the bytes around them.
+      size: number of bytes of the `read` records, including their lengths and checksums.
     """
     found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
     if found != size:
@@ -112,7 +113,7 @@ def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: in
 
 
 def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
-    """Returns the uncompressed size of a gzip file; decompresses the file only if its end states another size."""
+    """Returns the uncompressed size of a gzip file. Decompresses the file only if its size field is not `size`."""
     with open(local, "rb") as file:
         file.seek(-_GZIP_SIZE, os.SEEK_END)
         if int.from_bytes(file.read(), "little") == size % 2 ** (8 * _GZIP_SIZE):
@@ -128,7 +129,7 @@ def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int
 
 
 def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
-    """Returns the kind of each wanted feature that the records have."""
+    """Returns the kind of each wanted feature that occurs in the records."""
     found = {}
     for record in records:
         with contextlib.suppress(Exception):  # If the record is not an Example, the parser reports it with its row.
@@ -152,7 +153,7 @@ def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
 
 
 class ExampleReader:
-    """Parses serialized `tf.train.Example`, many at a time, in a graph and session of its own."""
+    """Parses batches of serialized `tf.train.Example` in its own graph and session."""
 
     def __init__(self, wanted: Mapping[str, Use]) -> None:
         self._wanted = wanted
@@ -160,9 +161,9 @@ class ExampleReader:
         self._session: tf.compat.v1.Session | None = None
 
     def read(self, records: np.ndarray) -> tuple[pa.Table, dict[int, str]]:
-        """Returns (table of the valid records' wanted features, dict of row -> description of an invalid record).
+        """Returns (table of the wanted features of the valid records, dict of row -> description of an invalid record).
 
-        The first record that has a feature determines whether it has bytes, integers or floats.
+        The first record with a feature determines whether the feature has bytes, integers or floats.
         """
         kinds = _kinds(records, self._wanted) | self._kinds
         if not kinds:
@@ -176,7 +177,7 @@ class ExampleReader:
         }
 
     def use(self, kinds: dict[str, str]) -> None:
-        """Sets the features that `parse` reads, and their kinds, keys of `_KINDS`."""
+        """Sets the features that `parse` reads. `kinds` maps each name to a key of `_KINDS`."""
         if kinds == self._kinds:
             return
         self.close()
@@ -192,9 +193,10 @@ class ExampleReader:
             self._session.close()
 
     def parse(self, records: np.ndarray, first: int = 0) -> tuple[pa.Table, list[int]]:
-        """Returns (table of the valid records with a list column per feature, indices of the others, from `first` on).
+        """Returns (table of the valid records, with one list column per feature; indices of the invalid records).
 
-        Records that are not an Example, or have a feature of another kind, are found by bisection.
+        Indices are counted from `first`. Bisection finds the records that are no Example or have a feature of another
+        kind.
         """
         try:
             return self._table(records), []

@@ -36,7 +36,7 @@ class Use:
     """How a feature spec uses a source column.
 
     Attributes:
-      why: name of the use for messages, such as `feature 'price'`.
+      why: description of the use for messages, such as `feature 'price'`.
       several: whether a row may have several values, as in a bag or sequence.
       keys_only: whether the column is used only for keys.
     """
@@ -110,7 +110,7 @@ def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.nda
 
 
 def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str]:
-    """Converts a column. Returns (array, bool whether each row is bad or None, description of a valid value)."""
+    """Converts a column. Returns (array, mask of the bad rows or None, description of a valid value)."""
     kind, bad, expected = values.type, None, ""
     if pa.types.is_dictionary(kind):
         if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
@@ -131,7 +131,7 @@ def _category(values: pa.Array) -> pa.Array:
 
 
 def _only(lists: pa.ListArray) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns each list's only value, null for an empty list, and whether each list is longer, or None."""
+    """Returns (the only value of each list, or null; mask of the lists with several values, or None)."""
     splits, flat = _flat(lists)
     lengths = np.diff(splits)
     bad = lengths > 1
@@ -146,7 +146,7 @@ def _flat(lists: pa.ListArray) -> tuple[np.ndarray, pa.Array]:
 def _number(values: pa.Array) -> pa.Array:
     kind = values.type
     if is_text(kind):
-        return _text(values)  # The encoder parses the text, and reports texts that are not numbers.
+        return _text(values)  # The encoder parses the text and reports invalid numbers.
     if pa.types.is_null(kind) or pa.types.is_float16(kind):
         return values.cast(pa.float32())
     if pa.types.is_boolean(kind):

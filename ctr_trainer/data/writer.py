@@ -17,7 +17,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 
 class OutputDirectory(Protocol):
-    """The directory of a conversion's output, such as `Unfinished`, which registers files before they are created."""
+    """The output directory of a conversion, such as `Unfinished`. It registers files before they are created."""
 
     path: Path
 
@@ -25,21 +25,21 @@ class OutputDirectory(Protocol):
 
 
 class _Abandoned(Exception):
-    """Aborts the writing of an unfinished file."""
+    """Aborts writing a file."""
 
 
 class DatasetWriter:
-    """Writes tables as row groups and files of a fixed number of rows, and computes the data set's statistics.
+    """Writes tables as files and row groups of a fixed number of rows, and computes the data set's statistics.
 
     The data set is complete after `finish`. Before that, the directory has files but no `_dataset.json`.
 
     Args:
       part: name of the data set's directory in `directory`; "" for `directory` itself.
-      rows_per_file, rows_per_group: rows per file and per row group; the last file, and the last group of each file,
-        may have fewer.
+      rows_per_file, rows_per_group: rows per file and per row group. The last file, and the last row group of each
+        file, may have fewer.
 
     Attributes:
-      files: a dict per Parquet file, as in `DatasetInfo.files`.
+      files: one dict per Parquet file, as in `DatasetInfo.files`.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class DatasetWriter:
         self.statistics = Statistics(spec)
 
     def resume(self, advanced: Callable[[int], object]) -> int:
-        """Keeps the files of an unfinished conversion up to the first damaged one, and returns their number of rows.
+        """Keeps the files of an unfinished conversion before the first damaged file. Returns their number of rows.
 
-        `advanced(rows)` is called after each row group.
+        `advanced(rows)`, with the number of rows so far, is called after each row group.
         """
         while (path := self.path / file_name(len(self.files))).is_file():
             groups = []
@@ -77,16 +77,16 @@ class DatasetWriter:
 
     @property
     def whole_files(self) -> int:
-        """Number of files that are complete."""
+        """Number of complete files."""
         return len(self.files) - (self._writer is not None)
 
     @property
     def rows(self) -> int:
-        """Number of rows that were added, including those kept by `resume`."""
+        """Number of rows that were added, including the rows that `resume` kept."""
         return sum(file["rows"] for file in self.files) + self._pending_rows
 
     def write(self, table: pa.Table, statistics: Statistics | None = None) -> None:
-        """Adds an encoded table (see `encode.Encoder`), and its statistics if another thread has computed them."""
+        """Adds an encoded table (see `encode.Encoder`) with its statistics, which are computed here if None."""
         if statistics is None:
             self.statistics.add(table)
         else:
@@ -103,7 +103,7 @@ class DatasetWriter:
         self._close_file()
 
     def abandon(self) -> None:
-        """Closes the file that is being written, if there is one, and removes it."""
+        """Closes and removes the file that is being written, if any."""
         if self._writer is None:
             return
         self._writer = None
@@ -111,7 +111,7 @@ class DatasetWriter:
             raise _Abandoned
 
     def row_groups(self) -> Iterator[pa.Table]:
-        """Yields the written row groups as tables, in order. Call `close` first."""
+        """Yields the written row groups as tables, in order. Requires a call of `close`."""
         for file in self.files:
             with (self.path / file["name"]).open_parquet() as parquet:
                 for number in range(len(file["row_groups"])):
@@ -159,7 +159,7 @@ class DatasetWriter:
             self._close_file()
 
     def _close_file(self) -> None:
-        """Closes the file that is being written, if there is one, and records its size."""
+        """Closes the file that is being written, if any, and records its size."""
         if self._writer is None:
             return
         self._writer = None
@@ -192,8 +192,8 @@ def info_of(
     Args:
       statistics: Statistics of the rows in the files.
       bad_rows: number of rows that the conversion left out.
-      fitted: statistics fitted to the training part.
-      extra: further figures of the format.
+      fitted: statistics of the training part, for `DatasetInfo.statistics`.
+      extra: additional figures of the format.
     """
     return DatasetInfo(
         path=str(path),
@@ -208,7 +208,7 @@ def info_of(
 
 
 def _without_nulls(schema: pa.Schema) -> pa.Schema:
-    """Declares all columns except ids as not nullable, because Arrow reads such columns a third faster."""
+    """Declares all columns except ids as non-nullable, because Arrow reads such columns a third faster."""
 
     def required(field: pa.Field) -> pa.Field:
         if pa.types.is_list(field.type):

@@ -1,1 +1,1 @@
-"""The feature spec, and the conversion of columns to the numbers and keys that a model reads."""
+"""The feature spec, and the conversion of source columns to the numbers and keys that a model reads."""

@@ -1,4 +1,4 @@
-"""Histories without padding, in which equal behaviours share a vector."""
+"""Histories without padding, in which equal behaviours share one vector."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,31 +8,31 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Behaviours:
-    """The N behaviours of B histories, one after another. A function of the vectors is computed U times, not N.
+    """The N behaviours of B histories, concatenated. A function of the vectors is computed U times instead of N times.
 
     Attributes:
       vectors: float32[U, dim], the vectors.
-      pairs: int32 or int64[N, 2], the example of each behaviour and the number of its vector. Examples are in
-        ascending order, and the behaviours of an example in their own order.
+      pairs: int32 or int64[N, 2], the indices of each behaviour's example and vector. Examples are in ascending order,
+        and the behaviours of an example are in the order of its history.
     """
 
     vectors: tf.Tensor
     pairs: tf.Tensor
 
     def of_examples(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns [N], for each behaviour the value of its example in [B]."""
+        """Returns [N], the value of each behaviour's example; `values` is [B]."""
         return tf.gather(values, self.pairs[:, 0])
 
     def of_vectors(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns [N], for each behaviour the value of its vector in [U]."""
+        """Returns [N], the value of each behaviour's vector; `values` is [U]."""
         return tf.gather(values, self.pairs[:, 1])
 
     def sum(self, weights: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Returns float32[B, dim], the sum of each example's behaviours times float32[N]; zeros without behaviours.
+        """Returns float32[B, dim], the weighted sum of each example's behaviours; zeros without behaviours.
 
         Args:
           weights: float32[N]; they get no gradient.
-          count: int32[], B.
+          count: int32[], the number B of examples.
         """
         matrix = {
             "a_indices": self.pairs,
@@ -42,7 +42,7 @@ class Behaviours:
 
         @tf.custom_gradient
         def product(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            # TensorFlow's own gradient takes indices of int64 only.
+            # TensorFlow's own gradient accepts only int64 indices.
             multiply = tf.raw_ops.SparseTensorDenseMatMul
             return multiply(**matrix, b=vectors), lambda g: multiply(**matrix, b=g, adjoint_a=True)
 

@@ -1,4 +1,4 @@
-"""The parts of a feature spec: labels, features, limits of tables, and the form of delimited text."""
+"""The parts of a feature spec: labels, features, table limits, and the form of delimited text."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import numpy as np
 from ctr_trainer.features.times import DERIVED
 from ctr_trainer.system.messages.errors import UserError
 
-Statistics = Mapping[str, Mapping[str, Any]]  # Statistics that conversion computed, by feature name.
+Statistics = Mapping[str, Mapping[str, Any]]  # Feature name -> statistics that conversion computed.
 PIECEWISE = "piecewise_linear"
 FITTED = ("standardize", "minmax", PIECEWISE)  # Transforms that need the training data's statistics.
 TRANSFORMS = ("none", "log1p", *FITTED)
@@ -18,8 +18,8 @@ COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # The combiner of a feature whose values are not combined.
 ZERO, OWN = "zero", "own"
 FIRST, LAST = "first", "last"
-TYPICAL = "typical"  # The name of a feature's most frequent text in its statistics.
-BOUNDARIES = "boundaries"  # The name of the boundaries of a number's quantiles in its statistics.
+TYPICAL = "typical"  # The key of a feature's most frequent text in its statistics.
+BOUNDARIES = "boundaries"  # The key of a number's quantile boundaries in its statistics.
 _EVICTIONS = ("lru", "lfu")
 _MOST_FREQUENCY = 255
 _BREAKS = "\r\n"
@@ -34,7 +34,7 @@ class Label:
       positive: value of the column that makes an example positive; excludes `threshold`.
       threshold: least number that makes an example positive; excludes `positive`.
       name: name of the label, unique among the labels; by default the column's name.
-      weight: weight of this label's loss in the sum of several labels' losses.
+      weight: weight of this label's loss in the sum of the losses of several labels.
 
     Raises:
       UserError: both `positive` and `threshold` are given, or the weight is negative.
@@ -57,21 +57,21 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class DenseFeature:
-    """A feature that is a number.
+    """A numeric feature.
 
     Attributes:
       name: name of the feature, unique in the spec.
       column: column of the source data.
       transform: `none`, `log1p` (sign(x) * log1p(|x|)), `standardize` or `minmax` (by the training data's statistics),
         or `piecewise_linear`, which makes several columns; see `tensors.dense_transform`.
-      default: number that replaces a missing value, before the transform.
+      default: number that replaces a missing value before the transform.
       clip: (lowest, highest), or None. Numbers are clipped to this interval before the transform and before the
         transform's statistics are computed.
       pieces: largest number of columns of `piecewise_linear`, each with the same share of the training data, as with
         `SparseFeature.quantiles`; 0 for any other transform.
 
     Raises:
-      UserError: the transform is unknown, `clip` is not an interval, or `pieces` does not fit the transform.
+      UserError: the transform is unknown, `clip` is not an interval, or `pieces` is invalid for the transform.
     """
 
     name: str
@@ -94,7 +94,7 @@ class DenseFeature:
 
 @dataclasses.dataclass(frozen=True)
 class SparseFeature:
-    """A categorical feature, of one of four kinds.
+    """A categorical feature of one of four kinds.
 
     | kind | given by | an example has |
     |---|---|---|
@@ -114,25 +114,25 @@ class SparseFeature:
       name: name of the feature, unique in the spec.
       column: column of the source data.
       dim: width of the embedding.
-      slot: text that is hashed along with a value. Features of one slot share their rows, so they have one dim.
+      slot: text that is hashed together with a value. Features with the same slot share rows and have the same dim.
       combiner: see above; None for a single value.
-      separator: text between the values of a bag or sequence in a source field; None for "|", or for "," if `brackets`.
+      separator: text between the values of a bag or sequence in a source field; None for "|", or "," with `brackets`.
       brackets: whether the values of a field are enclosed in brackets, as in `[1, 2]` or `['a', 'b']`. The brackets,
         and blanks and quotes around each value, are removed.
       max_length: largest number of values of a bag or sequence that are kept; 0 keeps all values of a bag.
-      keep: which values to keep if there are more, `first` or `last`. None keeps the first values of a bag, and the
-        last (newest) values of a sequence.
-      weight_separator: text between a bag's value and its weight, ":" in `news:0.5`; its last occurrence counts. None:
-        values have no weights.
+      keep: which values to keep if there are more than `max_length`, `first` or `last`. None keeps the first values of
+        a bag and the last (newest) values of a sequence.
+      weight_separator: text between a bag's value and its weight, such as ":" in `news:0.5`; only its last occurrence
+        separates. None if values have no weights.
       buckets: boundaries, ascending. A number's bucket is the number of boundaries <= the number.
       quantiles: number of buckets, each with the same share of the training data. Conversion fits their boundaries.
-      missing: `zero`: an absent value has a vector of zeros and is not trained. `own`: an absent value has a trained
+      missing: `zero`: a missing value has a vector of zeros, which is not trained. `own`: a missing value has a trained
         row, the row of the value "". None is `own` for a single feature and `zero` for the other kinds.
-      derive: function of a time, `hour`, `weekday` or `weekend`, or of a number, `log_squared`, whose result is the
-        value; see `derived`. None for the value of the column.
+      derive: function that computes the value: `hour`, `weekday` or `weekend` of a time, or `log_squared` of a number;
+        see `derived`. None for the value of the column.
 
     Raises:
-      UserError: a value is out of range, or two values exclude each other.
+      UserError: a value is out of range, or two settings are mutually exclusive.
     """
 
     name: str
@@ -188,12 +188,12 @@ class SparseFeature:
 
     @property
     def keeps_last(self) -> bool:
-        """Whether the last `max_length` values are kept, and not the first ones."""
+        """Whether the last `max_length` values are kept instead of the first."""
         return self.keep == LAST if self.keep else self.is_sequence
 
     @property
     def missing_has_row(self) -> bool:
-        """Whether an absent value has a row; if not, its key is 0."""
+        """Whether a missing value has a row. Otherwise its key is 0."""
         return self.missing == OWN if self.missing else self.combiner is None and not self.is_bucketised
 
     def _check_weights(self) -> None:
@@ -212,20 +212,20 @@ class SparseFeature:
         if self.buckets is None and self.quantiles < 2:
             raise UserError(f"quantiles {self.quantiles} is not at least 2")
         if self.buckets is not None:
-            single = np.array(self.buckets, np.float32)  # float32, as the data are stored and compared.
+            single = np.array(self.buckets, np.float32)  # The data are stored and compared as float32.
             if not len(single) or not all(map(math.isfinite, single)) or (np.diff(single) <= 0).any():
                 raise UserError(f"buckets {list(self.buckets)} are not ascending boundaries, such as [0.5, 1, 10]")
 
 
 @dataclasses.dataclass(frozen=True)
 class TableLimits:
-    """The limits of one table's rows; see `embedding.table.table_config.TableConfig` for each.
+    """The limits on the rows of one table; see `embedding.table.table_config.TableConfig` for each limit.
 
     Attributes:
       table: name of the table, such as `dim16` for the features with dim 16.
 
     Raises:
-      UserError: a number is out of range, or the eviction is unknown.
+      UserError: a number is out of range, or the eviction policy is unknown.
     """
 
     table: str
@@ -246,18 +246,18 @@ class TableLimits:
 
 @dataclasses.dataclass(frozen=True)
 class CsvFormat:
-    """The form of files of the `csv` format.
+    """The form of files in the `csv` format.
 
-    A field that begins with the quote character ends after the next single quote character; a doubled quote character
-    stands for one. In a field that does not begin with a quote character, quote characters are text.
+    A field that begins with the quote character ends after the next single quote character; in the field, a doubled
+    quote character represents one. In any other field, quote characters are text.
 
     Attributes:
       delimiter: text between two fields, one ASCII character.
       header: whether a file's first line names its columns.
-      columns: names of the columns, in order. Required without a header; they replace the names in a header.
-      null_values: fields that stand for a missing value.
-      strip: remove white space around every field.
-      label_suffix: an ending of the label's text to remove, such as the `.` in Adult's test file.
+      columns: names of the columns, in order. Required without a header. They replace the names in a header.
+      null_values: fields that represent a missing value.
+      strip: whether to remove white space around every field.
+      label_suffix: ending to remove from the label's text, such as the `.` in Adult's test file.
       quote: the quote character, one ASCII character; "" if quotes have no special meaning.
       lines_per_row: largest number of lines of one row. Above 1, a quoted field may contain line breaks. If a quote is
         not closed within this number of lines, its first line is a bad row, and reading continues at the next line.

@@ -1,10 +1,10 @@
-"""Keys: the 64-bit hashes of sparse features' values, the same at conversion, in training and in an exported graph.
+"""Keys: 64-bit hashes of sparse features' values, identical at conversion, in training and in an exported graph.
 
-    key(slot, value) = Fingerprint64(slot + "\\x1f" + value) as int64, and 1 in place of 0
+    key(slot, value) = Fingerprint64(slot + "\\x1f" + value) as int64, and 1 instead of 0
 
-Fingerprint64 is a function of FarmHash and depends on the bytes only. The key 0 means that there is no value. The key
-of a missing value is the key of "", or 0, see `SparseFeature.missing`. The probability that any two of n values in a
-slot collide is about n^2 / 2^65: 0.03 % for 100 million values.
+Fingerprint64 is FarmHash's hash function and depends only on the bytes. The key 0 means that there is no value. A
+missing value has the key of "", or 0; see `SparseFeature.missing`. The probability that any two of n values in a slot
+collide is about n^2 / 2^65: 0.03 % for 100 million values.
 """
 
 import functools
@@ -31,9 +31,9 @@ SEPARATOR = "\x1f"
 
 
 def serialized_examples(columns: Iterable[tuple[bytes, pa.Array]], room: int = _ROOM) -> Iterator[bytes]:
-    """Yields serialized Examples with the values of all columns in order, each value after its column's prefix.
+    """Yields serialized Examples with the values of all columns in order. Each value follows its column's prefix.
 
-    In this form values pass from Arrow to TensorFlow without a Python object per value. An Example has one bytes
+    In this form, values pass from Arrow to TensorFlow without a Python object per value. An Example has one bytes
     feature, `EXAMPLE_FEATURE`, which TensorFlow's `parse_single_example` parses to a string tensor.
 
         Example = 0a n Features,  Features = 0a n Entry,  Entry = 0a 1 EXAMPLE_FEATURE 12 n Feature
@@ -42,9 +42,9 @@ def serialized_examples(columns: Iterable[tuple[bytes, pa.Array]], room: int = _
     Source: protobuf's wire format; tensorflow/core/example/example.proto and feature.proto.
 
     Args:
-      columns: (prefix, pyarrow Array of binary or large binary) per column; null counts as b"".
-      room: largest number of bytes of a message's values; a longer value gets its own message. Protobuf's limit is
-        2^31.
+      columns: (prefix, pyarrow Array of binary or large binary) per column; null is written as b"".
+      room: largest number of bytes of the values in a message. A longer value gets its own message. Protobuf's limit
+        is 2^31.
     """
     space, used = np.empty(room, np.uint8), 0
     for text, values in columns:
@@ -68,14 +68,14 @@ def byte_lengths(values: pa.Array) -> np.ndarray:
 
 
 def _buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (offsets int[n + 1], data uint8); the offsets are positions in the data."""
+    """Returns (offsets int[n + 1], data uint8). The offsets are positions in the data."""
     if values.null_count:
-        values = values.fill_null(b"")  # Arrow's buffer may contain any bytes in place of a null.
+        values = values.fill_null(b"")  # Arrow's buffer may contain any bytes for a null.
     _, offsets, data = values.buffers()
     width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
     offsets, data = np.frombuffer(offsets, width), np.frombuffer(data or b"", np.uint8)
     for array in (offsets, data):
-        array.flags.writeable = False  # All arrays then have the same Numba type, for which `_write` is compiled once.
+        array.flags.writeable = False  # All arrays get the same Numba type, so `_write` is compiled once.
     return offsets[values.offset : values.offset + len(values) + 1], data
 
 
@@ -96,7 +96,7 @@ def _varint(number: int) -> bytes:
 def _write(
     prefix: np.ndarray, offsets: np.ndarray, data: np.ndarray, at: int, space: np.ndarray, used: int
 ) -> tuple[int, int]:
-    """Writes values from `at` on. Returns (index of the first value that had no space, number of used bytes)."""
+    """Writes values from index `at`. Returns (index of the first value that did not fit, number of used bytes)."""
     while at < len(offsets) - 1:
         start, length = offsets[at], offsets[at + 1] - offsets[at]
         left = len(prefix) + length
@@ -131,7 +131,7 @@ def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = 
 
 
 def keys_of_columns(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray, bool]]) -> np.ndarray:
-    """Computes int64[columns, n], as `keys` for each (slot, values, missing_has_key), in fewer TensorFlow calls."""
+    """Computes `keys` for each (slot, values, missing_has_key) as int64[columns, n], with fewer TensorFlow calls."""
     values = [_with_dictionary(column) for _, column, _ in columns]
     texts = [_texts(column.dictionary) for column in values]
     prefixes = [(slot + SEPARATOR).encode() for slot, _, _ in columns]
@@ -154,30 +154,30 @@ def _with_dictionary(values: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _texts(distinct: pa.Array) -> pa.Array:
-    """Returns the values as binary, followed by a null for missing values. A null in a dictionary is missing, too."""
+    """Returns the values as binary, followed by a null for missing values. A dictionary may contain a null, too."""
     if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
         distinct = distinct.cast(pa.string()).cast(pa.binary())
     return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
 
 
 def graph_keys(slots: str | Sequence[str], values: "tf.Tensor", owners: "tf.Tensor | None" = None) -> "tf.Tensor":
-    """Computes keys by TensorFlow ops, from a string tensor of any shape to an int64 tensor of this shape.
+    """Computes keys with TensorFlow operations: an int64 tensor with the shape of the string tensor `values`.
 
     Args:
       slots: the slot of all values, or a list with one slot per index of the last dimension of the values.
-      owners: int tensor of the shape of the values, the index of each value's slot in the list; None for the default.
+      owners: int tensor with the shape of the values, the index of each value's slot in the list; None for the default.
     """
     import tensorflow as tf
 
     prefixes = tf.constant(np.char.add(slots, SEPARATOR))
     prefixes = prefixes if owners is None else tf.gather(prefixes, owners)
-    # `tf.add`, because tf.strings.join does not broadcast. tf.fingerprint keeps the first dimension only.
+    # Add, because tf.strings.join does not broadcast; flat, because tf.fingerprint keeps only the first dimension.
     texts = tf.reshape(tf.raw_ops.Add(x=prefixes, y=values), [-1])
     return tf.reshape(_graph_hash(texts), tf.shape(values))
 
 
 def _graph_hash(texts: "tf.Tensor") -> "tf.Tensor":
-    """Hashes string[n] to int64[n] by TensorFlow ops."""
+    """Hashes string[n] to int64[n] with TensorFlow operations."""
     import tensorflow as tf
 
     key = tf.bitcast(tf.fingerprint(texts, method="farmhash64"), tf.int64)
@@ -186,9 +186,9 @@ def _graph_hash(texts: "tf.Tensor") -> "tf.Tensor":
 
 @functools.cache
 def _hasher() -> Callable[[bytes], np.ndarray]:
-    """Makes a function that returns the int64 keys of the values of a message from `serialized_examples`.
+    """Makes a function that hashes the values of a message of `serialized_examples` to int64 keys.
 
-    The function has its own graph and session, so that it works within any graph, with eager execution on or off.
+    The function has its own graph and session, so it works within any graph, with eager execution on or off.
     """
     import tensorflow as tf
 
@@ -196,7 +196,7 @@ def _hasher() -> Callable[[bytes], np.ndarray]:
         message = tf.compat.v1.placeholder(tf.string, [])
         kind = tf.io.RaggedFeature(tf.string)
         fetch = _graph_hash(tf.io.parse_single_example(message, {EXAMPLE_FEATURE: kind})[EXAMPLE_FEATURE])
-    # -1 computes in the calling thread, so that threads hash concurrently.
+    # With -1, the calling thread runs the operations, so several threads hash concurrently.
     config = tf.compat.v1.ConfigProto(
         device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1
     )
@@ -205,7 +205,7 @@ def _hasher() -> Callable[[bytes], np.ndarray]:
 
 @numba.njit(nogil=True, cache=True)
 def _take(table: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-    """Sets out = table[places], without converting the places to int64 first as NumPy does."""
+    """Sets out = table[places]. Unlike NumPy, it does not convert the places to int64 first."""
     for i in range(len(places)):
         out[i] = table[places[i]]
 
@@ -213,7 +213,7 @@ def _take(table: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
 class Buckets:
     """The keys of one bucketised feature.
 
-        bucket(v) = number of boundaries <= v, as tf.raw_ops.Bucketize    key = hash(slot, bucket's number)
+        bucket(v) = number of boundaries <= v, as in tf.raw_ops.Bucketize    key = hash(slot, bucket number)
 
     A missing number has no bucket. Its key is 0, or the key of the value "" if missing values have a row.
 
@@ -232,18 +232,18 @@ class Buckets:
             boundaries = statistics[feature.name][BOUNDARIES]
         self.boundaries = np.array(boundaries, np.float32)
         names = [str(number) for number in range(len(self.boundaries) + 1)]
-        # The last key stands for a missing number.
+        # The last key is for a missing number.
         self.by_bucket = keys(feature.slot, pa.array([*names, ""]))
         if not feature.missing_has_row:
             self.by_bucket[-1] = 0
 
     def keys(self, values: np.ndarray) -> np.ndarray:
-        """Returns the keys int64[n] of the numbers float32[n]; NaN is a missing number."""
+        """Returns the keys, int64[n], of float32[n] numbers; NaN is a missing number."""
         buckets = np.searchsorted(self.boundaries, values, side="right")
         return self.by_bucket[np.where(np.isnan(values), len(self.by_bucket) - 1, buckets)]
 
     def graph_keys(self, values: "tf.Tensor") -> "tf.Tensor":
-        """Computes the same keys as `keys` by TensorFlow ops, from a float32 tensor to an int64 tensor."""
+        """Computes the same int64 keys as `keys` with TensorFlow operations, from a float32 tensor."""
         import tensorflow as tf
 
         missing = tf.fill(tf.shape(values), len(self.by_bucket) - 1)
@@ -252,5 +252,5 @@ class Buckets:
 
 
 def buckets_of(spec: FeatureSpec, statistics: Statistics | None) -> dict[str, Buckets]:
-    """Returns the Buckets of each bucketised feature of a spec, by feature name."""
+    """Returns a dict of feature name -> Buckets for the bucketised features of a spec."""
     return {feature.name: Buckets(feature, statistics) for feature in spec.bucketised}

@@ -1,4 +1,4 @@
-"""Inputs of a ranking request, in which the columns that all candidates share are multiplied by a kernel only once."""
+"""Inputs of a ranking request. Columns that all candidates share are multiplied by a kernel only once."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ class RankedBlock:
     Attributes:
       context: float32[1, C, dim], the features of the context.
       candidates: float32[n, F - C, dim], the other features.
-      columns: int32[F], the position of each feature among all F features: first the context's features, then the
-        candidates'.
+      columns: int32[F], the positions of the features among all F features: first the positions of the context's
+        features, then those of the candidates' features.
       count: F.
       dim: width of a feature.
     """
@@ -27,7 +27,7 @@ class RankedBlock:
     dim: int
 
     def expanded(self) -> tf.Tensor:
-        """Returns float32[n, F, dim], in which the context's features are repeated for each candidate."""
+        """Returns float32[n, F, dim], with the context's features repeated for each candidate."""
         shape = tf.concat([tf.shape(self.candidates)[:1], tf.shape(self.context)[1:]], 0)
         both = tf.concat([tf.broadcast_to(self.context, shape), self.candidates], 1)
         found = tf.gather(both, tf.math.invert_permutation(self.columns), axis=1)
@@ -35,7 +35,7 @@ class RankedBlock:
 
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
         """Returns float32[n, units], the product of float32[n, F * dim] and a kernel float32[F * dim, units]."""
-        # The context is padded with zeros at the candidates' features, to avoid a copy of its part of the kernel.
+        # To avoid copying part of the kernel, the context has zeros in place of the candidates' features.
         units = kernel.shape.as_list()[1]
         split, rows = tf.shape(self.context)[1], tf.shape(self.candidates)[0]
         own = self.columns[split:]
@@ -78,11 +78,11 @@ class RankedColumns:
         return _one_after_another([block.candidates for block in self.blocks])
 
     def sums(self) -> tf.Tensor:
-        """Returns float32[n, dim], the sum of all features' vectors; the context's vectors are summed only once."""
+        """Returns float32[n, dim], the sum of all features' vectors. The context's vectors are summed only once."""
         return tf.reduce_sum(self.context(), 1) + tf.reduce_sum(self.candidates(), 1)
 
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
-        """Returns the product with a kernel float32[columns, units]; the context is multiplied only once."""
+        """Returns the product with a kernel float32[columns, units]. The context is multiplied only once."""
         widths = [block.count * block.dim for block in self.blocks]
         parts = tf.split(kernel, widths) if len(widths) > 1 else [tf.convert_to_tensor(kernel)]
         return sum(block.times(part) for block, part in zip(self.blocks, parts, strict=True))

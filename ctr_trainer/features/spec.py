@@ -1,4 +1,4 @@
-"""The feature spec: which columns of a data set are trained on, and how each becomes numbers."""
+"""The feature spec: which columns of a data set a model reads, and how each column is converted to numbers."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ __all__ = [
     "TableLimits",
 ]
 
-# Prefixes of the names of a data set's other columns (see data/blocks.py).
+# Prefixes of a data set's columns that are not features (see data/blocks.py).
 RESERVED_PREFIXES = ("id:", "label:", "time:", "weights:")
 
 
@@ -59,20 +59,21 @@ class TableFeatures:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """All that conversion, training and an exported graph know about a data set's columns.
+    """The description of a data set's columns that conversion, training and exported graphs use.
 
     Attributes:
       name: name of the spec, for messages.
       label: the first, or only, label.
-      ids: columns kept next to the features for the predictions' output and grouped metrics; not trained on.
+      ids: columns that are stored next to the features, for predictions and grouped metrics; not used for training.
       weight: column of the examples' weights; None for weight 1.
       limits: the `TableLimits` of the tables that have limits.
       other_labels: the labels after the first; see `labels`.
-      labelled: whether the data have the labels. False is for data to predict on, see `without_labels`. A data set
-        records it; the TOML and `to_dict` do not.
+      labelled: whether the data have labels. False is for data to predict on, see `without_labels`. A data set stores
+        this attribute; the TOML file and `to_dict` do not.
 
     Raises:
-      UserError: two features or two labels have one name, features of one slot have two dims, or there is no feature.
+      UserError: two features or two labels have the same name, features with the same slot have different dims, or
+        there is no feature.
     """
 
     name: str
@@ -91,7 +92,7 @@ class FeatureSpec:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "FeatureSpec":
-        """Reads a spec from a TOML file; docs/features.md shows the form of the file.
+        """Reads a spec from a TOML file; see docs/features.md for the format.
 
         Args:
           path: path of the file.
@@ -108,17 +109,17 @@ class FeatureSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "feature spec") -> "FeatureSpec":
-        """Makes a spec from what `to_dict` returned.
+        """Makes a spec from the result of `to_dict`.
 
         Args:
           values: dict of the spec's values.
-          source: name of the spec's origin, for error messages.
+          source: origin of the values, for error messages.
 
         Returns:
           the `FeatureSpec`.
 
         Raises:
-          UserError: an unknown key or a wrong value.
+          UserError: a key is unknown, or a value is wrong.
         """
         arguments = toml.arguments(values, source)
         try:
@@ -127,26 +128,26 @@ class FeatureSpec:
             raise error if str(error).startswith(source) else UserError(f"{source}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Writes the spec out in full.
+        """Converts the spec to a dict.
 
         Returns:
-          dict of values that JSON can hold; settings that are None are left out.
+          dict, serializable as JSON, of all settings that are not None.
         """
         values = dataclasses.asdict(self, dict_factory=_without_none)
         others, _ = values.pop("other_labels"), values.pop("labelled")
         return values | {"label": [values["label"], *others]} if others else values
 
     def with_dim(self, dim: int) -> "FeatureSpec":
-        """Gives every sparse feature the same dim.
+        """Sets the dim of every sparse feature.
 
         Args:
           dim: width of the embeddings.
 
         Returns:
-          the `FeatureSpec`; this one if all its dims are `dim` already.
+          the new `FeatureSpec`, or this one if all its dims are already `dim`.
 
         Raises:
-          UserError: tables that have [[limits]] would become one table.
+          UserError: several tables have [[limits]], but would become one table.
         """
         if all(feature.dim == dim for feature in self.sparse):
             return self
@@ -157,7 +158,7 @@ class FeatureSpec:
         return dataclasses.replace(self, sparse=sparse, limits=limits)
 
     def without_labels(self) -> "FeatureSpec":
-        """Makes the spec for data to predict on, whose labels and weights are not read even if the data have them.
+        """Makes the spec for data to predict on. Its labels and weights are not read, even if the data have them.
 
         Returns:
           the `FeatureSpec`, with `labelled` False and no `weight`.
@@ -171,7 +172,7 @@ class FeatureSpec:
           table: name of the table, such as `dim16`.
 
         Returns:
-          the table's `TableLimits`; without any limit set if the spec gives the table none.
+          the table's `TableLimits`; without limits if the spec sets none for the table.
         """
         return next((each for each in self.limits if each.table == table), TableLimits(table))
 
@@ -182,7 +183,7 @@ class FeatureSpec:
 
     @functools.cached_property
     def tables(self) -> tuple[TableFeatures, ...]:
-        """The sparse features grouped by dim; tables and features stand in the spec's order."""
+        """The sparse features, grouped by dim. Tables and features are in the spec's order."""
         dims = dict.fromkeys(f.dim for f in self.sparse)
         return tuple(
             TableFeatures(
@@ -207,7 +208,7 @@ class FeatureSpec:
 
     @property
     def bucketised(self) -> tuple[SparseFeature, ...]:
-        """The sparse features that are made of numbers, in the spec's order."""
+        """The sparse features whose values are buckets of numbers, in the spec's order."""
         return tuple(f for f in self.sparse if f.is_bucketised)
 
 

@@ -1,4 +1,4 @@
-"""The features that a `model_fn` reads. Each tensor is created when the model first accesses its name."""
+"""The features that a `model_fn` reads. A tensor is created when the model first accesses its name."""
 
 import abc
 import collections
@@ -27,7 +27,7 @@ class Features(Mapping, abc.ABC):
 
     | name | tensor |
     |---|---|
-    | `dense` | float32[B, n], the dense features after their transforms; `dense_widths` has each one's columns |
+    | `dense` | float32[B, n], the dense features after their transforms; `dense_widths` has each feature's width |
     | `embedding` | float32[B, F, dim], one vector per feature; all features must have the same dim |
     | `embedding/dim16` | float32[B, F16, 16], the vectors of table `dim16`: single-valued features, then bags |
     | `feature/<name>` | float32[B, dim], the vector of one single-valued feature or bag |
@@ -41,12 +41,12 @@ class Features(Mapping, abc.ABC):
     The tensor of each table and of each sequence is contiguous, because a slice of one wide tensor would be copied in
     the forward pass and in the backward pass.
 
-    Caveat: `feature/<name>` is such a slice of `embedding/dimD`. Use it only for the few features that a model treats
+    Caveat: `feature/<name>` is a slice of `embedding/dimD`. Use it only for the few features that a model treats
     separately, such as the target in DIN.
 
     Attributes:
       spec: FeatureSpec.
-      statistics: dict of feature name -> statistics of the training data, which conversion computed.
+      statistics: dict of feature name -> statistics of the training data that conversion computed.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
@@ -68,7 +68,7 @@ class Features(Mapping, abc.ABC):
         return iter(names + [f"{kind}/{f.name}" for f in self.spec.sequences for kind in (SEQUENCE, MASK)])
 
     def __contains__(self, name: object) -> bool:
-        """Whether the spec offers the name. Unlike `Mapping.__contains__`, it does not create the tensor."""
+        """Whether the spec offers the name. Unlike `Mapping.__contains__`, this does not create the tensor."""
         return name in set(self)
 
     def __len__(self) -> int:
@@ -76,15 +76,15 @@ class Features(Mapping, abc.ABC):
 
     @property
     def dense_widths(self) -> list[int]:
-        """The number of columns of each dense feature: 1, but for `piecewise_linear`."""
+        """The number of columns of each dense feature: 1, except for `piecewise_linear`."""
         return [len(_columns_of(f, self.statistics)) for f in self.spec.dense]
 
     def ranked(self, name: str) -> RankedColumns | None:
-        """Returns `dense`, `linear` or `embedding/<table>`, flat, for a ranking request; None for other batches."""
+        """Returns `dense`, `linear` or `embedding/<table>` as columns of a ranking request; None for other batches."""
         return None
 
     def behaviours(self, name: str) -> Behaviours | None:
-        """Returns a sequence without padding, in place of `sequence/<name>`; None in an exported graph."""
+        """Returns a sequence without padding, to use instead of `sequence/<name>`; None in an exported graph."""
         return None
 
     def _make(self, name: str) -> tf.Tensor:
@@ -118,7 +118,7 @@ class Features(Mapping, abc.ABC):
 
     @abc.abstractmethod
     def _raw_dense(self) -> tf.Tensor:
-        """Returns float32[B, n], NaN where missing."""
+        """Returns float32[B, n], NaN for a missing value."""
 
     @abc.abstractmethod
     def _weight(self) -> tf.Tensor:
@@ -126,11 +126,11 @@ class Features(Mapping, abc.ABC):
 
     @abc.abstractmethod
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
-        """Returns float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
+        """Returns float32[B, F, dim] for the features of a table; `kind` is EMBEDDING or LINEAR."""
 
     @abc.abstractmethod
     def _sequence(self, table: TableFeatures, feature: SparseFeature) -> tf.Tensor:
-        """Returns float32[B, L, dim] of a sequence, a `SparseFeature` of the `TableFeatures`."""
+        """Returns float32[B, L, dim], the vectors of a sequence of the table."""
 
     @abc.abstractmethod
     def _mask(self, feature: SparseFeature) -> tf.Tensor:
@@ -150,9 +150,9 @@ class FedFeatures(Features):
     """Features whose values are fed at each step, because rows are looked up outside the graph.
 
     Attributes:
-      labels: float32[B] for one label; dict of label name -> float32[B] for several.
+      labels: float32[B] for one label; dict of label name -> float32[B] for several labels.
       segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model accessed: `embedding`
-        and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim]; `vectors`, `pairs/<name>`: `Behaviours`.
+        and `linear` float32[B, F, dim]; `sequence/<name>` float32[B, L, dim]; `vectors`, `pairs/<name>`: `Behaviours`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, batch_size: int | None) -> None:
@@ -172,11 +172,11 @@ class FedFeatures(Features):
 
     @property
     def placeholders(self) -> list[tf.Tensor]:
-        """Returns the placeholders of rows, in a fixed order."""
+        """The placeholders of rows, in a fixed order."""
         return [tensor for kinds in self.segments.values() for tensor in kinds.values() if tensor.dtype.is_floating]
 
     def feed(self, batch: FedBatch) -> dict[tf.Tensor, np.ndarray]:
-        """Returns the feed_dict of a `Batch`, without the rows that the batch looks up."""
+        """Returns the feed_dict of a `Batch`, without the rows that are looked up for the batch."""
         feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
         for name, placeholder in self._masks.items():
             lengths = np.diff(batch.bags[name].splits)
@@ -215,7 +215,7 @@ class FedFeatures(Features):
 
 
 def operation_name(name: str) -> str:
-    """Returns a feature's name with only the characters that TensorFlow allows in the name of an operation."""
+    """Returns a feature's name, restricted to the characters that TensorFlow allows in an operation name."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"
 
@@ -237,11 +237,11 @@ def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics 
         none: x    log1p: sign(x) * log1p(|x|)    standardize: (x - mean) / std    minmax: (x - min) / (max - min)
         piecewise_linear: [..., min(max((x - b_t) / (b_t+1 - b_t), 0), 1), ...],   b_0 = min < b_1 < ... < b_T = max
 
-    The b_t between are the boundaries of quantiles. A layer on these T columns is any continuous function of x that is
-    linear between the b_t; outside [min, max] it is constant.
+    b_1 to b_(T-1) are quantile boundaries. A linear layer on these T columns can represent every continuous function of
+    x that is linear between the b_t and constant outside [min, max].
 
-    A constant feature (std 0, or max = min) becomes 0. With `minmax`, values outside the training data's range are
-    mapped outside [0, 1] unless they are clipped.
+    A constant feature (std 0, or max = min) becomes 0. `minmax` maps values outside the training data's range outside
+    [0, 1], unless they are clipped.
 
     Args:
       dense: float32[B, n], the columns in the order of `spec.dense`, NaN for a missing value.
@@ -256,7 +256,7 @@ def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics 
       UserError: a feature that needs statistics has none.
 
     Source: Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, NeurIPS 2022, equation 1
-    and section 3.2.1, with the outer pieces clipped too.
+    and section 3.2.1; here the outer pieces are clipped, too.
     """
     if not spec.dense:
         return dense

@@ -1,4 +1,4 @@
-"""Times, and what `derive` makes of times and numbers: the same at conversion, in training and in an export.
+"""Parses times, and derives values from times and numbers, identically at conversion, in training and in an export.
 
 | text | read as |
 |---|---|
@@ -9,7 +9,7 @@
 
     hour = floor(seconds / 3600) mod 24      weekday = (floor(seconds / 86400) + 3) mod 7, Monday is 0
 
-Hour and weekday are in UTC. Any other text is not a time, and neither is a date that is not in the calendar.
+Hour and weekday are in UTC. Any other text, or a date that does not exist, is not a time.
 
 | derive | argument | value |
 |---|---|---|
@@ -18,7 +18,6 @@ Hour and weekday are in UTC. Any other text is not a time, and neither is a date
 | `weekend` | a time | 1 on Saturday and Sunday, else 0 |
 | `log_squared` | a number x | floor(log(x)^2) if x > 2, otherwise x without its fraction |
 
-Each is the same function of the column's text at conversion and in an export.
 
 Source of `log_squared`: Juan et al., the winning solution of Criteo's display-advertising challenge, 2014; the BARS
 leaderboard transforms Criteo_x4 in this way.
@@ -33,7 +32,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     import tensorflow as tf
 
-Numbers = Any  # A number, NumPy array or TensorFlow tensor, for which the arithmetic is the same.
+Numbers = Any  # A number, NumPy array or TensorFlow tensor; the arithmetic is the same.
 HOUR, WEEKDAY = "hour", "weekday"
 _TIME = "a time, such as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
 
@@ -54,7 +53,7 @@ _SATURDAY = 5
 
 
 def seconds(values: pa.Array) -> np.ndarray:
-    """Returns float64[n], seconds since 1970 in UTC, of texts or numbers; NaN for a missing value or no time."""
+    """Converts texts or numbers to float64[n], seconds since 1970 in UTC; NaN if missing or not a time."""
     found = _of_numbers(_numbers(values, _NUMBER))
     if not _has_numbers(values):
         date = is_date(values)
@@ -76,7 +75,7 @@ def _has_numbers(values: pa.Array) -> bool:
 
 
 def _numbers(values: pa.Array, pattern: str) -> np.ndarray:
-    """Returns float64[n] of numbers or texts; NaN for a missing value or a text that does not match the pattern."""
+    """Converts numbers or texts to float64[n]; NaN for a missing value or a text that does not match the pattern."""
     if _has_numbers(values):
         return values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
     found, number = np.full(len(values), np.nan), _matches(values, pattern)
@@ -85,7 +84,7 @@ def _numbers(values: pa.Array, pattern: str) -> np.ndarray:
 
 
 def _of_numbers(x: np.ndarray) -> np.ndarray:
-    """Returns the seconds since 1970 of numbers float64[n]; NaN for a number that is not a time."""
+    """Converts numbers, float64[n], to seconds since 1970; NaN for a number that is not a time."""
     whole = np.floor(np.nan_to_num(x))
     short, good = _short(np.where((whole >= 0) & (whole < _SHORT), whole, 0.0))
     found = np.where(whole < _SHORT, short, np.where(whole < _SECONDS, x, x / 1000))
@@ -93,7 +92,7 @@ def _of_numbers(x: np.ndarray) -> np.ndarray:
 
 
 def _of_dates(texts: pa.Array) -> np.ndarray:
-    """Returns the seconds since 1970 of texts that match `_DATE`; NaN for a date that is not in the calendar."""
+    """Converts texts that match `_DATE` to seconds since 1970; NaN for a date that does not exist."""
     groups = pc.extract_regex(texts, _DATE)
     parts = [pc.struct_field(groups, name).cast(pa.string()) for name in _PARTS]
     back = pc.equal(parts.pop(_PARTS.index("sign")), "-").to_numpy(zero_copy_only=False)
@@ -132,7 +131,7 @@ def _instant(
 
 
 def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
-    """Returns the days from 1970-01-01 to a day of the Gregorian calendar.
+    """Returns the number of days from 1970-01-01 to a day of the Gregorian calendar.
 
     Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
     """
@@ -142,7 +141,7 @@ def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
 
 
 def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
-    """Returns (seconds since 1970 in UTC, whether the time is valid) for string[B], by TensorFlow ops."""
+    """Returns (seconds since 1970 in UTC, whether the time is valid) for string[B], with TensorFlow operations."""
     import tensorflow as tf
 
     number, date = tf.strings.regex_full_match(texts, _NUMBER), tf.strings.regex_full_match(texts, _DATE)
@@ -167,9 +166,9 @@ def expected(what: str) -> str:
 
 
 def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns the derived values, int64, null if missing or invalid, and whether each is invalid, bool[n] or None.
+    """Returns (derived values, int64, null if missing or invalid; mask bool[n] of the invalid values, or None).
 
-    The values are texts or numbers; a number that is a time is read like its digits as text.
+    The values are texts or numbers. A number that represents a time is read in the same way as the text of its digits.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     found = _buckets(values.dictionary) if what == LOG_SQUARED else _of_times(values.dictionary, what)
@@ -181,7 +180,7 @@ def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
 
 
 def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
-    """Derives values of string[B] by TensorFlow ops. Returns string[B] of digits; "" if missing or invalid."""
+    """Derives values from string[B] with TensorFlow operations, as string[B] of digits; "" if missing or invalid."""
     import tensorflow as tf
 
     if what == LOG_SQUARED:
@@ -202,7 +201,7 @@ def _of_times(values: pa.Array, what: str) -> np.ndarray:
 
 
 def _buckets(values: pa.Array) -> np.ndarray:
-    """Returns float64[n]; NaN for a missing value or a text that is not a number."""
+    """Computes `log_squared` as float64[n]; NaN for a missing value or a text that is not a number."""
     x = _numbers(values, _SIGNED)
     x = np.where(np.isfinite(x), x, np.nan)
     logarithm = np.log(np.maximum(x, 1.0))

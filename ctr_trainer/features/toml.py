@@ -1,13 +1,13 @@
-"""Reads feature specs from TOML: unknown keys are errors, and one entry can define many similar columns.
+"""Reads feature specs from TOML. Unknown keys are errors, and one entry can define many similar features.
 
-The accepted keys, except the options of [csv], which `columns.CsvFormat` lists:
+The accepted keys, without the options of [csv], which `columns.CsvFormat` lists:
 
     name = "criteo"
     ids = []                        # optional: columns kept for predictions
     weight = "w"                    # optional
-    [label]                         # or several: [[label]]
+    [label]                         # or, for several labels, [[label]]
     column = "label"                # optionally with one of: positive = ">50K" / threshold = 4.0
-    name = "click"                  # default: the column
+    name = "click"                  # default: the column's name
     weight = 1.0                    # weight of its loss if there are several labels
     [defaults]
     dim = 16                        # any key of a [[sparse]] feature except its names
@@ -72,11 +72,11 @@ _Made = TypeVar("_Made")
 
 
 def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
-    """Returns a table, a dict, after checks of its keys and values. Whole numbers become floats where a key needs one.
+    """Checks the keys and values of a table, and returns it as a dict with floats for all keys of type float.
 
     Args:
       keys: dict of accepted key -> type of its value; `object` for any type.
-      where: place of the table, for error messages.
+      where: location of the table, for error messages.
 
     Raises:
       UserError: `values` is not a table, or has an unknown key or a value of another type.
@@ -106,9 +106,9 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 
 
 def arguments(values: Any, source: str) -> dict[str, Any]:
-    """Returns the arguments of `FeatureSpec` for the values of a TOML file, or of `FeatureSpec.to_dict()`.
+    """Converts the values of a TOML file, or of `FeatureSpec.to_dict()`, to the arguments of `FeatureSpec`.
 
-    `source` is the name of the values' origin, for error messages.
+    `source` is the origin of the values, for error messages.
     """
     top = typed(values, _TOP, source)
     for key in ("name", "label"):
@@ -132,7 +132,7 @@ def arguments(values: Any, source: str) -> dict[str, Any]:
 
 
 def _labels(values: Any, source: str) -> list[Label]:
-    """Returns the `Label` of [label], or one for each [[label]]."""
+    """Returns the `Label` of [label], or a `Label` for each [[label]]."""
     if not isinstance(values, list):
         return [_made(Label, values, f"{source}: [label]")]
     if not values:
@@ -170,7 +170,7 @@ def _feature_names(item: Any, where: str) -> list[tuple[str, str]]:
 
 
 def _expand(text: str, where: str) -> list[str]:
-    """Expands a range of columns such as `I1..I13` to its names; any other text is the name of one column."""
+    """Expands a range of columns, such as `I1..I13`, to their names. Any other text is the name of one column."""
     match = _RANGE.fullmatch(text)
     if not match:
         return [text]
@@ -181,7 +181,7 @@ def _expand(text: str, where: str) -> list[str]:
 
 
 def _made(kind: type[_Made], values: Any, where: str) -> _Made:
-    """Returns a `kind`, a dataclass, of a table whose keys are its attributes. Errors begin with `where`, its place."""
+    """Makes a dataclass of type `kind` from a table with its attributes. Error messages begin with `where`."""
     values = typed(values, _keys(kind), where)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name in values and _keys(kind)[field.name] is list:
@@ -196,18 +196,18 @@ def _made(kind: type[_Made], values: Any, where: str) -> _Made:
 
 
 def _keys(kind: type) -> dict[str, type]:
-    """Returns the keys of a table, which are the attributes of the dataclass `kind`, and the types of their values."""
+    """Returns a dict of key -> type of the value for a table. Its keys are the attributes of the dataclass `kind`."""
     required = {field.name: _required(field.type) for field in dataclasses.fields(kind)}
     return {name: list if typing.get_origin(of) is tuple else of for name, of in required.items()}
 
 
 def _required(attribute: Any) -> Any:
-    """Returns the type of an attribute without the `None` of an optional one."""
+    """Returns the type of an attribute; for an optional type, the type without `None`."""
     return typing.get_args(attribute)[0] if isinstance(attribute, types.UnionType) else attribute
 
 
 def _tuple(values: Any, element: type, where: str) -> tuple[Any, ...]:
-    """Returns a list of strings or, if `element` is float, of numbers as a tuple; raises UserError for other values."""
+    """Converts a list of strings (of numbers, if `element` is float) to a tuple. Raises UserError for other values."""
     what, accepted = ("numbers", (int, float)) if element is float else ("strings", (str,))
     if not isinstance(values, list) or not all(isinstance(v, accepted) and not isinstance(v, bool) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of {what}")

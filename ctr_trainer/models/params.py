@@ -8,10 +8,10 @@ from typing import Any
 
 from ctr_trainer.settings.setting import SettingError, Settings, setting
 
-# Share of an outcome below which it is rare. At 0.2% and 3% of positive examples a bias that starts at their log odds
-# is better, at 25% it is not on all data.
+# An outcome with a smaller share is rare. With 0.2% and 3% of positive examples, a bias that starts at their log odds
+# is better; with 25%, it is not better on all data.
 _RARE = 0.05
-# What to do about labels that come later than their impressions; see `delayed_labels`.
+# How to handle labels that arrive later than their impressions; see `delayed_labels`.
 WAIT, FAKE_NEGATIVE, ES_DFM = "wait", "fake_negative", "es_dfm"
 Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid"]
 
@@ -20,23 +20,23 @@ Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu",
 class ModelParams(Settings, title="Network and loss"):
     """The `params` of a `model_fn` of this package.
 
-    A model with hyperparameters of its own has a frozen dataclass `Params(ModelParams)` in its module. Its fields are
+    A model with its own hyperparameters defines a frozen dataclass `Params(ModelParams)` in its module. Its fields are
     set with `--model_params=name=value`. Their types may be int, float, bool, str, a `typing.Literal` of strings,
-    tuple[int, ...] and tuple[str, ...]; their texts under Attributes are the help. Checks go into a `__post_init__`
-    that calls this one first.
+    tuple[int, ...] and tuple[str, ...]. Their descriptions under Attributes are the help texts. Checks belong in a
+    `__post_init__` that first calls the `__post_init__` of this class.
 
-    A trained model is only read with the params that it was trained with, as they make its graph. `may_change` names
-    the params that do not change the graph; a model's own Params may add to it.
+    A trained model can be read only with the params that it was trained with, because they determine its graph. The
+    params in `may_change` do not affect the graph; a model's own Params may add further ones.
 
-    `several_labels` says whether the model predicts several labels.
+    `several_labels` is True if the model predicts several labels.
 
     Attributes:
       train_op_fn: f(loss, features) -> train_op; `estimator.optimize.TrainOp`. Not needed to evaluate or predict.
-      activation: the function of this name in `tf.nn`.
-      positive_weight: `balanced` is of the command line, which counts the training data; see `balanced_weight`.
-      negative_sampling: see `head.calibrated`. None for all, and, of a trained model, for the share that its checkpoint
-        was trained with.
-      label_means: dict of label name -> share of positive examples in the training data, where `base_logit` starts.
+      activation: name of a function in `tf.nn`.
+      positive_weight: a number. The command line replaces `balanced` with `balanced_weight` of the training data.
+      negative_sampling: see `head.calibrated`. None for all negative examples; for a trained model, None for the share
+        that its checkpoint was trained with.
+      label_means: dict of label name -> share of positive examples in the training data; used by `base_logit`.
     """
 
     may_change: typing.ClassVar[tuple[str, ...]] = (
@@ -109,23 +109,24 @@ class ModelParams(Settings, title="Network and loss"):
                 raise self.wrong(name, f"choose one of {', '.join(choices)}")
 
     def base_logit(self, label: str = "", given: str = "") -> float:
-        """Returns the number that the last bias of a model starts at: the logit of the share of positive examples.
+        """Returns the initial value of a model's last bias: the logit of the share of positive examples.
 
             log(p / (1 - p)) + log(positive_weight) - log(negative_sampling)   if p < 0.05 or p > 0.95, else 0
 
-        With it a model begins at the share of rare clicks in its training data. From 0, which predicts one half, an
-        optimizer whose steps are of limited size takes hundreds of steps to get there, and embeddings and hidden layers
-        learn the bias meanwhile. For labels that are not rare the gain is small or none; see docs/evaluation.md.
+        With this bias, a model initially predicts the share of rare clicks in its training data. From a bias of 0,
+        which predicts one half, an optimizer with steps of limited size needs hundreds of steps to reach this share.
+        Meanwhile, embeddings and hidden layers learn the bias. If labels are not rare, the gain is small or zero; see
+        docs/evaluation.md.
 
         Args:
-          label: name of the label; "" for the one that the model predicts.
-          given: name of a label that `label` implies; then p is the share among its positive examples.
+          label: name of the label; "" for the only label that the model predicts.
+          given: name of a label that `label` implies. p is then the share among the positive examples of `given`.
 
         Returns:
-          the logit; 0 if the share is not known or not rare.
+          the logit; 0 if the share is unknown or not rare.
 
-        Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, for the share of
-        sampled negatives; Lin et al., Focal Loss, ICCV 2017, section 3.3, for the prior as the initial bias.
+        Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, for the correction
+        by the negative sampling rate; Lin et al., Focal Loss, ICCV 2017, section 3.3, for the prior as initial bias.
         """
         label = label or self.label or (next(iter(self.label_means)) if len(self.label_means) == 1 else "")
         share = self.label_means.get(label, 0.0) / (self.label_means.get(given, 0.0) or 1.0 if given else 1.0)
@@ -151,32 +152,32 @@ class ModelParams(Settings, title="Network and loss"):
                 raise self.wrong(name, f"must be at least {minimum}")
 
     def require_widths(self, *names: str) -> None:
-        """Raises UserError if a named field is not a tuple of one width or more, each at least 1."""
+        """Raises UserError if a named field is not a tuple of one or more widths of at least 1."""
         for name in names:
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise self.wrong(name, "expected one width or more, each at least 1")
 
     def wrong(self, name: str, problem: str) -> SettingError:
-        """Returns the SettingError that names a field, its value and the problem."""
+        """Returns a SettingError that names the field, its value and the problem."""
         value = getattr(self, name)
         return SettingError(f"{name}={value}: {problem}", f"{self.as_flag(name, value)}: {problem}")
 
     @staticmethod
     def as_flag(name: str, value: Any) -> str:
-        """Returns a field's setting as the command line writes it."""
+        """Returns the setting of a field in command-line syntax."""
         text = str(value).lower() if isinstance(value, bool) else value
         if isinstance(value, list | tuple):
             text = ("," if name in SHARED else ":").join(map(str, value))
         return f"--{name}={text}" if name in SHARED else f"--model_params={name}={text}"
 
 
-# The params that all models have; each is a flag of its own, but for `train_op_fn`.
+# The params that all models have. Each is a flag of its own, except for `train_op_fn` and `label_means`.
 SHARED = frozenset(field.name for field in dataclasses.fields(ModelParams))
 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceParams(ModelParams):
-    """The params that all models of sequences have.
+    """The params that all sequence models have.
 
     Attributes:
       sequences: sequence features to read; by default all.
@@ -187,7 +188,7 @@ class SequenceParams(ModelParams):
 
 @dataclasses.dataclass(frozen=True)
 class HistoryParams(SequenceParams):
-    """The params that all models have which compare histories with a target.
+    """The params of all models that compare histories with a target.
 
     Attributes:
       target: single-valued feature that histories are compared with; by default the one that shares a history's slot.

@@ -1,4 +1,4 @@
-"""What several models share: the deep network, histories, the losses of averaged streams, and the labels of tasks."""
+"""Parts that several models share: the deep network, histories, losses of averaged streams, and labels of tasks."""
 
 import dataclasses
 import functools
@@ -26,13 +26,13 @@ def tower(
     hidden_units: Sequence[int] | None = None,
     name: str = "mlp",
 ) -> tf.Tensor:
-    """Makes a `layers.mlp.mlp` with the dropout, activation and normalization of a model's params.
+    """Makes a `layers.mlp.mlp` with the dropout, activation and normalization that a model's params specify.
 
     Args:
-      inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
+      inputs: float32[B, n_i], or a list of such tensors, which represents their concatenation.
       mode: one of `ModeKeys`.
       params: `ModelParams`.
-      hidden_units: widths of the layers; None for the `hidden_units` of `params`.
+      hidden_units: widths of the layers; None for `params.hidden_units`.
       name: name of the variable scope.
 
     Returns:
@@ -52,23 +52,23 @@ def tower(
 
 
 def dropped(inputs: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
-    """Sets the fraction `params.dropout` of the inputs to zero while training; otherwise returns the inputs."""
+    """Applies dropout with the rate `params.dropout` while training; otherwise returns the inputs unchanged."""
     return tf.nn.dropout(inputs, rate=params.dropout) if params.dropout and mode == ModeKeys.TRAIN else inputs
 
 
 def self_distillation(
     features: Mapping[str, tf.Tensor], mode: str, logits: tf.Tensor, streams: Sequence[tf.Tensor]
 ) -> tf.Tensor | None:
-    """Computes `sum_k cross entropy(p, sigmoid(z_k))`, the streams' distance from the model's prediction p.
+    """Computes `sum_k cross entropy(p, sigmoid(z_k))`, the distance of the streams from the model's prediction p.
 
     Args:
-      features: the features of the `model_fn`; `weight` float32[B] is read.
+      features: the features of the `model_fn`, of which `weight`, float32[B], is read.
       mode: one of `ModeKeys`.
       logits: the logits of p, float32[B, 1]; they get no gradient.
       streams: list of z_k, float32[B, 1].
 
     Returns:
-      scalar, for `binary_head`'s `extra_loss`; None unless training.
+      scalar, for `binary_head`'s `extra_loss`; None if `mode` is not TRAIN.
 
     Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023, as in FuxiCTR.
     """
@@ -79,7 +79,9 @@ def self_distillation(
 
 
 def tri_bce(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf], tf.Tensor]:
-    """Makes `sum_k w_k loss(z_k)`, with `w_k = max(0, loss(z_k) - loss(z))`: a stream that lags learns on its own.
+    """Makes the loss `sum_k w_k loss(z_k)` with `w_k = max(0, loss(z_k) - loss(z))`.
+
+    A stream with a larger loss than the model's is thereby also trained on its own.
 
     Args:
       logits: z, float32[B, 1], the model's logits.
@@ -88,7 +90,7 @@ def tri_bce(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf
     Returns:
       f(loss_of) -> scalar, for `binary_head`'s `extra_loss`.
 
-    Caveat: the weights have gradients, as in the authors' code.
+    Caveat: gradients also flow through the weights w_k, as in the authors' code.
 
     Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
     2407.13349, 2024: the Tri-BCE loss.
@@ -102,7 +104,7 @@ def tri_bce(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf
 
 
 def mean_of_losses(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf], tf.Tensor]:
-    """Makes `mean_k loss(z_k) - loss(z)`, with which the training loss is the mean of the streams' own losses.
+    """Makes the loss `mean_k loss(z_k) - loss(z)`. Added to `loss(z)`, it gives the mean of the streams' losses.
 
     Args:
       logits: z, float32[B, 1], the model's logits.
@@ -115,7 +117,7 @@ def mean_of_losses(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[
 
 
 def logit_of_mean(streams: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Computes the logit of `mean_k sigmoid(z_k)` for logits of one shape, without rounding to 0 or 1."""
+    """Computes the logit of `mean_k sigmoid(z_k)` for logits of the same shape, without rounding to 0 or 1."""
     positive = tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(z) for z in streams]), 0)
     return positive - tf.reduce_logsumexp(tf.stack([tf.math.log_sigmoid(-z) for z in streams]), 0)
 
@@ -139,14 +141,14 @@ class TaskParams(ModelParams):
 
 
 def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) -> list[str]:
-    """Returns the labels' names, in the order of the feature spec.
+    """Returns the names of the labels, in the order of the feature spec.
 
     Args:
-      features, labels: what a `model_fn` takes.
-      model: the model's name, for the error.
+      features, labels: the arguments of a `model_fn`.
+      model: name of the model, for the error message.
 
     Raises:
-      UserError: the data has one label only.
+      UserError: the data has only one label.
     """
     names = label_names(features, labels)
     if len(names) < 2:
@@ -159,7 +161,7 @@ def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) ->
 def task_logits(
     inputs: Mapping[str, Columns | Sequence[Columns]], mode: str, params: TaskParams
 ) -> dict[str, tf.Tensor]:
-    """Makes each task's tower, see `layers.experts.towers`.
+    """Makes a tower for each task; see `layers.experts.towers`.
 
     Args:
       inputs: see `layers.experts.towers`.
@@ -178,7 +180,7 @@ def task_logits(
 
 @dataclasses.dataclass(frozen=True)
 class ReadSequence:
-    """One sequence feature as tensors, each of which is created when a model first reads it.
+    """The tensors of one sequence feature. A tensor is created when a model first reads it.
 
     Attributes:
       feature: the `SparseFeature`.
@@ -205,17 +207,17 @@ class ReadSequence:
 
     @property
     def behaviours(self) -> Behaviours | None:
-        """The `Behaviours`, in place of `values` and `mask`; None in an exported graph."""
+        """The `Behaviours`, to use instead of `values` and `mask`; None in an exported graph."""
         return self.features.behaviours(self.name) if isinstance(self.features, Features) else None
 
     def newest_first(self) -> tf.Tensor:
-        """Returns float32[B, L, dim], the behaviours from the newest on; the padding stays at the end."""
+        """Returns float32[B, L, dim], the vectors of the behaviours, the newest first. Padding remains at the end."""
         return tf.reverse_sequence(self.values, tf.cast(tf.reduce_sum(self.mask, 1), tf.int32), 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class History(ReadSequence):
-    """A sequence with the target that it is compared with.
+    """A sequence and the target with which it is compared.
 
     Attributes:
       target: float32[B, dim], the vector of the target.
@@ -225,18 +227,18 @@ class History(ReadSequence):
 
 
 def read_sequences(features: Features, params: SequenceParams, model: str) -> list[ReadSequence]:
-    """Reads the sequences that a model's params choose.
+    """Reads the sequences that a model's params select.
 
     Args:
       features: `features.tensors.Features`.
       params: `SequenceParams`.
-      model: the model's name, for the errors.
+      model: name of the model, for error messages.
 
     Returns:
       list of `ReadSequence`.
 
     Raises:
-      UserError: there is no such sequence; the message names the feature.
+      UserError: the spec has no sequence, or not the selected one; the message names it.
     """
     all_sequences = {feature.name: feature for feature in features.spec.sequences}
     if not all_sequences:
@@ -254,10 +256,11 @@ def read_sequences(features: Features, params: SequenceParams, model: str) -> li
 
 
 def histories(features: Features, params: HistoryParams, model: str) -> list[History]:
-    """Reads `read_sequences`, each with its target.
+    """Reads the sequences that a model's params select, each with its target.
 
     Raises:
-      UserError: there is no such sequence, or no target, or the target has another dim; the message names the feature.
+      UserError: see `read_sequences`; or a sequence has no target, several possible targets, or a target with another
+        dim.
     """
     found = []
     for read in read_sequences(features, params, model):

@@ -1,4 +1,4 @@
-"""Conversion on Spark: tasks on the machines of a cluster encode the rows and write the files of the data set.
+"""Conversion on Spark: tasks on the machines of a cluster encode rows and write the files of the data set.
 
 from ctr_trainer.spark import convert
 

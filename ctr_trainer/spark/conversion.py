@@ -1,4 +1,4 @@
-"""Converts data on a Spark cluster: the driver starts the tasks, checks their results and finishes the data set."""
+"""Converts data on a Spark cluster. The driver starts the tasks, checks their results and completes the data set."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # PySpark is optional.
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = ("criteo", "csv", "libffm", "libsvm", "parquet", "tfrecord")
-_MERGED = 32  # Number of results, of up to some megabytes each, that are merged before the driver collects them.
+_MERGED = 32  # Number of results, each of up to some megabytes, to merge before the driver collects them.
 UNIT_BYTES = 256 << 20  # Approximate bytes of input files per task: a million rows of Criteo's text.
 
 
@@ -42,9 +42,9 @@ DEFAULT = Layout()
 def convert(
     dataframe: DataFrame, spec: FeatureSpec, output: str | os.PathLike, layout: Layout = DEFAULT, sized: bool = True
 ) -> dict[str, Any]:
-    """Converts a DataFrame to a data set. Columns become keys, numbers and labels in the same way as Parquet columns.
+    """Converts a DataFrame to a data set. Columns are encoded in the same way as Parquet columns.
 
-    Each partition is written in its order to one file, or to several files of `layout.rows_per_file` rows.
+    The rows of each partition are written, in order, to one file or to several files of `layout.rows_per_file` rows.
 
     Args:
       dataframe: DataFrame of Spark 3.5 or 4, with the columns of the spec.
@@ -52,16 +52,16 @@ def convert(
       output: directory to write, which all machines of the cluster see under this path. It must be absent or empty, or
         contain an unfinished conversion, which is removed.
       layout: `Layout`.
-      sized: whether to count the rows first, in an additional pass, and to join partitions with `coalesce` so that
+      sized: whether to count the rows first, in an additional pass, and to merge partitions with `coalesce` so that
         they have at least `layout.rows_per_group` rows on average.
 
     Returns:
-      dict, see `data.convert.convert`. The numbers of distinct keys are exact up to 16,384 per feature, and estimates
-      with a standard error of 0.8 % beyond that.
+      dict; see `data.convert.convert`. The number of distinct keys of a feature is exact below 16,384. Above, it is an
+      estimate with a standard error of 0.8 %.
 
     Raises:
-      UserError: the DataFrame does not fit the spec, a task failed, there are too many bad rows, or `output` contains
-        other files. After an error nothing is left in `output`.
+      UserError: the DataFrame does not match the spec, a task failed, there are too many bad rows, or `output` contains
+        other files. A conversion that fails removes its files.
     """
     check(uses(spec), dataframe.columns, "the DataFrame", spec)
     dataframe = dataframe.select(*(f"`{column}`" for column in uses(spec)))
@@ -84,8 +84,8 @@ def convert_files(
 ) -> dict[str, Any]:
     """Converts files, which all machines of the cluster see under the same paths, to a data set.
 
-    A task reads whole files, and several small files up to 256 MB together. The rows have the same order as in a
-    conversion without Spark.
+    A task reads whole files: one large file, or small files until they have 256 MB together. The rows have the same
+    order as in a conversion without Spark.
 
     Args:
       spark: SparkSession.
@@ -119,7 +119,7 @@ def _convert(
     output: str | os.PathLike,
     layout: Layout,
 ) -> dict[str, Any]:
-    """Commits the files of the tasks that run(Task), a DataFrame of `task.SCHEMA` with a row per task, writes."""
+    """Runs the tasks and commits their files. `run(Task)` returns a DataFrame of `task.SCHEMA` with a row per task."""
     start, target = time.perf_counter(), path_of(output).absolute()
     split = Split.parse(layout.split)
     if split and split.kind != "random":
@@ -152,7 +152,7 @@ def _sized(dataframe: DataFrame, rows_per_group: int) -> DataFrame:
 
 
 def _units(files: Iterable[SourceFile]) -> list[list[SourceFile]]:
-    """Returns lists of `SourceFile`, in order, of about `UNIT_BYTES` each."""
+    """Groups files, in order, into lists of at least about `UNIT_BYTES` each."""
     units: list[list[SourceFile]] = []
     size = math.inf
     for file in files:
@@ -165,7 +165,7 @@ def _units(files: Iterable[SourceFile]) -> list[list[SourceFile]]:
 
 
 def _collected(frame: DataFrame) -> list[TaskResult]:
-    """Runs the tasks and returns their results in order. Further tasks merge the results of `_MERGED` tasks each."""
+    """Runs the tasks and returns their results in order. Each further task merges the results of `_MERGED` tasks."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import functions
@@ -180,7 +180,7 @@ def _collected(frame: DataFrame) -> list[TaskResult]:
 
 
 def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observations) -> dict[str, PartResult]:
-    """Merges the results of all tasks and returns the result of each part; raises UserError if a task failed."""
+    """Merges the results of all tasks, and returns the result of each part. Raises UserError if a task failed."""
     if not found:
         raise UserError("the input has no rows")
     whole = found[0]
@@ -198,7 +198,7 @@ def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observatio
 
 
 def _remove_others(path: Path, files: Iterable[dict[str, Any]]) -> None:
-    """Removes the files of superseded attempts, if Spark ran a task twice."""
+    """Removes the files of superseded attempts, in case Spark ran a task twice."""
     own = {posixpath.dirname(file["name"]) for file in files}
     there = {posixpath.dirname(name) for name in path.files() if name.startswith(PARTS)}
     for other in there - own:
@@ -207,10 +207,10 @@ def _remove_others(path: Path, files: Iterable[dict[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """Starts a SparkSession, or uses the session of `spark-submit`, and stops it with its tasks at the end.
+    """Starts a SparkSession, or uses the session of `spark-submit`. Stops the session and its tasks at the end.
 
-    Spark's own settings name the cluster: `spark-defaults.conf`, `spark-submit --master` or PYSPARK_SUBMIT_ARGS. If
-    there are none, Spark uses all cores of this machine.
+    Spark's own settings specify the cluster: `spark-defaults.conf`, `spark-submit --master` or PYSPARK_SUBMIT_ARGS.
+    Without them, Spark uses all cores of this machine.
     """
     try:
         from pyspark.errors import PySparkException

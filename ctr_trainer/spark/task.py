@@ -1,4 +1,4 @@
-"""A task of a conversion, which encodes and writes the rows of a partition on any machine of the cluster."""
+"""A conversion task, which encodes and writes the rows of one partition on any machine of the cluster."""
 
 import copy
 import dataclasses
@@ -26,10 +26,10 @@ from ctr_trainer.system.files.path import Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
-PARTS = "parts/"  # Directory within the data set that contains a directory per task.
+PARTS = "parts/"  # Directory in the data set that contains one directory per task.
 SCHEMA = "number int, result binary"
-_OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # Paths may have columns as directories.
-_ROWS = 50_000  # Approximate number of rows to encode at a time; a batch of Spark has 10,000 by default.
+_OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # Directories may encode columns.
+_ROWS = 50_000  # Approximate number of rows per encoded chunk. A Spark batch has 10,000 rows by default.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Layout:
     """How a conversion splits the rows and writes them to files.
 
     Attributes:
-      split: see `data.convert.convert`, but random splits only. The shares of the parts are met on average, because
-        each row is assigned independently, by `split_seed` and the number of its task.
+      split: see `data.convert.convert`; only random splits are supported. The parts have the given shares on average,
+        because each row is assigned independently. The assignment depends on `split_seed` and the number of the task.
       split_seed: seed of the split.
       rows_per_file, rows_per_group: rows per Parquet file and per row group.
       max_bad_rows: number of unusable rows that all tasks together may leave out.
@@ -56,8 +56,8 @@ class PartResult:
     """The files and statistics that tasks wrote for one part of the data set.
 
     Attributes:
-      files: list of a dict per Parquet file, as in `DatasetInfo.files`, in the order of the tasks.
-      statistics: Statistics of the rows. The number of distinct keys is estimated, which bounds the memory.
+      files: one dict per Parquet file, as in `DatasetInfo.files`, in the order of the tasks.
+      statistics: Statistics of the rows. Numbers of distinct keys are estimated, to limit the memory.
     """
 
     files: list[dict[str, Any]]
@@ -70,8 +70,8 @@ class TaskResult:
 
     Attributes:
       number: number of the first of these tasks.
-      bad_rows: the rows that were left out; a task lists at most `max_bad_rows` + 1.
-      error: message of the first task that failed; "" if none did.
+      bad_rows: the rows that were left out; at most `max_bad_rows` + 1 per task.
+      error: message of the first task that failed; "" if no task failed.
     """
 
     number: int
@@ -81,7 +81,7 @@ class TaskResult:
     error: str = ""
 
     def merge(self, other: "TaskResult") -> None:
-        """Adds the result of the tasks that follow."""
+        """Adds the result of the next tasks."""
         for name, part in other.parts.items():
             self.parts[name].files += part.files
             self.parts[name].statistics.merge(part.statistics)
@@ -91,7 +91,7 @@ class TaskResult:
 
 
 def condensed(statistics: Statistics) -> Statistics:
-    """Returns the Statistics with sketches in place of the sets of distinct keys."""
+    """Returns the Statistics with the sets of distinct keys replaced by sketches."""
     small = copy.copy(statistics)
     small.distinct = {name: DistinctSketch(distinct.keys()) for name, distinct in statistics.distinct.items()}
     return small
@@ -103,7 +103,7 @@ class Task:
 
     Attributes:
       output: path or URL of the data set, which must be the same on every machine of the cluster.
-      fractions: share of each part of a random split, by the part's name; {"": 1.0} for no split.
+      fractions: dict of part name -> share of the part in a random split; {"": 1.0} for no split.
     """
 
     spec: FeatureSpec
@@ -123,7 +123,7 @@ class Task:
     def convert_files(
         self, batches: Iterator[pa.RecordBatch], format: str, units: Sequence[Sequence[SourceFile]]
     ) -> Iterator[pa.RecordBatch]:
-        """Converts files; a function for `mapInArrow`, whose rows are numbers in `units`, lists of `SourceFile`."""
+        """Converts files; a function for `mapInArrow`. The rows are indices in `units`, lists of `SourceFile`."""
         files = [file for batch in batches for at in batch.column(0).to_pylist() for file in units[at]]
 
         def read(bad_rows: BadRowSink) -> Iterable[Block]:
@@ -134,7 +134,7 @@ class Task:
         yield self._result(_number(), read)
 
     def _result(self, number: int, read: Callable[[BadRowSink], Iterable[Block]]) -> pa.RecordBatch:
-        """Converts the rows that `read` yields, and returns the RecordBatch of the TaskResult."""
+        """Converts the rows that `read` yields. Returns the RecordBatch of the TaskResult."""
         # Spark may run a task twice, even concurrently. The driver keeps the files of one attempt.
         attempt = f"{PARTS}{number:05d}-{uuid.uuid4().hex[:8]}"
         chance, layout = np.random.default_rng([self.layout.split_seed, number]), self.layout
@@ -173,8 +173,8 @@ class Task:
 def merge(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
     """Merges the results of `width` consecutive tasks each; a function for `mapInArrow`.
 
-    All results with the same `number // width` must be in one partition. Unpickling them is safe: Spark's own tasks
-    wrote them, from code that it pickled.
+    All results with the same `number // width` must be in one partition. It is safe to unpickle them, because the tasks
+    of this Spark job pickled them.
     """
     results = [pickle.loads(row) for batch in batches for row in batch.column(1).to_pylist()]
     groups: dict[int, TaskResult] = {}
@@ -208,7 +208,7 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: FeatureSpec, name: str, bad
 
 
 def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Joins consecutive batches to tables of at least `_ROWS` rows; the last one may have fewer."""
+    """Concatenates consecutive batches to tables of at least `_ROWS` rows. The last table may have fewer rows."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -220,20 +220,20 @@ def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts times from the session's time zone to UTC, as in Parquet; returns other columns unchanged."""
+    """Converts times from the session's time zone to UTC, as in Parquet. Returns other columns unchanged."""
     if pa.types.is_timestamp(values.type) and values.type.tz:
         return values.cast(pa.timestamp(values.type.unit, "UTC"))
     return values
 
 
 class _Output:
-    """The directory of the data set in a task; takes the place of `Unfinished`, which only the driver has."""
+    """The data set's directory in a task. It replaces `Unfinished`, which only the driver has."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, name: str) -> Path:
-        """Returns the path of a file and creates its directory, unless the driver has aborted."""
+        """Returns the path of a file and creates its directory. Raises UserError without the driver's `UNFINISHED`."""
         if not (self.path / UNFINISHED).exists():
             raise UserError(
                 f"{self.path}: a task does not find the driver's {UNFINISHED} there; choose an output directory that "
