@@ -87,7 +87,7 @@ def run(
     for name, path in (("train_data", data.train_data), ("eval_data", data.eval_data)):
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
-        open_dataset(path)  # Each trial would convert other data again.
+        open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
     own = TrialPlan(experiment, evaluation, metrics, given)
     texts = own.texts()
     found = space.load(flags.space)
@@ -101,7 +101,7 @@ def run(
 
 
 def _interrupt(number: int, _: object) -> None:
-    """Ends the search in order; a second signal ends the process at once."""
+    """Ends the search in order; a second signal ends the process immediately."""
     for each in END_SIGNALS:
         signal.signal(each, signal.SIG_DFL)
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
