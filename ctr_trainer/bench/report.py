@@ -162,10 +162,7 @@ def write_report(
     If the machine was busy with other work before the measurement began, the title reports it.
 
     Args:
-      output: directory of the files.
-      name: name of the benchmark.
       machine: the result of `describe` before the measurement.
-      lines: lines of the table.
       results: the results for JSON; a dataclass is converted to an object with its attributes, a `Figure` by `to_dict`.
       charts: dict of file name -> f(path) that draws the chart.
       failed: the error messages of the jobs that failed, by name.

@@ -1,7 +1,7 @@
 """Measures training jobs: each action prints a table and writes it with JSON and PNG into --output.
 
-A job trains what `train` would train with the same flags or --flagfile. Without --train_data it trains on W1, which is
-made in memory: 26 fields and 13 numbers with random labels for DeepFM, for speed only. All settings run in turn,
+A job trains as `train` does with the same flags or --flagfile. Without --train_data it trains on W1, generated in
+memory: 26 fields and 13 numbers with random labels for DeepFM, to measure speed only. All settings run in turn,
 --rounds times; figures are medians and ranges.
 """
 

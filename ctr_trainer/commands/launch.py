@@ -1,8 +1,8 @@
 """Trains under horovodrun, and resumes automatically after a loss: all workers restart from the last checkpoint.
 
 The flags after `--` are flags of `train`. The launcher's options have the names and the meanings of horovodrun's.
-After a loss of a worker, a host or a service all workers stop, and --min-np to --max-np of them start on the hosts that
-are there. An error that the user can correct ends the training.
+After the loss of a worker, a host or a service, all workers stop, and --min-np to --max-np of them start on the
+available hosts. An error that the user can correct ends the training.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Publishes a checkpoint as a new generation for servers, or delivers what a training publishes.
+"""Publishes a checkpoint as a new generation for servers, or delivers the publications of a training.
 
-A training with --publish starts the latter by itself. What is published, and how servers read it: docs/serving.md.
+A training with --publish starts the delivery itself. docs/serving.md describes the publications and the servers.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Serves a published model until SIGTERM: raw values in, predictions out, by HTTP and Arrow Flight."""
+"""Serves predictions of a published model for raw values, over HTTP and Arrow Flight, until SIGTERM."""
 
 import dataclasses
 import tempfile

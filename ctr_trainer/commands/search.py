@@ -1,10 +1,10 @@
 """Searches for better settings: trials train on the same converted data, and are compared on --eval_data.
 
-The first trial trains the settings as they are given. The others vary the flags of --space, a TOML file, or of the
-default space. Trials are compared by --best_metric, or by log loss if it is not given; bad ones are stopped early. Test
-data is never read. In --output there are best.flags, which `train --flagfile` takes, trials.csv and search.html.
+The first trial trains the given settings. The others vary the flags of --space, a TOML file, or of the default space.
+Trials are compared by --best_metric, or by log loss if it is not given; bad trials are stopped early. Test data is
+never read. The results in --output are best.flags for `train --flagfile`, trials.csv and search.html.
 
-The same command continues the search. Several hosts search together with one --storage.
+The same command continues the search. Several hosts search together if they share one --storage.
 """
 
 import dataclasses

@@ -96,13 +96,8 @@ def _of_batch(
     """Computes Dice with the statistics of the batch; returns (output, mean, variance).
 
     The gradient is explicit, with all sums over the vectors as matrix products: TensorFlow's gradients of broadcast
-    operations reduce over the first axis, which took half of the time of an attention.
-
-    Args:
-      inputs: x, float32[N, n].
-      alpha: float32[n].
-      weights: float32[N], the weight of each vector in the statistics.
-      epsilon: added to the variance.
+    operations reduce over the first axis, which took half of the time of an attention. `inputs` is x, float32[N, n],
+    `alpha` is float32[n], and `weights` is float32[N], the weight of each vector in the statistics.
     """
 
     @tf.custom_gradient
