@@ -107,7 +107,7 @@ def _shares(values: np.ndarray, size: int) -> Any:
 
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
-    """Converts a sample of adult.data, split in two, and adult.test, sampled if `share` is given."""
+    """Converts a sample of adult.data, for training and validation, and adult.test, sampled if `share` is given."""
     spec = FeatureSpec.load(spec_path("adult"))
     for part, most in (("data", TRAINED + 2_000), ("test", 12_000 if share else None)):
         lines = [line for line in _lines(real_data / "adult" / f"adult.{part}") if not line.startswith("|")]
