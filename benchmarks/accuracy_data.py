@@ -1,6 +1,6 @@
-"""What the parts of `model_quality.py` and `leaderboard.py` share: real data, a training and its test, and results.
+"""Code that the parts of `model_quality.py` and `leaderboard.py` share: real data, training, testing and results.
 
-The data sets are logs that are converted once; the peers get the same rows as arrays.
+The data sets are logs that are converted once. The libraries that are compared get the same rows as arrays.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Parts:
 
 
 class Results:
-    """A file of JSON lines, each with the values that identify a run and with its figures."""
+    """A file of JSON lines, each with the values that identify a run and the figures of the run."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class Results:
 
 
 def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = False) -> dict[str, float]:
-    """Trains by `train` in a process of its own; returns `examples_per_sec` and `core_seconds`, its CPU time."""
+    """Runs `train` in a separate process; returns `examples_per_sec` and `core_seconds`, its CPU time."""
     before = os.times()
     data = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"
     sides.call([*sides.COMMAND, "train", *flags, *data], shows_log=shows_log)
@@ -106,7 +106,7 @@ def flagfile(data: str, model: str) -> pathlib.Path:
 
 
 def flags_of(file: pathlib.Path) -> list[str]:
-    """Returns the flags of a flagfile, without those that each run has of its own."""
+    """Returns the flags of a flagfile, except those that differ for each run."""
     lines = [line for line in file.read_text().splitlines() if line.startswith("--")]
     return [line for line in lines if line[2:].partition("=")[0] not in _OF_A_RUN]
 
@@ -120,9 +120,9 @@ def spec_path(data: str) -> pathlib.Path:
 def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     """Returns the parts of a data set, which the first call converts below `work`.
 
-    MovieLens is split into 80, 10 and 10 percent at random or by time. The split by time also exists with histories of
-    liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent. Of
-    `adult-categories` the numbers are categories only.
+    MovieLens is split into 80, 10 and 10 percent, at random or by time. The split by time also exists with histories of
+    liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent. In
+    `adult-categories`, the numbers are only used as categories.
     """
     source, spec_file = real_data / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
@@ -150,9 +150,9 @@ def converted(
     test_source: pathlib.Path | None = None,
     seed: int = 2026,
 ) -> Parts:
-    """Converts files to three parts by a split, or to two by a split and one of its own, unless `output` has them.
+    """Converts files to three parts, unless `output` has them; `test_source` is a separate file of the test part.
 
-    The seed is that of the split, by default the one of `convert`.
+    `seed` is the seed of the split; the default is that of `convert`.
     """
     learn, names = (output / "learn", ("train", "test")) if test_source else (output, ("train", "valid"))
     parts = Parts(learn / names[0], learn / names[1], output / "test")
@@ -164,12 +164,12 @@ def converted(
 
 
 def export_arrays(parts: Parts, path: pathlib.Path) -> None:
-    """Writes the rows of a data set to `path` as a NumPy archive for the peers, unless it exists.
+    """Writes the rows of a data set to `path` as a NumPy archive for the compared libraries, unless it exists.
 
-    Each part of train, valid and test has for each feature `PART/ids/NAME` int32[n, most values], `PART/dense`
-    float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids count the values of the training part
-    from 1; 0 stands for other values, for missing ones and for padding. `sizes/NAME` is the number of ids with 0. The
-    features with one value are named `id0`, `id1` and so on.
+    Each part (train, valid and test) has `PART/ids/NAME` int32[n, largest number of values] for each feature,
+    `PART/dense` float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids number the values of the
+    training part from 1; the id of other values, missing values and padding is 0. `sizes/NAME` is the number of ids,
+    including 0. The features with one value are named `id0`, `id1` and so on.
     """
     if path.is_file():
         return
@@ -192,12 +192,12 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
             padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(keys, vocabulary)
             arrays[f"{part}/ids/{name}"] = padded
     unfinished = path.with_suffix(".unfinished.npz")
-    np.savez(unfinished, **arrays)  # type: ignore[arg-type]  # Its keywords are names of arrays.
+    np.savez(unfinished, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
     unfinished.replace(path)
 
 
 def _values(batch: Batch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns the keys of each feature, row after row, and the number of keys of each row."""
+    """Returns, by feature, the concatenated keys of all rows and the number of keys in each row."""
     (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
     found = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
     return found | {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}

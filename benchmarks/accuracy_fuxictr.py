@@ -1,15 +1,15 @@
-"""Trains models of FuxiCTR, composed of its layers by the equations of its model zoo; prints a JSON line for each seed.
+"""Trains FuxiCTR's models, built from its layers by the equations of its model zoo; prints a JSON line per seed.
 
-Its package (https://github.com/reczoo/FuxiCTR) has the layers, the training loop and the regularizers; these models are
-in its repository only. Widths, embeddings and the batch size equal our flagfiles; all else equals its configuration
-templates: no dropout, Adam at 1e-3, a tenth of this rate after an epoch without a better validation AUC, and the end
-after two such epochs. (With its batches of 10,000, the validation AUC is 0.007 lower.) Its loop gets batches of
-tensors, which its own reader would make one row at a time.
+The FuxiCTR package (https://github.com/reczoo/FuxiCTR) has the layers, the training loop and the regularizers; only its
+repository has the models. Widths, embeddings and the batch size equal those in our flagfiles. All other settings equal
+FuxiCTR's configuration templates: no dropout, Adam at 1e-3, a tenth of this rate after an epoch without a better
+validation AUC, and the end after two such epochs. (With FuxiCTR's batches of 10,000, the validation AUC is 0.007
+lower.) Its training loop gets complete batches of tensors; its own reader would build them row by row.
 
     python benchmarks/accuracy_fuxictr.py ARRAYS MODEL L2 SEED...
 
-ARRAYS is a file of `accuracy_data.export_arrays`. The part `bars` of `model_quality.py` runs this program by
---peer_python; it needs no package of this project.
+ARRAYS is a file from `accuracy_data.export_arrays`. The part `bars` of `model_quality.py` runs this program with
+--peer_python. The program does not import this project.
 """
 
 import json
@@ -37,12 +37,13 @@ CIN_UNITS, HEADS, HEAD_DIM, ATTENTION_LAYERS, SENET_REDUCTION = (64, 64), 2, 16,
 BLOCKS, BLOCK_UNITS, GATE_UNITS = 3, 64, 64
 
 Inputs = dict[str, Tensor]
-Logits = Callable[[Inputs, Tensor, Tensor], Tensor]  # Of the inputs, their embeddings e, and e as float32[B, F * DIM].
-Arrays = dict[str, np.ndarray]  # A file of `accuracy_data.export_arrays`.
+# f(inputs, embeddings e, e as float32[B, F * DIM]) -> logits.
+Logits = Callable[[Inputs, Tensor, Tensor], Tensor]
+Arrays = dict[str, np.ndarray]  # A file from `accuracy_data.export_arrays`.
 
 
 class Model(BaseModel):
-    """p = sigmoid(logits(x, e)), x the features of a batch and e their embeddings, float32[B, F, DIM]."""
+    """p = sigmoid(logits(x, e)), where x are the features of a batch and e their embeddings, float32[B, F, DIM]."""
 
     def __init__(self, kind: str, features: FeatureMap, **settings: Any) -> None:
         super().__init__(features, **settings)
@@ -57,11 +58,11 @@ class Model(BaseModel):
 
 
 def mlp(width: int) -> nn.Module:
-    """Returns the hidden layers and an output of one number."""
+    """Returns the hidden layers with a scalar output."""
     return layers.MLP_Block(width, list(HIDDEN_UNITS), output_dim=1)
 
 
-# The parts of each model and its logits, of F fields whose embeddings have F * DIM numbers in all.
+# The modules of a model, and the function of its logits, for F fields whose embeddings have F * DIM elements in total.
 Built = tuple[list[nn.Module], Logits]
 
 
@@ -112,7 +113,7 @@ def autoint(features: FeatureMap, fields: int, width: int) -> Built:
 
 
 class PairMatrices(layers.BilinearInteractionV2):
-    """FuxiCTR's layer with one matrix per pair, as one product per pair; its own copies all matrices per example."""
+    """FuxiCTR's layer with a matrix per pair, as one product per pair; the original copies all matrices per example."""
 
     def forward(self, vectors: Tensor) -> Tensor:
         left, right = (vectors.index_select(1, fields) for fields in self.triu_index)
@@ -133,7 +134,7 @@ def fibinet(features: FeatureMap, fields: int, width: int) -> Built:
 
 
 class MaskBlock(nn.Module):
-    """relu(norm(W (mask * x))), mask = W_2 relu(W_1 e)."""
+    """relu(norm(W (mask * x))), where mask = W_2 relu(W_1 e)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -145,7 +146,7 @@ class MaskBlock(nn.Module):
 
 
 def masknet(features: FeatureMap, fields: int, width: int) -> Built:
-    """p = sigmoid(MLP([block_i(e, norm(e))])), the parallel one."""
+    """p = sigmoid(MLP([block_i(e, norm(e))])), the parallel MaskNet."""
     norms, blocks = [nn.LayerNorm(DIM) for _ in range(fields)], [MaskBlock(fields * DIM) for _ in range(BLOCKS)]
     deep = mlp(BLOCKS * BLOCK_UNITS)
 
@@ -157,7 +158,7 @@ def masknet(features: FeatureMap, fields: int, width: int) -> Built:
 
 
 class Stream(nn.Module):
-    """MLP(2 sigmoid(MLP(context)) * e), the context being a vector that is learned."""
+    """MLP(2 sigmoid(MLP(context)) * e), where the context is a learned vector."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -175,7 +176,7 @@ class Fusion(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.of_first, self.of_second = nn.Linear(width, 1), nn.Linear(width, 1)
-        # Its parameter has the shape [width * width, 1], for which Xavier's deviation is this.
+        # FuxiCTR's parameter has the shape [width * width, 1], for which this is Xavier's standard deviation.
         self.both = nn.Parameter(torch.empty(width, width).normal_(std=(2 / (width * width + 1)) ** 0.5))
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
@@ -183,7 +184,7 @@ class Fusion(nn.Module):
 
 
 def final_mlp(features: FeatureMap, fields: int, width: int) -> Built:
-    """p = sigmoid(fusion(o_1, o_2)), o_i the output of stream i."""
+    """p = sigmoid(fusion(o_1, o_2)), where o_i is the output of stream i."""
     first, second, fusion = Stream(width), Stream(width), Fusion(HIDDEN_UNITS[-1])
     return [first, second, fusion], lambda x, e, flat: fusion(first(flat), second(flat))
 
@@ -200,7 +201,7 @@ MODELS = {build.__name__: build for build in BUILDERS}
 
 
 class Batches:
-    """A data generator for FuxiCTR: batches of the rows of a part, shuffled anew for each epoch if `shuffle`."""
+    """A data generator for FuxiCTR: batches of a part's rows, shuffled in each epoch if `shuffle` is true."""
 
     def __init__(self, columns: dict[str, Tensor], shuffle: bool) -> None:
         self._columns, self._shuffle, self._rows = columns, shuffle, len(columns["label"])
@@ -215,7 +216,7 @@ class Batches:
 
 
 def train(kind: str, arrays: Arrays, l2: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the probabilities of the best epoch for the valid and the test part, float64[n] each."""
+    """Trains, and returns the probabilities of the best epoch for the parts valid and test, float64[n] each."""
     torch.set_num_threads(1)
     logging.getLogger().setLevel(logging.WARNING)
     seed_everything(seed)
@@ -232,7 +233,7 @@ def train(kind: str, arrays: Arrays, l2: float, seed: int) -> tuple[np.ndarray, 
 
 
 def _features(arrays: Arrays, directory: str) -> FeatureMap:
-    """Returns the FeatureMap of the columns of `_columns`."""
+    """Returns the FeatureMap of the columns from `_columns`."""
     features = FeatureMap(NAME, directory)
     for name in _names(arrays):
         length, size = arrays[f"train/ids/{name}"].shape[1], int(arrays[f"sizes/{name}"])

@@ -1,9 +1,9 @@
-"""Measures requests of one context with many candidates against the same examples as expanded rows.
+"""Compares requests that have one context and many candidates with requests that have the same examples as rows.
 
     python benchmarks/candidates.py                  # 200 candidates, 20 of 26 features in the context; about 1 minute
 
-A process serves a DeepFM of 26 features of 16 floats. Requests of both forms alternate, over HTTP and over Flight. The
-figures are ratios of medians: of the time that a client waits, and of the CPU time that the server takes.
+A process serves a DeepFM with 26 features of 16 floats each. Requests of both forms alternate, over HTTP and over
+Flight. The figures are ratios of medians: of the client's waiting time, and of the server's CPU time.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ Stream = tuple[flight.FlightStreamWriter, flight.FlightStreamReader]
 
 
 def publication(work: pathlib.Path) -> tuple[pathlib.Path, list[dict[str, str]]]:
-    """Trains a model on random rows. Returns the path of its publication, and some of the rows."""
+    """Trains a model on random rows, and returns the path of its publication and some of the rows."""
     draw = np.random.default_rng(0)
     names = [f"C{number + 1}" for number in range(FEATURES)]
     values = [[f"{value:08x}" for value in row] for row in (draw.zipf(1.2, (ROWS, FEATURES)) % (1 << 16)).tolist()]
@@ -61,14 +61,14 @@ def publication(work: pathlib.Path) -> tuple[pathlib.Path, list[dict[str, str]]]
 
 
 def ask_http(client: Client, body: bytes) -> np.ndarray:
-    """Returns the probabilities that the server answers."""
+    """Returns the probabilities in the server's response to an HTTP request."""
     status, answer, _ = client.ask(f"/v1/models/{trained.NAME}:predict", body)
     assert status == 200, answer
     return np.array([each["probabilities"] for each in answer["predictions"]])
 
 
 def ask_flight(stream: Stream, batch: pa.RecordBatch, metadata: bytes) -> np.ndarray:
-    """Returns the probabilities that the server answers on a stream of record batches."""
+    """Returns the probabilities in the server's response on a Flight stream of record batches."""
     writer, reader = stream
     if metadata:
         writer.write_with_metadata(batch, metadata)
@@ -78,14 +78,14 @@ def ask_flight(stream: Stream, batch: pa.RecordBatch, metadata: bytes) -> np.nda
 
 
 def opened(client: flight.FlightClient, batch: pa.RecordBatch, stack: contextlib.ExitStack) -> Stream:
-    """Returns a stream of batches of the same columns, which ends with the stack."""
+    """Returns a stream for batches with the columns of `batch`; `stack` closes it."""
     writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
     stack.enter_context(writer).begin(batch.schema)
     return writer, reader
 
 
 def compare(expanded: Ask, ranked: Ask, process: psutil.Process, rounds: int, requests: int) -> tuple[float, float]:
-    """Returns by how much the ranking form is faster: in the time of the client, and in the server's CPU time."""
+    """Returns the speed-ups of the ranking form: in the client's waiting time, and in the server's CPU time."""
     np.testing.assert_allclose(ranked(), expanded(), atol=1e-6, rtol=0)
     rows: list[list[float]] = []
     for _ in range(rounds):
@@ -104,7 +104,7 @@ def compare(expanded: Ask, ranked: Ask, process: psutil.Process, rounds: int, re
 
 
 def measure(candidates: int = 200, rounds: int = 5, requests: int = 60) -> dict[str, Any]:
-    """Returns the keys of the last line; `candidates_speedup` is the lesser of HTTP's and Flight's."""
+    """Returns the figures of the last line by key; `candidates_speedup` is the lower one of HTTP and Flight."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         work = pathlib.Path(directory)

@@ -1,11 +1,11 @@
-"""Measures the loop from a click to the score of the next request: broker, two workers, service, publisher and server.
+"""Measures the loop from a click to the next request's score: broker, two workers, service, publisher and server.
 
     python benchmarks/click_to_score.py                        # all parts
     python benchmarks/click_to_score.py --parts=loop --seconds=60
     python benchmarks/click_to_score.py --parts=file --records=200000 --rounds=3
     python benchmarks/click_to_score.py --parts=kills --kills=10 --kill_records=100000
 
-The last line is JSON. The keys of a part that did not run, or that failed, are null; `failed` names the latter.
+The last line is JSON. The values of a part that did not run or that failed are null; `failed` lists the failed parts.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from sides import Part
 
 
 def _of(module: str, *arguments: Any, function: str = "measure") -> dict[str, Any]:
-    """Returns what a function of a module returns; only the modules of the chosen parts are imported."""
+    """Calls a function of a module and returns the result; only the modules of the chosen parts are imported."""
     return getattr(importlib.import_module(module), function)(*arguments)
 
 

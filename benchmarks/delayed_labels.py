@@ -1,14 +1,14 @@
-"""How much of what late labels cost `--delayed_labels` wins back, on simulated streams of the demo's data.
+"""Measures how much of the loss of quality by late labels `--delayed_labels` recovers, on simulated streams.
 
-An impression of the synthetic data comes at a time drawn uniformly from 20 days. If it is clicked, the click follows
-after a delay drawn from an exponential distribution, whose mean depends on a feature: 6 minutes or 12 hours, drawn for
-each value of C14. (Where delays do not depend on features, the AUC of late labels has no gap to close: p / (1 + p s)
-orders examples as p does.) What comes after the last day is not seen.
+The time of each impression of the demo's synthetic data is drawn uniformly from 20 days. A click follows its impression
+after a delay from an exponential distribution, whose mean depends on a feature: 6 minutes or 12 hours, drawn for each
+value of C14. (If delays do not depend on features, late labels do not change the AUC, because p / (1 + p s) orders
+examples as p does.) Records after the last day are not used.
 
-METHODS has the streams and their losses; docs/delayed_labels.md explains them. An impression comes with its label by
-then, and a click that comes later is ignored, or comes again as a positive record. Each method trains DeepFM once over
-its records in the order of their times, and is evaluated on impressions that follow, with their final labels. It closes
-the share (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
+METHODS has the streams and their losses; docs/delayed_labels.md explains them. An impression is recorded with its label
+at that time; a later click is ignored or recorded again as a positive example. Each method trains DeepFM once over its
+records in the order of time, and is evaluated on later impressions with their final labels. It closes the share
+(method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
 
 Example: python benchmarks/delayed_labels.py --rows=100000 --seeds=1
 """
@@ -40,7 +40,7 @@ sparse = [{columns = ["C1..C26"]}]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A stream and its loss: hours after which an impression comes, whether late clicks do, and the flag's value."""
+    """A stream and its loss: delay of impressions in hours, whether late clicks are recorded, and the flag's value."""
 
     window_hours: float
     sees_late: bool
@@ -59,7 +59,7 @@ METHODS = {
 
 
 def records(impressions: pa.Table, method: Method, seed: int) -> pa.Table:
-    """Returns the records of a method, in the order of their times: features, `click` and `late`."""
+    """Returns the records of a method in the order of time: features, `click` and `late`."""
     rng = np.random.default_rng(seed)
     hours = rng.uniform(0, 24 * DAYS, len(impressions))
     values, number = np.unique(impressions[COLUMN].to_numpy(), return_inverse=True)
@@ -79,7 +79,7 @@ def records(impressions: pa.Table, method: Method, seed: int) -> pa.Table:
 
 
 def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pathlib.Path) -> dict[str, float]:
-    """Trains on a method's records once, in order. Returns the metrics on the test rows."""
+    """Trains once over a method's records, in order, and returns the metrics on the test rows."""
     work.mkdir()
     (work / "spec.toml").write_text(SPEC)
     pq.write_table(records(train, method, seed), work / "train.parquet")
@@ -93,7 +93,7 @@ def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pat
 
 
 def measure(rows: int = 400_000, seeds: int = 3) -> dict[str, Any]:
-    """Returns the keys of the last line: mean, least and greatest of each figure over the seeds."""
+    """Returns the figures of the last line by key: mean, minimum and maximum of each figure over the seeds."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in METHODS}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as directory:
@@ -114,7 +114,7 @@ def measure(rows: int = 400_000, seeds: int = 3) -> dict[str, Any]:
 
 
 def summary(values: list[float]) -> dict[str, float]:
-    """Returns mean, least and greatest value."""
+    """Returns mean, minimum and maximum."""
     return {"mean": round(statistics.mean(values), 4), "min": round(min(values), 4), "max": round(max(values), 4)}
 
 

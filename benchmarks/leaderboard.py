@@ -1,4 +1,4 @@
-"""One row of the BARS leaderboard: our models on its files, with its settings, next to the figures that it publishes.
+"""Trains our models on the files of the BARS leaderboard with its settings, and compares them with its figures.
 
     python benchmarks/leaderboard.py --data=criteo_x4 --path=data/Criteo_x4 --models=deepfm,dcn_v2
     python benchmarks/leaderboard.py --data=frappe_x1 --path=data/Frappe_x1 --seeds=1
@@ -6,13 +6,13 @@
     python benchmarks/leaderboard.py --data=movielens
 
 --path is the directory of BARS' train.csv, valid.csv and test.csv, whose MD5s are checked; nothing is downloaded. The
-files are brought into the leaderboard's form and converted once, below --work. configs/leaderboard has the settings,
-and BARS' figures with their sources. movielens, adult and criteo_sample are the real data of the tests, of which BARS
-has no figures: --path is then the directory that has movielens/, adult/ and criteo/. docs/accuracy.md says more.
+files are rewritten in the leaderboard's form and converted once, below --work. configs/leaderboard has the settings and
+BARS' figures with their sources. movielens, adult and criteo_sample are the real data of the tests, for which BARS has
+no figures: --path is then the directory that has movielens/, adult/ and criteo/. See docs/accuracy.md.
 
-Each run is a line of --results and is not repeated while its flags are the same. The table has means over the seeds,
-with the spread, highest minus lowest; core seconds are the CPU time of the training with its evaluations. The last line
-is JSON.
+Each run is a line of --results, and is not repeated while its flags are the same. The table has the means over the
+seeds, and the spread, highest minus lowest. Core seconds are the CPU time of the training with its evaluations. The
+last line is JSON.
 """
 
 import argparse
@@ -44,7 +44,7 @@ _HELD_OUT = (
 
 
 class Training(NamedTuple):
-    """What a model is trained on; the flags but for paths, model and seed; the column of gauc, "" for no gauc."""
+    """The data of a training; its flags except paths, model and seed; and the group column of gauc, "" for no gauc."""
 
     parts: Parts
     flags: tuple[str, ...]
@@ -67,7 +67,7 @@ def _training(flags: argparse.Namespace, model: str) -> Training:
 def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tuple[Parts, tuple[str, ...]]:
     """Returns the converted parts of one of SAMPLES, and the flags of a model.
 
-    The first rows of Criteo's challenge are split at random into files of the form of Criteo_x4.
+    For `criteo_sample`, the first rows of Criteo's challenge are split at random into files in the form of Criteo_x4.
     """
     if name != "criteo_sample":
         data = {"movielens": "movielens-random"}.get(name, name)
@@ -90,7 +90,7 @@ def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tu
 
 
 def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """Returns the results of each model, one per seed; runs what --results lacks."""
+    """Returns the results of each model, one per seed; only runs that --results lacks are made."""
     trainings = {model: _training(flags, model) for model in flags.models}
     results, number = Results(flags.results), 0
     found: dict[str, list[dict[str, float]]] = {model: [] for model in trainings}
@@ -105,7 +105,7 @@ def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
 
 
 def _result(training: Training, model: str, seed: int, work: pathlib.Path, title: str) -> dict[str, float]:
-    """Prints the title, trains, tests the best epoch, and returns the figures by the names in `_FIGURES`."""
+    """Prints the title, trains, tests the best epoch, and returns the figures that `_FIGURES` names."""
     print(title, file=sys.stderr, flush=True)
     own = f"--model={model}", f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
     groups = [f"--group_by={training.group}"] if training.group else []
@@ -117,7 +117,7 @@ def _result(training: Training, model: str, seed: int, work: pathlib.Path, title
 
 
 def _experiment(training: Training) -> list[str]:
-    """Returns what makes a training: the flags of its flagfile, its other flags, and its data's directories."""
+    """Returns the flags that identify a training: those of its flagfile, its other flags, and the paths of its data."""
     lines: list[str] = []
     for flag in training.flags:
         name, _, value = flag.partition("=")
@@ -126,7 +126,7 @@ def _experiment(training: Training) -> list[str]:
 
 
 def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Returns the JSON object: by model means, spreads of AUC and log loss, and, of BARS' files, its figures."""
+    """Returns the JSON object: by model, the means, the spreads of AUC and log loss, and BARS' figures if known."""
     known = flags.data not in SAMPLES
     bars = load(flags.data) if known and not flags.any_files else None
     models: dict[str, dict[str, Any]] = {}
@@ -163,7 +163,7 @@ _COLUMNS = (
 
 
 def table(models: dict[str, dict[str, Any]]) -> list[str]:
-    """Returns the lines of a table in Markdown, without columns that are empty."""
+    """Returns the lines of a Markdown table without empty columns."""
     columns = [column for column in _COLUMNS if any(column[1] in entry for entry in models.values())]
     rows = []
     for model, entry in models.items():
@@ -172,7 +172,7 @@ def table(models: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def notes(flags: argparse.Namespace) -> list[str]:
-    """Returns what has to be said of the figures."""
+    """Returns the notes that belong to the figures."""
     if flags.data in SAMPLES:
         return ["BARS has no figures of these data. docs/accuracy.md says how their settings were chosen."]
     data = load(flags.data)

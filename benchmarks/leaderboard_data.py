@@ -1,8 +1,9 @@
-"""The data sets of `leaderboard.py`: BARS' files are checked, brought into the leaderboard's form and converted once.
+"""The data sets of `leaderboard.py`: BARS' files are checked, rewritten in the leaderboard's form and converted once.
 
-The form is that of FuxiCTR's preprocessing. Values of fewer than `min_count` training rows, and values that training
-lacks, become the text `<OOV>`, one per feature, as a missing value does; features that share a slot share what they
-keep. A bucket of a number that is as rare, and 0, which FuxiCTR gives no row of its own either, become missing.
+The form is that of FuxiCTR's preprocessing. A value of a category that is missing, or that occurs in fewer than
+`min_count` training rows, is replaced by the text `<OOV>`, one value per feature; features that share a slot share the
+values that are kept. A bucket of a number that is as rare, and the bucket 0, for which FuxiCTR has no row either,
+become missing.
 """
 
 import dataclasses
@@ -37,26 +38,27 @@ HISTORY_MODELS = ("din", "dien", "bst")
 HELD_OUT = "random:0.9,0.1"
 _OOV, _GROUP = "<OOV>", "group"
 _BLOCK = 16 << 20
-_PREFIXES = {"isrc": 2}  # Columns of which FuxiCTR keeps the first letters.
+_PREFIXES = {"isrc": 2}  # Columns of which FuxiCTR keeps only the first letters.
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A data set of the leaderboard, as `configs/leaderboard/figures.toml` describes it.
+    """A data set of the leaderboard, as described in `configs/leaderboard/figures.toml`.
 
     Attributes:
-      name: its name there, and of its feature spec and flagfile.
-      title: BARS' name.
-      download: where its files are.
-      md5_source: where BARS publishes their MD5s.
-      figures: BARS' table.
-      md5, rows: of `train`, `valid` and `test`; without `valid` BARS chooses the epoch by the test file.
-      models: AUC, log loss and perhaps gauc by model.
-      means: AUC and log loss of five runs, where published.
-      flags: of a model, after the flagfile.
+      name: name in figures.toml, and of the feature spec and the flagfile.
+      title: BARS' name of the data set.
+      download: source of the files.
+      md5_source: source of BARS' MD5s of the files.
+      figures: source of BARS' table.
+      md5, rows: MD5 and number of rows of `train`, `valid` and `test`; without `valid`, BARS chooses the epoch by the
+        test file.
+      models: BARS' AUC, log loss and, for some data sets, gauc by model.
+      means: BARS' mean AUC and log loss of five runs by model, if they are published.
+      flags: additional flags by model, which follow the flagfile.
       min_count: see the module.
-      group: column of the user within which gauc is taken; the column `group` of the feature spec is a copy.
-      note: a difference from BARS' runs that is left.
+      group: column of the user by which gauc groups examples; the column `group` of the feature spec is a copy.
+      note: a remaining difference from BARS' runs.
     """
 
     name: str
@@ -78,7 +80,7 @@ class Data:
         return CONFIGS / f"{self.name}.flags"
 
     def spec(self, model: str) -> FeatureSpec:
-        """Returns the feature spec of a model: one that reads no histories gets their means."""
+        """Returns the feature spec of a model; a model that does not read histories gets their means."""
         spec, pooled = FeatureSpec.load(CONFIGS / f"{self.name}.toml"), dict(combiner="mean", keep="last")
         if model in HISTORY_MODELS:
             return spec
@@ -87,20 +89,20 @@ class Data:
 
 
 def figures() -> dict[str, dict[str, Any]]:
-    """Returns what figures.toml has, by data set."""
+    """Returns the contents of figures.toml by data set."""
     with (CONFIGS / "figures.toml").open("rb") as file:
         return tomllib.load(file)
 
 
 def load(name: str) -> Data:
-    """Returns a data set of figures.toml."""
+    """Returns a data set from figures.toml."""
     return Data(name=name, **figures()[name])
 
 
 def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -> None:
-    """Ends the program if a file of BARS is missing, or is another one; `any_files` allows others.
+    """Ends the program if a file of BARS is missing or has another MD5; `any_files` allows other MD5s.
 
-    A file is not read again while its size and time stay.
+    A file is not read again while its size and modification time stay the same.
     """
     known = Results(work / "md5.jsonl")
     for part, wanted in data.md5.items():
@@ -123,8 +125,8 @@ def prepare(
 ) -> Parts:
     """Returns the converted parts for a model; the first call converts them below `work`.
 
-    If BARS has no validation file, a tenth of the training file at random is held out for it; `choose_on_test` takes
-    the test file, as BARS does.
+    If BARS has no validation file, a random tenth of the training file is held out for validation; with
+    `choose_on_test`, the test file is used for it, as in BARS.
     """
     spec, own_valid = data.spec(model), "valid" in data.md5
     held_out = not own_valid and not choose_on_test
@@ -150,7 +152,7 @@ def prepare(
 def _source(
     data: Data, spec: FeatureSpec, path: pathlib.Path, work: pathlib.Path, part: str
 ) -> tuple[pathlib.Path, str]:
-    """Returns the file that is converted and its format: BARS' own, or the same in the leaderboard's form."""
+    """Returns the file to convert and its format: BARS' file, or a copy in the leaderboard's form."""
     if data.min_count == 1 and not data.group and not any(f.weight_separator for f in spec.sparse):
         return path / f"{part}.csv", "csv"
     rewritten = work / "rewritten"
@@ -176,7 +178,7 @@ def _rewrite(data: Data, spec: FeatureSpec, path: pathlib.Path, output: pathlib.
 
 
 def _tables(data: Data, spec: FeatureSpec, file: pathlib.Path, what: str) -> Iterator[pa.Table]:
-    """Yields the columns of the spec as texts, null for empty ones, block by block."""
+    """Yields blocks of the columns of the spec as texts, null for empty cells."""
     columns = [spec.label.column, *(f.column for f in spec.sparse), *filter(None, [data.group])]
     form = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(columns, pa.string()),
@@ -199,12 +201,12 @@ def _tables(data: Data, spec: FeatureSpec, file: pathlib.Path, what: str) -> Ite
 
 
 def _counted(feature: SparseFeature) -> bool:
-    """Whether rare values of a feature are replaced: not those of times, buckets and numbers."""
+    """Returns whether rare values of a feature are replaced; those of times, buckets and numbers are not."""
     return feature.derive in (None, LOG_SQUARED) and not feature.is_bucketised and not feature.weight_separator
 
 
 def _values(table: pa.Table, feature: SparseFeature) -> pa.Array:
-    """Returns the values of a feature that are counted, null for a missing one: of a list all, one after another."""
+    """Returns the values of a feature that are counted, null if missing; lists are concatenated."""
     texts = table[feature.column].combine_chunks()
     if feature.combiner:
         return pc.list_flatten(pc.split_pattern(texts, feature.separator))
@@ -212,7 +214,7 @@ def _values(table: pa.Table, feature: SparseFeature) -> pa.Array:
 
 
 def _kept(data: Data, spec: FeatureSpec, train: pathlib.Path) -> dict[str, pa.Array]:
-    """Returns the values that are no rarer than `min_count` in the training file, by slot."""
+    """Returns, by slot, the values that occur at least `min_count` times in the training file."""
     features = [f for f in spec.sparse if _counted(f)]
     counts: dict[str, list[pa.Table]] = {f.name: [] for f in features}
     for table in _tables(data, spec, train, "counting"):
@@ -232,13 +234,13 @@ def _kept(data: Data, spec: FeatureSpec, train: pathlib.Path) -> dict[str, pa.Ar
 
 
 def _added(tables: list[pa.Table]) -> pa.Table:
-    """Returns one table of the distinct `values` and their `counts`."""
+    """Returns the tables merged into one, with distinct `values` and their total `counts`."""
     sums = pa.concat_tables(tables).group_by("values").aggregate([("counts", "sum")])
     return sums.rename_columns(["values", "counts"])
 
 
 def _in_form(table: pa.Table, spec: FeatureSpec, kept: dict[str, pa.Array]) -> pa.Table:
-    """Returns the table with rare values replaced, and numbers with a vector as `name:number`."""
+    """Returns the table with rare values replaced, and with numbers that have an embedding as `name:number`."""
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     for feature in spec.sparse:
         texts = columns[feature.column]

@@ -1,6 +1,6 @@
-"""The requests of `service.py` to a service on one core: pulls, pushes and syncs over loopback, and the demo's traffic.
+"""Measures, for `service.py`, requests over loopback to a service on one core: pulls, pushes, syncs, demo traffic.
 
-The demo's traffic is a training without the dense tower: real batches, caches and syncs.
+The demo traffic is a training without the dense tower, with real batches, caches and syncs.
 """
 
 import concurrent.futures
@@ -29,10 +29,10 @@ CONFIG = TableConfig("bench", (16,), (0.01,), RowwiseAdagrad(initial_accumulator
 LOAD_ROWS, REQUEST_ROWS, BATCHES, CLIENTS = 1 << 18, 20_000, 32, 2
 TIMEOUT_S = 60
 LEASE = Lease.new("benchmark")
-# Steps of each worker before the measurement, in which the service loads its kernels and the caches fill.
+# Steps of each worker before the measurement, during which the service loads its kernels and the caches fill.
 WARMUP_STEPS, BATCH_SIZE = 60, 1024
 PREFETCH_BATCHES = RunConfig().prefetch_batches
-# The demo's model: DeepFM, an embedding and a linear weight a key; Adagrad's rows are 34 floats, row-wise Adagrad's 19.
+# The demo's model: DeepFM, an embedding and a linear weight per key; 34 floats per row in Adagrad, 19 row-wise.
 DIMS, SCALES, ACCUMULATOR = (16, 1), (0.01, 0.0), 1e-3
 
 
@@ -61,25 +61,25 @@ def draw_distinct(rng: np.random.Generator, distribution: str, rows: int, count:
 
 
 def blocks(rows: int) -> Iterator[np.ndarray]:
-    """Yields the keys of all ranks, LOAD_ROWS at a time."""
+    """Yields the keys of all ranks in blocks of LOAD_ROWS."""
     for first in range(1, rows + 1, LOAD_ROWS):
         yield key_of(np.arange(first, min(first + LOAD_ROWS, rows + 1)))
 
 
 def connect(service: LocalService) -> ServiceClient:
-    """Returns a client that sends requests as to another host; all clients belong to one training."""
+    """Returns a client that uses a socket, as for another host; all clients belong to one training."""
     return ServiceClient([service.address], TIMEOUT_S, ClientSecurity(service.token), LEASE, by_socket=True)
 
 
 def cpu_seconds(service: LocalService) -> float:
-    """Returns the processor time that the service has used."""
+    """Returns the CPU time that the service has used."""
     return sum(psutil.Process(service.pid).cpu_times()[:2])
 
 
 class Worker:
     """A client that pulls, pushes and syncs its own batches of ranks, and remembers the versions of its rows.
 
-    `came` counts the rows that syncs have sent back.
+    `came` is the number of rows that syncs have returned.
     """
 
     def __init__(self, service: LocalService, name: str, batches: list[np.ndarray], rows: int) -> None:
@@ -109,7 +109,7 @@ Figures = dict[str, float]
 
 
 def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) -> tuple[float, dict[str, Figures]]:
-    """Returns the bytes of the index per row, and rates and percentiles by distribution, of a service."""
+    """Returns the index bytes per row of a service, and its rates and percentiles by distribution."""
     results: dict[str, dict[str, float]] = {}
     with LocalServices(1, directory, TIMEOUT_S).running({core}) as (service,):
         loader = connect(service)
@@ -135,7 +135,7 @@ def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) ->
 
 
 def saturate(op: str, service: LocalService, workers: list[Worker], seconds: float) -> dict[str, float]:
-    """Returns rows/s and rows per core-second of an operation that all workers request without a pause."""
+    """Returns rows/s and rows per core-second of an operation that all workers request continuously."""
     for worker in workers:
         for ranks in worker.batches:
             getattr(worker, op)(ranks)
@@ -160,7 +160,7 @@ def saturate(op: str, service: LocalService, workers: list[Worker], seconds: flo
 
 
 def at_half_load(workers: list[Worker], rows_per_sec: float, syncs: int) -> dict[str, float]:
-    """Returns latency percentiles, in ms, of syncs at a fixed rate, measured from the time at which they are due."""
+    """Returns latency percentiles, in ms, of syncs at a fixed rate, measured from their due times."""
     interval = len(workers[0].batches[0]) / rows_per_sec
     begin = time.perf_counter() + interval
 
@@ -183,8 +183,8 @@ def traffic(
 ) -> dict[str, float]:
     """Returns the core-seconds of the service per million examples, and bytes and misses per example.
 
-    The workers take turns in this process, so that the copy of a host needs no shared memory. The service is on `core`;
-    `workers_a_host` of the workers train one copy of the rows.
+    The workers take turns in this process, so that the copy of a host needs no shared memory. The service runs on
+    `core`; the workers of a host, `workers_a_host` of them, train one copy of the rows.
     """
     readers = [BatchReader(data, BATCH_SIZE, rank, workers, epochs=1) for rank in range(workers)]
     table, hosts = readers[0].spec.tables[0], workers // workers_a_host
@@ -215,9 +215,9 @@ def _counters(service: LocalService, caches: list[RowCache]) -> dict[str, float]
 
 
 def _steps(cache: RowCache, reader: BatchReader, table: str) -> Iterator[int]:
-    """Yields the size of each batch after its step, which has constant gradients of the size in a click model.
+    """Yields the size of each batch after its step, with constant gradients as large as in a click model.
 
-    Batches are looked up ahead, as in the input pipeline.
+    The rows of several batches are looked up ahead, as in the input pipeline.
     """
     batches = iter(reader)
     while group := list(itertools.islice(batches, PREFETCH_BATCHES)):

@@ -1,13 +1,13 @@
-"""Measures how good the models are, compared with other libraries, with regression and with settings by hand.
+"""Measures the quality of the models compared with other libraries, logistic regression and hand-tuned settings.
 
     python benchmarks/model_quality.py --parts=defaults,best --seeds=1
     python benchmarks/model_quality.py --parts=best --data=adult --models=tabm --seeds=1,2,3
     python benchmarks/model_quality.py --parts=bars --peer_python=peers/bin/python
 
-The parts `bars`, `best` and `search` are in this file, the others in `quality_PART.py`. docs/accuracy.md says what each
-compares. Results stay below --work, and a run whose result is there is not repeated; a search continues for as long
-again. The last line is a JSON object, in which a figure that was not measured is null, and `failed` names the parts
-that failed.
+The parts `bars`, `best` and `search` are in this file, the others in `quality_PART.py`. docs/accuracy.md describes what
+each part compares. Results are kept below --work, and a run that has a result is not repeated; a search continues for
+the same time again. The last line is a JSON object. In it, a figure that was not measured is null, and `failed` lists
+the parts that failed.
 """
 
 import argparse
@@ -25,16 +25,16 @@ import sides
 from accuracy_data import Parts, Results, default_directory, export_arrays, flagfile, flags_of, prepare, train_and_test
 from sides import Part
 
-# Chosen from a grid by FuxiCTR's validation AUC. FuxiCTR embeds numbers and we do not: Adult has them as categories.
+# Chosen from a grid by FuxiCTR's validation AUC. FuxiCTR embeds numbers and we do not, so Adult has them as categories.
 BARS_L2 = {"movielens-random": 1e-4, "adult-categories": 1e-5}
 BARS_MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp", "pnn")
-# Where our defaults are another variant of a model than the one that FuxiCTR has.
+# Params of the models whose default variant differs from FuxiCTR's.
 BARS_PARAMS = {"fibinet": ("--model_params=bilinear=interaction",)}
 # The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
 SEARCHED, SEARCHED_MODEL = ("movielens-random", "adult"), "deepfm"
 
 
-# By figure, the data sets and models of the flagfiles from which the part `best` chooses, see `flagfile`.
+# The data sets and models from whose flagfiles the part `best` chooses, by figure; see `flagfile`.
 BEST = {
     "adult_best_auc": {"adult": ("dcn_v2", "deepfm", "lr", "tabm", "wide_deep"), "adult-pieces": ("tabm",)},
     "movielens_history_best_auc": {"movielens-history": ("din", "onetrans"), "movielens-means": ("din",)},
@@ -56,13 +56,13 @@ def bars(flags: argparse.Namespace) -> dict[str, float]:
 
 
 def bars_flags(data: str, model: str) -> list[str]:
-    """Returns the flags of our run, but for its paths and its seed."""
+    """Returns the flags of our run, except paths and seed."""
     own = [f"--model={model}", f"--embedding_l2={BARS_L2[data]}", *BARS_PARAMS.get(model, ())]
     return ["--recipe=bars", *own, "--batch_size=2048", "--hidden_units=256,128,64"]
 
 
 def _fuxictr(results: Results, data: str, parts: Parts, model: str, flags: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the results of FuxiCTR by seed, which `accuracy_fuxictr.py` measures under --peer_python."""
+    """Returns FuxiCTR's results by seed, which `accuracy_fuxictr.py` measures with --peer_python."""
     key = {"side": "peer", "data": data, "model": model, "library": "FuxiCTR", "setting": BARS_L2[data]}
     if missing := [seed for seed in flags.seeds if not results.of(**key, seed=seed)]:
         arrays = flags.work / f"{data}-arrays.npz"
@@ -74,9 +74,9 @@ def _fuxictr(results: Results, data: str, parts: Parts, model: str, flags: argpa
 
 
 def best(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns the mean test AUC of the flagfile with the best validation AUC, by figure; prints a line per data set.
+    """Returns, by figure, the mean test AUC of the flagfile with the best validation AUC; prints a line per data set.
 
-    `--data=adult` takes both feature specs of Adult.
+    `--data=adult` selects both feature specs of Adult.
     """
     results, found = Results(flags.work / "best.jsonl"), dict[str, list[dict[str, float]]]()
     for figure, data, known in [(figure, *each) for figure, data_sets in BEST.items() for each in data_sets.items()]:
@@ -91,7 +91,7 @@ def best(flags: argparse.Namespace) -> dict[str, float]:
 
 
 def search(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns `search_minus_hand_tuned_min`, the least difference of mean test AUCs; prints a line per data set."""
+    """Returns `search_minus_hand_tuned_min`, the smallest difference of mean test AUCs; prints a line per data set."""
     results, gains = Results(flags.work / "search.jsonl"), []
     data_sets = flags.data or SEARCHED
     for data in data_sets:
@@ -106,7 +106,7 @@ def search(flags: argparse.Namespace) -> dict[str, float]:
 
 
 def _searched(data: str, parts: Parts, work: pathlib.Path, minutes: float) -> dict[str, Any]:
-    """Searches by validation AUC, or continues a search for as long again; returns its last line."""
+    """Searches by validation AUC, or continues a search for the same time again; returns its last line."""
     paths = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={work / f'{data}.model'}"
     file = work / f"{data}.search.flags"
     file.write_text("\n".join([*paths, f"--model={SEARCHED_MODEL}", "--best_metric=auc", "--seed=1", ""]))
@@ -117,7 +117,7 @@ def _searched(data: str, parts: Parts, work: pathlib.Path, minutes: float) -> di
 def _by_hand(
     results: Results, data: str, parts: Parts, model: str, seeds: list[int]
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Returns the means of a flagfile's runs, with the `spread` of the test AUC, highest less lowest, and the runs."""
+    """Returns the means of a flagfile's runs with the `spread` of the test AUC, highest minus lowest, and the runs."""
     runs = _trained(results, data, parts, seeds, flags_of(flagfile(data, model)))
     means = {name: round(_mean(runs, name), 6) for name in ("valid", "auc", "logloss", "copc")}
     aucs = [each["auc"] for each in runs]
@@ -135,7 +135,7 @@ def _mean(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def _of(module: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
-    """Returns what measures the part in a module, which is imported only if the part is asked for."""
+    """Returns the function that measures the part in a module; it imports the module when it is called."""
     return lambda flags: importlib.import_module(module).run(flags)
 
 

@@ -1,10 +1,10 @@
-"""The part `defaults` of `model_quality.py`: DeepFM by default settings and a tuned logistic regression, the same rows.
+"""The part `defaults` of `model_quality.py`: DeepFM with default settings and a tuned logistic regression, same rows.
 
-Ours is `train` with no flag but the data, the model, the model directory and the seed, then `evaluate` with no flag but
-the data. The regression is scikit-learn's, on one-hot columns and scaled numbers; its C is the one of ten with the best
-log loss on the validation part, which ours has for early stopping. Each seed has a split of its own, and a sample of
-its own if the data are a sample. The rules of `--recipe=data` were chosen on validation parts of the data sets that are
-not in ASIDE, and on other samples of their files. Results stay in defaults.jsonl below --work.
+DeepFM uses `train` with only the flags for the data, the model, the model directory and the seed, then `evaluate` with
+only the flag for the data. The regression is scikit-learn's, on one-hot columns and scaled numbers. Its C is the one of
+ten with the best log loss on the validation part, which DeepFM uses for early stopping. Each seed has its own split,
+and its own sample if the data is a sample. The rules of `--recipe=data` were chosen on validation parts of the data
+sets that are not in ASIDE, and on other samples of their files. Results are kept in defaults.jsonl below --work.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from ctr_trainer.features.spec import FeatureSpec
 
 C = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 METRICS = ("auc", "logloss", "copc")
-TRAINED, OTHERS = 8_000, 22_000  # Rows of a sample that are trained on; rows for validation and test.
+TRAINED, OTHERS = 8_000, 22_000  # Training rows of a sample; rows for validation and test.
 SPLIT = f"random:{TRAINED / (TRAINED + OTHERS)},{2_000 / (TRAINED + OTHERS)},{20_000 / (TRAINED + OTHERS)}"
-RARE = 0.01  # Share of positives of the samples with rare positives.
+RARE = 0.01  # Share of positives in the samples with rare positives.
 
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns `defaults_minus_lr_min`, our least mean test AUC less the regression's; prints a line per data set."""
+    """Returns `defaults_minus_lr_min`, the smallest difference of mean test AUCs; prints a line per data set."""
     results, model, differences = Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0], []
     for data in flags.data or DATA:
         keys = [{"data": data, "seed": seed, "model": model} for seed in flags.seeds]
@@ -39,7 +39,7 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
 
 
 def both(data: str, seed: int, model: str, real_data: pathlib.Path) -> dict[str, float]:
-    """Returns METRICS of the test part: ours by default settings, and under `lr_NAME` the regression's."""
+    """Returns METRICS of the test part: ours with default settings, and the regression's as `lr_NAME`."""
     with tempfile.TemporaryDirectory() as directory:
         work = pathlib.Path(directory)
         parts = DATA[data](seed, real_data, work)
@@ -49,7 +49,7 @@ def both(data: str, seed: int, model: str, real_data: pathlib.Path) -> dict[str,
 
 
 def _difference(data: str, runs: list[dict[str, Any]]) -> float:
-    """Returns our mean AUC less the regression's, and prints the figures of a data set."""
+    """Returns our mean AUC minus the regression's, and prints the figures of a data set."""
     names = (*METRICS, *(f"lr_{name}" for name in METRICS))
     shown: dict[str, Any] = {name: round(statistics.mean(run[name] for run in runs), 4) for name in names}
     less = {name: [run[name] - run[f"lr_{name}"] for run in runs] for name in ("auc", "logloss")}
@@ -59,7 +59,7 @@ def _difference(data: str, runs: list[dict[str, Any]]) -> float:
 
 
 def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
-    """Returns METRICS of the test part, and the C with the best log loss of the validation part."""
+    """Returns METRICS of the test part, and the C with the best log loss on the validation part."""
     import sklearn.linear_model
     import sklearn.metrics
     import sklearn.preprocessing
@@ -88,7 +88,7 @@ def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
 
 
 def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
-    """Returns a sparse float32[n, columns] of the ids and the numbers; id 0 has no column."""
+    """Returns a sparse float32[n, columns] with one-hot ids and the numbers; id 0 has no column."""
     import scipy.sparse
 
     names = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
@@ -97,7 +97,7 @@ def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
 
 
 def _shares(values: np.ndarray, size: int) -> Any:
-    """Returns a sparse float32[n, size - 1]: one of n values of an example has 1 / n in its column."""
+    """Returns a sparse float32[n, size - 1]; each of k values of an example has 1 / k in its column."""
     import scipy.sparse
 
     counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
@@ -107,7 +107,7 @@ def _shares(values: np.ndarray, size: int) -> Any:
 
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
-    """Converts a sample of adult.data, cut into training and validation part, and all of adult.test."""
+    """Converts a sample of adult.data, for training and validation, and adult.test, sampled if `share` is given."""
     spec = FeatureSpec.load(spec_path("adult"))
     for part, most in (("data", TRAINED + 2_000), ("test", 12_000 if share else None)):
         lines = [line for line in _lines(real_data / "adult" / f"adult.{part}") if not line.startswith("|")]
@@ -132,7 +132,7 @@ def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
 
 
 def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Parts]:
-    """Returns the function that converts a data set of scikit-learn: each number scaled, and its deciles."""
+    """Returns a function that converts a data set of scikit-learn; each number is a scaled feature and a decile."""
 
     def write(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
         import sklearn.datasets
@@ -157,7 +157,7 @@ def _lines(path: pathlib.Path) -> list[str]:
 def _write_sample(
     file: pathlib.Path, lines: list[str], is_positive: Callable[[str], bool], rows: int, seed: int, share: float | None
 ) -> None:
-    """Writes some lines at random; with a share, so many of them positive."""
+    """Writes a random sample of `rows` lines; if `share` is given, it is the share of positive ones."""
     order = np.random.default_rng(seed).permutation(len(lines))
     if share:
         positive, count = np.array([is_positive(lines[place]) for place in order]), round(share * rows)
@@ -176,5 +176,5 @@ DATA: dict[str, Callable[..., Parts]] = {
     "diabetes": _bundled("diabetes", lambda target: target > np.median(target)),
     "wine": _bundled("wine", lambda target: target == 1),
 }
-# What no rule was chosen by.
+# The data sets on which no rule was chosen.
 ASIDE = ("movielens-rare", "diabetes", "wine")

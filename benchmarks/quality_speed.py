@@ -1,9 +1,9 @@
-"""The part `speed` of `model_quality.py`: sequence models over DeepFM, one worker on one core, one history per example.
+"""The part `speed` of `model_quality.py`: the speed of sequence models relative to DeepFM, one worker on one core.
 
-The data are drawn at random: a user of 20,000, an item of 5,000, five more categories, and a history of items whose
-length is exponential with the mean 0.45 L, at least 1 and at most L. DeepFM does not read the history. All sides of the
-same number of rows train the same rows, in turn; a ratio is taken within a round, and its median over the rounds is
-reported. SDIM with histories of 1,000 is compared with DIN and with SDIM on histories of 50.
+Each example has one history. The data is random: one of 20,000 users, one of 5,000 items, five more categories, and a
+history of items whose length is exponential with the mean 0.45 L, at least 1 and at most L. DeepFM does not read the
+history. All sides with the same number of rows train on the same rows, in turn. A ratio is computed per round, and its
+median over the rounds is reported. SDIM with histories of 1,000 is compared with DIN and with SDIM on histories of 50.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Side(NamedTuple):
     rows: int = 150_000
 
 
-# By their keys, the two sides of which the rates are divided.
+# The two sides whose speeds are divided, by the key of the ratio.
 RATIOS = {
     "din_over_deepfm_speed": (Side("din", 20), Side("deepfm", 20)),
     "bst_over_deepfm_speed": (Side("bst", 20), Side("deepfm", 20)),
@@ -61,7 +61,7 @@ def run(flags: argparse.Namespace) -> dict[str, float | None]:
 
 
 def data(place: pathlib.Path, length: int, rows: int) -> None:
-    """Writes the feature spec and so many rows, converted."""
+    """Writes the feature spec and `rows` converted rows."""
     draw = np.random.default_rng(1)
     lengths = np.clip(draw.exponential(0.45 * length, rows).astype(np.int32), 1, length)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32)]).astype(np.int32)

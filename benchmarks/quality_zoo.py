@@ -1,13 +1,13 @@
-"""The part `zoo` of `model_quality.py`: all models of one label on the same rows, and their table in docs/models.md.
+"""The part `zoo` of `model_quality.py`: all models for one label on the same rows, and their table in docs/models.md.
 
-The rows are MovieLens-1M's, split by time. The models of histories also read the user's last 20 liked movies and last
-20 ratings. All models have the setting of configs/movielens_time_deepfm.flags; the epoch is chosen by the validation
-AUC, and the test part is read once. The speed is in examples per second of processor time, which other programs on the
-machine change little, of one worker with one thread. With --sizes the models in SIZES are also measured at these sizes,
-and a second table has their AUC against the floating-point operations of one prediction.
+The rows are those of MovieLens-1M, split by time. Models that read histories also get the user's last 20 liked movies
+and last 20 ratings. All models use the settings of configs/movielens_time_deepfm.flags; the epoch is chosen by the
+validation AUC, and the test part is read once. The speed is that of one worker with one thread in examples per second
+of CPU time, which depends little on other programs on the machine. With --sizes, the models in SIZES are also measured
+at these sizes, and a second table has their AUC against the floating-point operations of one prediction.
 
 docs/models.json has the figures of each model and size, and the tables of the page are written from it. A run replaces
-the figures of the models that it measures, so that `--models=tabm` changes one row.
+the figures of the models that it measures, so `--models=tabm` changes one row.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PAGE, ROWS = sides.ROOT / "docs" / "models.md", sides.ROOT / "docs" / "models.js
 BEGIN, END = "<!-- benchmarks/quality_zoo.py writes the next table from models.json. -->\n", "<!-- Its end. -->\n"
 BATCH, FROM, TO = 2048, 20, 150  # The speed is measured between two steps.
 SETTING = tuple(flags_of(flagfile("movielens-time", "deepfm")))
-# What a model needs that the others have no use for.
+# Flags that only some models need.
 OWN = {
     "ffm": ("--embedding_dim=32",),  # Four numbers for each pair of the 8 features.
     "final_mlp": ("--model_params=first_context=user_id,second_context=movie_id",),
@@ -75,12 +75,12 @@ _SPEED, _OPERATIONS = ("examples/s", "examples_per_sec", ",.0f"), ("kFLOPs", "kf
 
 
 def models() -> list[str]:
-    """Returns the models of one label."""
+    """Returns the names of the models for one label."""
     return [name for name in MODELS if not find_model(name).params_class.several_labels]
 
 
 def run(flags: argparse.Namespace) -> dict[str, float]:
-    """Measures the models, writes the tables, and returns the best test AUC with histories and without."""
+    """Measures the models, writes the tables, and returns the best test AUCs with and without histories."""
     results, best = Results(flags.work / "zoo.jsonl"), dict[str, float]()
     rows = {(row["model"], row["size"]): row for row in json.loads(ROWS.read_text())}
     for size, model in itertools.product((0, *flags.sizes), flags.models or models()):
@@ -109,7 +109,7 @@ def reads_histories(model: str) -> bool:
 
 
 def chosen(model: str, size: int = 0) -> tuple[str, ...]:
-    """Returns the flags of a model, but for its paths and its seed; 0 stands for no size of SIZES, which begin at 1."""
+    """Returns the flags of a model, except paths and seed; sizes in SIZES begin at 1, and 0 selects none of them."""
     compares = issubclass(find_model(model).params_class, HistoryParams)
     target = ("--model_params=target=movie_id",) if compares else ()
     flags = (*SETTING, f"--model={model}", *OWN.get(model, target))
@@ -120,7 +120,7 @@ def chosen(model: str, size: int = 0) -> tuple[str, ...]:
 
 
 def _measured(parts: Parts, seed: int, given: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the figures of a run: of its test, and of a short training with a `Cost`."""
+    """Returns the figures of a run: those of its test, and those of a short training with a `Cost`."""
     values, cost = experiment_flags.define(GROUPS), Cost()
     with tempfile.TemporaryDirectory() as directory:
         values(["zoo", *given, f"--train_data={parts.train}", f"--model_dir={directory}", "--save_checkpoints_steps=0"])
@@ -133,12 +133,12 @@ def _measured(parts: Parts, seed: int, given: tuple[str, ...]) -> dict[str, Any]
 
 
 class Cost(tf.compat.v1.train.SessionRunHook):
-    """Counts the dense parameters of a training, its operations, and its examples per second of processor time.
+    """Measures a training's dense parameters, its operations, and its examples per second of CPU time.
 
     Attributes:
-      parameters: numbers in the trainable variables; rows are not among them.
-      flops: multiplications and additions of the matrix products of one prediction.
-      examples_per_sec: of the steps FROM to TO.
+      parameters: number of trainable weights, without embedding rows.
+      flops: multiplications and additions in the matrix products of one prediction.
+      examples_per_sec: examples per second of CPU time in the steps FROM to TO.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Cost(tf.compat.v1.train.SessionRunHook):
 
 
 def _flops(op: tf.Operation) -> int:
-    """Returns the multiplications and additions of a matrix product of known sizes; 0 for gradients and all else."""
+    """Returns the multiplications and additions of a matrix product of known sizes; 0 for other ops and gradients."""
     is_product = op.type in ("MatMul", "BatchMatMulV2", "Einsum") and "gradients/" not in op.name
     if not is_product or any(not tensor.shape.is_fully_defined() for tensor in (*op.inputs, *op.outputs)):
         return 0
@@ -170,7 +170,7 @@ def _flops(op: tf.Operation) -> int:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """Returns both tables in Markdown: the models, the highest AUC first, and those of several sizes."""
+    """Returns both tables in Markdown: the models, highest AUC first, and the models of several sizes."""
     plain = sorted((row for row in rows if not row["size"]), key=lambda row: -row["auc"])
     of_models, of_sizes = [], []
     for row in plain:

@@ -1,10 +1,10 @@
-"""Measures what a second worker gains, and what a step costs next to its dense tower, on workload W1.
+"""Measures the gain of a second worker, and the cost of a step in addition to its dense tower, on workload W1.
 
 The last line is JSON.
 
-Every worker has one thread on a core of its own; a service may use all cores. All sides run in turn, and a ratio is the
-median of the rounds' ratios. On a processor without instructions for bfloat16 the side `one_bf16` is left out, and its
-keys are null.
+Every worker has one thread on its own core; a service may use all cores. All sides run in turn, and a ratio is the
+median of the ratios by round. On a processor without instructions for bfloat16, the side `one_bf16` is left out, and
+its values are null.
 
 Example: python benchmarks/scaling.py --rounds 5
 """
@@ -41,7 +41,7 @@ W1_FLAGS = (
 )
 SHARED, AVERAGED = "--embedding_service=shared", "--dense_sync_steps=30"
 BFLOAT16 = "--mixed_precision=bfloat16"
-# By their keys in the last line, the sides of each ratio, and what it is.
+# The sides and the description of each ratio, by its key in the last line.
 RATIOS = {
     "one_worker_vs_in_graph": ("one", "in_graph", "one worker over TensorFlow's in-graph variables, float32"),
     "one_worker_bfloat16_vs_in_graph": ("one_bf16", "in_graph", f"the same with {BFLOAT16}"),
@@ -65,7 +65,7 @@ OTHERS = {
 def ours(
     steps: int, *flags: str, workers: int = 1, cores: Sequence[int] = (0,), service_core: int | None = None
 ) -> float:
-    """Returns the examples/s of all workers together; a lone worker may have a service on another core."""
+    """Returns the examples/s of all workers together; a single worker may use a service on another core."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         if service_core is not None:
@@ -81,7 +81,7 @@ def ours(
 
 @contextlib.contextmanager
 def on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """Has the processes that start within the block use some cores only."""
+    """Restricts processes that start within the block to the given cores."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -101,7 +101,7 @@ def reference(kind: str, steps: int, workers: int = 1) -> float:
 
 
 def every_side(steps: int) -> dict[str, Callable[[], float]]:
-    """Returns what measures each side."""
+    """Returns the functions that measure the sides, by side."""
     alone = functools.partial(ours, steps)
     free = functools.partial(ours, steps, "--prefetch_batches=4", cores=(0, 1))
     two = functools.partial(ours, steps, workers=2, cores=(0, 1))
@@ -122,7 +122,7 @@ def every_side(steps: int) -> dict[str, Callable[[], float]]:
 
 
 def runnable(every: dict[str, Callable[[], float]], cpuinfo: str | os.PathLike[str]) -> dict[str, Callable[[], float]]:
-    """Returns the sides that this processor can run, and prints the name of the side that is left out."""
+    """Returns the sides that this processor can run, and prints which side is left out."""
     if hardware.has_bfloat16(cpuinfo):
         return every
     print("left out: one_bf16, since this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)")
@@ -130,7 +130,7 @@ def runnable(every: dict[str, Callable[[], float]], cpuinfo: str | os.PathLike[s
 
 
 def demo(flags: Sequence[str], data: pathlib.Path) -> float:
-    """Returns the examples/s of the demo's job of two workers."""
+    """Returns the examples/s of the demo with two workers."""
     job = ("horovodrun", "-np", "2", "--gloo", sides.ROOT / "run.sh", f"--flagfile={sides.ROOT}/configs/demo.flags")
     with tempfile.TemporaryDirectory() as model_dir:
         sides.call([*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model_dir}", *flags])
@@ -138,7 +138,7 @@ def demo(flags: Sequence[str], data: pathlib.Path) -> float:
 
 
 def logged_steps(command: Sequence[object]) -> Iterator[tuple[int, float, int]]:
-    """Runs a training; yields the steps of its log, each with the seconds since its start and its resident bytes."""
+    """Runs a training; yields each step in its log with the seconds since the start and the resident bytes."""
     start, line = time.perf_counter(), [*map(str, command)]
     with subprocess.Popen(line, env=sides.environment(ONE_THREAD), stderr=subprocess.PIPE, text=True) as job:
         for text in job.stderr or ():
@@ -149,7 +149,7 @@ def logged_steps(command: Sequence[object]) -> Iterator[tuple[int, float, int]]:
 
 
 def seconds_to_first_step(data: pathlib.Path) -> float:
-    """Returns the median of the seconds from the start of a training command to the log line of its first step."""
+    """Returns the median time in seconds from the start of a training command to the log line of its first step."""
     seconds = []
     for _ in range(FIRST_STEP_RUNS):
         with tempfile.TemporaryDirectory() as model_dir:
@@ -160,7 +160,7 @@ def seconds_to_first_step(data: pathlib.Path) -> float:
 
 
 def rss_growth_percent(steps: int) -> float | None:
-    """Returns by how much the resident memory grows in a training on W1 after 3,000 steps; None for few steps."""
+    """Returns by how many percent the resident memory of a W1 training grows after step 3,000; None for few steps."""
     with tempfile.TemporaryDirectory() as directory, on_cores([0]):
         flags = [*W1_FLAGS, f"--max_steps={steps}", "--epochs=0", f"--log_steps={RSS_STEPS}", "--batch_size=64"]
         places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--phase_steps=20"

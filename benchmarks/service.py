@@ -1,11 +1,11 @@
 """Measures the lookup service alone: kernels, requests over loopback, the demo's traffic. The last line is JSON.
 
-Rows have dim 16 with row-wise Adagrad (17 floats); keys are uniform or Zipf(1.2). Finds and gathers take the keys of a
-batch; updates and requests take distinct keys, as a worker sends them. The service runs on a core of its own and the
-clients on the others. `*_per_core_sec` divides by the processor time of the service, so that it also holds if the
-clients cannot keep the service busy. The demo's traffic is measured with row-wise Adagrad (`workers_per_service_core`)
-and with the demo's Adagrad, for one worker per host, and for two hosts whose four workers train one copy of the rows
-(`workers_per_service_core_4_a_host`).
+Rows have dim 16 with row-wise Adagrad (17 floats); keys are uniform or Zipf(1.2). Finds and gathers get the keys of a
+batch; updates and requests get distinct keys, as a worker sends them. The service runs on its own core and the clients
+run on the others. `*_per_core_sec` divides by the CPU time of the service, so it is also correct if the clients cannot
+keep the service busy. The demo's traffic is measured with row-wise Adagrad (`workers_per_service_core`) and with the
+demo's Adagrad, for one worker per host, and for two hosts with four workers each, which train one copy of the rows per
+host (`workers_per_service_core_4_a_host`).
 
 Example: python benchmarks/service.py                  # 1 M and 20 M rows: minutes, 6 GiB
          python benchmarks/service.py --rows=200000 --seconds=0.5
@@ -38,7 +38,7 @@ HOSTS, WORKERS_A_HOST = 2, 4
 
 
 def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], seconds: float) -> float:
-    """Returns the keys/s of `what(keys)` over the batches in turn for `seconds`, after a first call with each."""
+    """Returns the keys/s of calling `what` with the batches in turn for `seconds`, after one call with each batch."""
     for batch in batches:
         what(batch)
     in_turn, done, start = itertools.cycle(batches), 0, time.perf_counter()
@@ -50,7 +50,7 @@ def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], second
 
 
 def in_process(rows: int, seconds: float) -> tuple[float, dict[str, dict[str, float]]]:
-    """Returns the bytes of the index per row, and the rates by distribution, of a table on one core."""
+    """Returns the index bytes per row of a table on one core, and its rates by distribution."""
     table = Table(CONFIG)
     for keys in loopback.blocks(rows):
         table.find_or_create(keys)
@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def workers_fed(title: str, figures: dict[str, float]) -> float:
-    """Prints the figures of the demo's data, and returns the number of workers that a core feeds at N = 30."""
+    """Prints the figures of the demo's data, and returns the number of workers that one core serves at N = 30."""
     show(f"the demo's data, {title}", figures)
     per_million = figures["core_sec_per_million_examples_sync_30"]
     fed = round(1e6 / per_million / WORKER_EXAMPLES_PER_SEC, 2)

@@ -1,6 +1,6 @@
-"""What benchmarks share: commands, waiting, the parts of a benchmark, and the sides of a comparison.
+"""Code that benchmarks share: commands, waiting, the parts of a benchmark, and the sides of a comparison.
 
-The import of this module makes `tests` importable.
+Importing this module makes `tests` importable.
 """
 
 import argparse
@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 6 * 3600
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser whose help shows the description as it is."""
+    """Returns a parser whose help shows the description without reformatting."""
     return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
@@ -43,7 +43,7 @@ def integers(text: str) -> list[int]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the environment of a job that uses this package and the programs next to this Python."""
+    """Returns the environment of a job that uses this package and the programs in the directory of this Python."""
     return {
         **os.environ,
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
@@ -54,9 +54,9 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows_log: bool = False) -> str:
-    """Runs a command and returns what it printed; if it fails, the end of its output ends this program.
+    """Runs a command and returns its standard output; if it fails, this program ends with the end of its output.
 
-    `more` adds variables to its environment; `shows_log` shows what it writes to standard error while it runs.
+    `more` adds environment variables; `shows_log` shows the command's standard error while it runs.
     """
     line, log, own = [*map(str, command)], None if shows_log else subprocess.PIPE, environment(more)
     done = subprocess.run(line, env=own, stdout=subprocess.PIPE, stderr=log, text=True, timeout=TIMEOUT_SECONDS)
@@ -67,17 +67,17 @@ def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows
 
 
 def last_json(output: str) -> dict[str, Any]:
-    """Returns the object in the last line of an output."""
+    """Returns the JSON object in the last line of an output."""
     return json.loads(output.strip().rpartition("\n")[2])
 
 
 def summary(model_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns what a training left in its train_summary.json, such as `examples_per_sec`."""
+    """Returns the contents of a training's train_summary.json, such as `examples_per_sec`."""
     return json.loads(pathlib.Path(model_dir, "train_summary.json").read_text(encoding="utf-8"))
 
 
 def command(*arguments: object) -> str:
-    """Runs a command of the package in this process, which saves the import of TensorFlow. Returns what it prints."""
+    """Runs a command of the package in this process, to import TensorFlow only once; returns its standard output."""
     from ctr_trainer import cli
 
     line = [*map(str, arguments)]
@@ -90,7 +90,7 @@ def command(*arguments: object) -> str:
 
 @contextlib.contextmanager
 def running(command: Sequence[object], log: pathlib.Path) -> Iterator[subprocess.Popen]:
-    """Gives a process, which the end of the block kills with all of its children."""
+    """Yields a process that is killed, with all its children, at the end of the block."""
     line = [*map(str, command)]
     with open(log, "w", encoding="utf-8") as out:
         process = subprocess.Popen(line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment())
@@ -112,9 +112,9 @@ def wait_until(
     process: subprocess.Popen | None = None,
     log: pathlib.Path | None = None,
 ) -> Any:
-    """Returns what the condition returns, once it is true.
+    """Waits until the condition is true, and returns its value.
 
-    If time is up or the process ends, it ends the program with the end of the log.
+    If the time runs out or the process ends, the program ends with the end of the log.
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -127,7 +127,7 @@ def wait_until(
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a benchmark: what it measures, for the help; the keys of its figures; f(flags) -> the figures."""
+    """A part of a benchmark: its description for the help, the keys of its figures, and f(flags) -> figures."""
 
     about: str
     keys: tuple[str, ...]
@@ -147,10 +147,10 @@ def add_parts(parser: argparse.ArgumentParser, parts: Mapping[str, Part], defaul
 
 
 def run_parts(parts: Mapping[str, Part], flags: argparse.Namespace) -> None:
-    """Runs the parts that `flags.parts` names, and prints the last line, a JSON object.
+    """Runs the parts that `flags.parts` names, and prints a JSON object as the last line.
 
-    The keys of a part that did not run, or that failed, are null; `failed` names the latter. A failed part leaves the
-    others their figures, and ends the program with an error after the last line.
+    The values of a part that did not run or that failed are null; `failed` lists the failed parts. If a part fails, the
+    other parts still run, and the program ends with an error after the last line.
     """
     found: dict[str, Any] = {key: None for part in parts.values() for key in part.keys}
     seconds, failed = {}, []
@@ -182,13 +182,13 @@ def in_turn(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def ratio(found: Mapping[str, list[float]], one: str, other: str) -> float | None:
-    """Returns the median over the rounds of one side over another, or None if one of them was not measured."""
+    """Returns the median over the rounds of one side divided by another; None if one of them was not measured."""
     if one not in found or other not in found:
         return None
     return round(statistics.median(a / b for a, b in zip(found[one], found[other], strict=True)), 3)
 
 
 def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table in Markdown, whose columns but the first are aligned to the right."""
+    """Returns the lines of a Markdown table; all columns except the first are aligned to the right."""
     line = ["---", *["---:"] * (len(titles) - 1)]
     return [f"| {' | '.join(cells)} |" for cells in (titles, line, *rows)]

@@ -1,10 +1,10 @@
-"""The part `kills` of `click_to_score.py`: how many records of a stream random kills cost or repeat.
+"""The part `kills` of `click_to_score.py`: how many records of a stream are lost or repeated after random kills.
 
-docs/benchmarks.md says what runs, what is killed, and what each figure means. A killed worker or service is restarted
-by `launch`, the publisher by rank 0, a cut connection by librdkafka, and a score server by this program.
+docs/benchmarks.md describes the processes, the kills and the figures. `launch` restarts a killed worker or service,
+rank 0 restarts the publisher, librdkafka restores a cut connection, and this program restarts a score server.
 
-Each record has a key that no other record has, so only it trains the key's row. Adam's state of a row tells its number
-of steps t, by `c1 = 1 - beta1^t`. That number, from the last checkpoint, is compared with the records of the topic. The
+Each record has a unique key, so only this record trains the key's row. The number t of the row's steps follows from its
+Adam state, `c1 = 1 - beta1^t`. These numbers, from the last checkpoint, are compared with the records of the topic. The
 same topic is then trained without kills, and both models are evaluated on the same held-out rows.
 """
 
@@ -43,7 +43,7 @@ KINDS = ("worker", "service", "publisher", "connection", "server")
 Until = Callable[[Callable[[], Any], str], Any]  # See `sides.wait_until`.
 WORKERS, COLUMNS, DIM, BETA1, HELD_OUT, EXAMPLES = 2, 8, 4, 0.9, 100_000, 10
 WAIT_SECONDS, REQUEST_SECONDS, MOST_RESTARTS = 900.0, 0.05, 20
-LINGER_MS = 100  # A fetch takes the broker seconds once it holds hundreds of thousands of batches of a few records.
+LINGER_MS = 100  # With hundreds of thousands of small batches, the broker would take seconds for a fetch.
 SPEC = f"""
 name = "clicks"
 label = {{column = "label"}}
@@ -52,7 +52,7 @@ sparse = [{{columns = ["{OWN}", "C1..C{COLUMNS}"], dim = {DIM}}}]
 
 
 class Servers:
-    """Two score servers of a publication; `kill` kills them in turn, and has another one start in its place."""
+    """Two score servers of a publication; `kill` kills them in turn and starts a replacement."""
 
     def __init__(self, publication: pathlib.Path, work: pathlib.Path, stack: contextlib.ExitStack) -> None:
         self._publication, self._work, self._stack = publication, work, stack
@@ -64,7 +64,7 @@ class Servers:
         self._starting.result()
 
     def kill(self) -> None:
-        """Kills the server that has run for longest, once the other one serves."""
+        """Kills the server that has run longest, after waiting until the other one serves."""
         self._starting.result()
         self.running[0].process.kill()
         self._starting = self._threads.submit(self._start)
@@ -87,9 +87,9 @@ class Servers:
 
 
 class Asker(threading.Thread):
-    """Sends a request again and again; one that a server does not answer goes to the other server.
+    """Repeats a request continuously; if a server does not answer, the request is sent to the other server.
 
-    `failed` counts the requests to which no server answered with status 200, and `sent` counts all.
+    `failed` is the number of requests that no server answered with status 200, and `sent` is the number of all.
     """
 
     def __init__(self, servers: Servers, instances: list[Row]) -> None:
@@ -113,7 +113,7 @@ class Asker(threading.Thread):
 
 
 def training_workers(model_dir: pathlib.Path) -> list[psutil.Process]:
-    """Returns the worker of each rank that trains; those of a later start wait for their turn."""
+    """Returns each rank's worker of the earliest start, which trains; workers of later starts wait until it ends."""
     latest_first = sorted(processes.workers(model_dir).items(), reverse=True)
     return [*{rank: process for (rank, _), process in latest_first}.values()]
 
@@ -121,10 +121,10 @@ def training_workers(model_dir: pathlib.Path) -> list[psutil.Process]:
 def kill_at_random(
     model_dir: pathlib.Path, until: Until, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float
 ) -> None:
-    """Kills so many times, every `kill_secs` seconds on average.
+    """Kills `kills` times, every `kill_secs` seconds on average.
 
-    A kill of a worker or the service waits at most `kill_secs` for a checkpoint since the last such kill, so that most
-    of these kills meet a job that trains, and the others one that starts.
+    Before it kills a worker or the service, it waits at most `kill_secs` for a checkpoint since the last such kill.
+    Therefore most of these kills hit a job that trains, and the others hit a job that starts.
     """
     draw, kinds, step = random.Random(0), list[str](), -1
     find: dict[str, Callable[[], list[psutil.Process]]] = {
@@ -151,7 +151,7 @@ def kill_at_random(
 
 
 def read_topic(address: str, most: int) -> tuple[list[str], dict[int, int]]:
-    """Returns the own keys of the records that a topic has, `most` at most, and the offset of its end by partition."""
+    """Returns the unique keys of at most `most` records of a topic, and its end offsets by partition."""
     import confluent_kafka
 
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 0})
@@ -168,10 +168,10 @@ def read_topic(address: str, most: int) -> tuple[list[str], dict[int, int]]:
 
 
 def steps_by_key(checkpoint: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the keys of all rows, int64[n], sorted, and how many steps Adam has made of each, float64[n]."""
+    """Returns the sorted keys of all rows, int64[n], and the number of Adam steps of each row, float64[n]."""
     keys, steps = [np.empty(0, np.int64)], [np.empty(0)]
     for config, of, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
-        c1 = rows[:, config.weights + 2 * config.dims[0]].astype(np.float64)  # Behind m and v of the first segment.
+        c1 = rows[:, config.weights + 2 * config.dims[0]].astype(np.float64)  # After m and v of the first segment.
         keys.append(of.copy())
         steps.append(np.log1p(-np.minimum(c1, 1 - 1e-9)) / np.log(BETA1))
     order = np.argsort(np.concatenate(keys))
@@ -179,9 +179,9 @@ def steps_by_key(checkpoint: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
 
 
 def count(names: list[str], keys: np.ndarray, steps: np.ndarray) -> tuple[int, int]:
-    """Returns how many records were not trained, and how many more often than the topic has them.
+    """Returns the number of keys that were not trained, and of those that were trained more often than in the topic.
 
-    `names` has the own key of each record of the topic; `keys` and `steps` are those of `steps_by_key`.
+    `names` has the unique key of each record of the topic; `keys` and `steps` are the results of `steps_by_key`.
     """
     own, appended = np.unique(hashing.keys(OWN, pa.array(names)), return_counts=True)
     places = np.minimum(np.searchsorted(keys, own), len(keys) - 1)
@@ -204,7 +204,7 @@ def training_flags(work: pathlib.Path, address: str, model_dir: pathlib.Path) ->
 
 
 def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_secs: float, records: int) -> dict:
-    """Runs the job that is killed, and returns the keys that are about it and its records; see `measure`."""
+    """Runs the job with kills, and returns the figures about the job and its records; see `measure`."""
     publication, model_dir, log = work / "publication", work / "killed", work / "launch.log"
     flags = [*training_flags(work, proxy.address, model_dir), f"--publish={publication}", "--publish_secs=2"]
     command = [*sides.COMMAND, "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
@@ -243,14 +243,14 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
 
 
 def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
-    """Returns the step of the newest checkpoint, 0 without one, and the offsets up to which it is trained."""
+    """Returns the step of the newest checkpoint, 0 without one, and the offsets up to which it has trained."""
     found = latest_checkpoint(model_dir)
     position = StreamPosition.from_dict(found.position) if found else None
     return (found.step, position.trained()) if found and position else (0, {})
 
 
 def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT) -> dict[str, Any]:
-    """Returns the keys of the part `kills`; the records are appended in the time of the kills, at an even rate."""
+    """Returns the figures of the part `kills` by key; the records are appended during the kills, at a constant rate."""
     with tempfile.TemporaryDirectory(prefix="kills-") as directory, contextlib.ExitStack() as stack:
         work, port = pathlib.Path(directory), brokers.free_port()
         proxy = stack.enter_context(contextlib.closing(CuttingProxy(f"127.0.0.1:{port}")))

@@ -1,4 +1,4 @@
-"""The parts `loop` and `file` of `click_to_score.py`, and what they share with the part `kills`."""
+"""The parts `loop` and `file` of `click_to_score.py`, and code that they share with the part `kills`."""
 
 import argparse
 import contextlib
@@ -26,7 +26,7 @@ TOPIC, PARTITIONS, NAME, TIMEOUT_SECONDS = "clicks", 4, "clicks", 180.0
 MARK_SECONDS, SHOWN = 0.5, 1e-4
 OWN, VALUES, BLOCK = "own", 1000, 4096
 Row = dict[str, Any]
-NUMBERS, COLUMNS = 13, 26  # The form of Criteo's rows.
+NUMBERS, COLUMNS = 13, 26  # As in Criteo's rows.
 SPEC = """
 name = "clicks"
 label = {column = "label"}
@@ -37,14 +37,14 @@ sparse = [{columns = ["C1..C26"]}]
 
 
 def log_odds(columns: int) -> np.ndarray:
-    """Returns float64[columns, VALUES], what each value adds to the log odds of a click; equal in all programs."""
+    """Returns float64[columns, VALUES], the contribution of each value to the log odds of a click; always the same."""
     return np.random.default_rng(0).normal(0.0, 0.4, (columns, VALUES))
 
 
 def clicks(seed: int, columns: int = COLUMNS, numbers: int = NUMBERS, name: str = "") -> Iterator[Row]:
-    """Yields rows without end, whose labels follow from the values of `C1`, `C2` and so on, but for noise.
+    """Yields infinitely many rows whose labels depend on the values of `C1`, `C2` and so on, and on noise.
 
-    With a name, each row has a value of its own in the column OWN: "NAME 0", "NAME 1" and so on.
+    With a name, each row has a unique value in the column OWN: "NAME 0", "NAME 1" and so on.
     """
     draw, odds = np.random.default_rng(seed), log_odds(columns)
     for first in itertools.count(0, BLOCK):
@@ -64,10 +64,10 @@ def without_label(row: Row) -> Row:
 
 
 class Appender(threading.Thread):
-    """Appends `rate` records per second to the topic, `most` in all if given.
+    """Appends `rate` records per second to the topic, at most `most` in total.
 
-    A record waits up to `linger_ms` for others, to be appended with them. The producer is idempotent: without that, it
-    appends records twice whose connection is cut before the answer.
+    A record waits up to `linger_ms` for other records, with which it is appended. The producer is idempotent: otherwise
+    it would append records again if the connection is cut before the response.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Appender(threading.Thread):
         self._producer.flush(TIMEOUT_SECONDS)
 
     def append(self, row: Row) -> None:
-        """Appends a record, in addition to those of the rate."""
+        """Appends a record immediately, in addition to the records at the fixed rate."""
         self._producer.produce(TOPIC, json.dumps(row).encode(), partition=self.appended % PARTITIONS)
 
     def close(self) -> None:
-        """Ends the appending, once all records are at the broker."""
+        """Stops the thread, and waits until the broker has all records."""
         self._ends.set()
         self.join(TIMEOUT_SECONDS)
 
@@ -109,7 +109,7 @@ def training(work: pathlib.Path, data: object, *flags: str) -> list[object]:
 
 
 def measure(flags: argparse.Namespace) -> dict[str, Any]:
-    """Runs the whole loop, and asks the server for the marked records until its answers show them."""
+    """Runs the whole loop, and requests scores of the marked records until the responses show their training."""
     with contextlib.ExitStack() as stack:
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(brokers.tansu())
@@ -142,7 +142,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def _until_shown(appender: Appender, client: Client, seconds: float, log: pathlib.Path) -> list[float]:
-    """Appends a record with a new key every MARK_SECONDS. Returns the seconds until an answer has shown each."""
+    """Appends a record with a new key every MARK_SECONDS; returns the seconds until a response has shown each key."""
     like, waiting, found = next(clicks(seed=2)), list[tuple[Row, float]](), list[float]()
     began = now = time.monotonic()
     while waiting or now < began + seconds:
@@ -163,10 +163,10 @@ def _until_shown(appender: Appender, client: Client, seconds: float, log: pathli
 
 
 def shown(client: Client, rows: list[Row]) -> list[bool]:
-    """Returns for each row whether an answer shows that its key in `C1` was trained.
+    """Returns for each row whether the server's response shows that its key in `C1` was trained.
 
-    It does if the score differs from that of the same example with a key that is never trained, by more than products
-    of matrices round differently in another row.
+    The key was trained if the score differs from that of the same example with an untrained key by more than the
+    rounding differences of matrix products between rows.
     """
     instances = [without_label(row) for row in rows]
     never = [{**each, "C1": "never trained"} for each in instances]
@@ -178,7 +178,7 @@ def shown(client: Client, rows: list[Row]) -> list[bool]:
 
 
 def measure_file(count: int, rounds: int) -> dict[str, Any]:
-    """Trains the same rows from the broker and from Parquet, in turn."""
+    """Measures trainings on the same rows from the broker and from Parquet, in turn."""
     table = pa.Table.from_pylist([*itertools.islice(clicks(seed=2), count)])
     messages = {"json": [json.dumps(row).encode() for row in table.to_pylist()], "arrow": []}
     for at in range(0, len(table), 1024):
@@ -197,7 +197,7 @@ def measure_file(count: int, rounds: int) -> dict[str, Any]:
 
 
 def _streamed(work: pathlib.Path, count: int, messages: list[bytes]) -> float:
-    """Returns what `_rate` does for the rows of these messages, from a new broker."""
+    """Returns the `_rate` of a training on the rows of these messages from a new broker."""
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, TOPIC, PARTITIONS)
         brokers.produce(broker.address, TOPIC, messages, PARTITIONS)

@@ -1,8 +1,8 @@
-"""How much a score server's answers slow down while new towers and rows arrive; for `click_to_score.py`.
+"""Measures, for `click_to_score.py`, how much slower a score server responds while new towers and rows arrive.
 
-Phases without arrivals and phases in which a publisher process delivers a record every 1.3 s alternate, while a process
-of its own sends requests at a fixed rate. Each record has a dense tower and an epoch of rows. The time of a request
-counts from the moment at which it was due, also if it could not be sent then since all connections waited for answers.
+Phases without arrivals alternate with phases in which a publisher process delivers a record every 1.3 s, while a
+separate process sends requests at a fixed rate. Each record has a dense tower and an epoch of rows. The time of a
+request is measured from its due time, even if all connections are waiting for responses then.
 """
 
 import concurrent.futures
@@ -41,7 +41,7 @@ MORE_ROWS, HIDDEN_UNITS, ARRIVAL_SECONDS, STEADY_ARRIVALS, WARM_SECONDS = 20_000
 
 
 class Spool:
-    """A publication whose files are all there before the first request; `release` writes `epochs` records of them."""
+    """A publication whose files all exist before the first request; `release` writes its records one by one."""
 
     def __init__(self, place: pathlib.Path, epochs: int) -> None:
         self.path = place / "spool"
@@ -63,7 +63,7 @@ class Spool:
         return trained.publish(self.path, *of, epoch=epoch, more_rows=MORE_ROWS, graph_of=graph_of)
 
     def _copy(self, record: Record, epoch: int) -> Record:
-        """Copies the files of a record, and returns the record of an epoch that names the copies."""
+        """Copies the files of a record, and returns a record of another epoch that names the copies."""
         place = pathlib.Path(str(records.generation_path(self.path, record.generation)))
         name, dense = records.name_of(records.EPOCH, epoch), records.dense_name(epoch)
         shutil.copytree(place / record.dense, place / dense)
@@ -77,8 +77,8 @@ def send_at_rate(
 ) -> None:
     """Sends requests at RATE until `ended`, and writes float64[requests, 3] to a file.
 
-    These are the time at which the request was due by the monotonic clock, seconds, and the HTTP status, 0 without an
-    answer.
+    The columns are the due time of the request on the monotonic clock, the seconds from then to the response, and the
+    HTTP status, 0 without a response.
     """
     gc.disable()
     local, found = threading.local(), list[tuple[float, float, int]]()
@@ -88,7 +88,7 @@ def send_at_rate(
         try:
             status = local.client.ask(f"/v1/models/{trained.NAME}:predict", body)[0]
         except (OSError, http.client.HTTPException):
-            local.client, status = None, 0  # The next request connects anew.
+            local.client, status = None, 0  # The next request opens a new connection.
         found.append((due, time.monotonic() - due, status))
 
     begun.set()
@@ -104,7 +104,7 @@ def send_at_rate(
 
 
 def measure(epochs: int = 100) -> dict[str, Any]:
-    """Returns the keys of the part `switches`; `epochs` is how many records arrive in all."""
+    """Returns the figures of the part `switches` by key; `epochs` is the total number of records that arrive."""
     distributed.init()
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         place = pathlib.Path(directory)
@@ -147,12 +147,12 @@ def _epoch(client: Client) -> int:
 
 
 def _summary(found: np.ndarray, phases: list[tuple[str, float, float]]) -> dict[str, Any]:
-    """Returns the ratio of the percentiles of the phases, as the median over the rounds."""
+    """Returns the P99 of both kinds of phases and their ratio, as medians over the rounds, and the number of errors."""
     due, seconds, status = found.T
     figures = []
     for phase, begin, end in phases:
         some = seconds[(due >= begin) & (due < end)] * 1000
-        if len(some) < (end - begin) * RATE / 2:  # What was due at the end of a run was never sent.
+        if len(some) < (end - begin) * RATE / 2:  # Requests that were due at the end of the run were never sent.
             sent = len(found) / (phases[-1][2] - phases[0][1])
             sys.exit(f"the server answers {sent:.0f} requests/s, and {RATE:.0f} were due: use a less loaded machine")
         figures.append(np.percentile(some, (50, 99, 99.9)))

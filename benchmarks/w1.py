@@ -1,9 +1,9 @@
 """Workload W1 without this package's rows, for `scaling.py`. A worker prints its examples/s as JSON.
 
-`in_graph`: the embeddings are variables in the graph, trained by TensorFlow's own sparse Adagrad. Under horovodrun this
-is the naive port, in which `hvd.DistributedOptimizer` gathers the sparse gradients of all workers.
-`tower`: the dense tower of our DeepFM alone, fed the same rows each step, which are not updated. Its speed is the limit
-of any worker on this core, as lookups and updates cost nothing.
+`in_graph`: the embeddings are variables in the graph, trained by TensorFlow's sparse Adagrad. With horovodrun, this is
+the naive port, in which `hvd.DistributedOptimizer` gathers the sparse gradients of all workers.
+`tower`: only the dense tower of our DeepFM, which gets the same rows in each step and does not update them. Its speed
+is the upper limit of a worker on this core, as lookups and updates cost nothing.
 
 Examples: python benchmarks/w1.py tower
           horovodrun -np 2 python benchmarks/w1.py in_graph

@@ -1,8 +1,8 @@
-"""Train click-through-rate models with TensorFlow and Horovod, their embeddings in a lookup service.
+"""Trains click-through-rate models with TensorFlow and Horovod, with the embeddings in a lookup service.
 
-`import ctr_trainer as ctr` gives the names below, such as `ctr.Estimator`. Each loads its module when it is first used,
-so the import itself takes no time and does not import TensorFlow. These names, and the packages that the API pages
-describe, are public; everything else is internal and may change.
+`import ctr_trainer as ctr` provides the names below, such as `ctr.Estimator`. The module of a name is imported when the
+name is first used, so the import itself is fast and does not import TensorFlow. These names and the packages that the
+API pages describe are public; everything else is internal and may change.
 """
 
 import importlib
@@ -59,7 +59,7 @@ __all__ = [
     "train_and_evaluate",
 ]
 
-# Where each public name is, as the imports above: "module" or, for another name there, "module:name".
+# The module of each public name, as in the imports above; "module:name" if the module defines it under another name.
 _PLACES = {
     "BatchReader": "ctr_trainer.data.reader",
     "DistributedOptimizer": "ctr_trainer.ranks.distributed:optimizer",

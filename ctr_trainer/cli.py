@@ -46,7 +46,7 @@ _SECONDS_TO_SPEAK = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0, or a status of `messages.errors`."""
+    """Runs one command and returns the exit status: 0, or a status from `messages.errors`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     tensorflow_import.install()
     log_lines.install()
@@ -81,15 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def refuse_run_sh() -> int:
-    """Says that `run.sh` is called as `./run.sh`; the installed command `run.sh`, which shells find without `./`.
+    """Prints an error that explains how to call `./run.sh`, and returns the exit status.
 
-    Without this command `horovodrun -np 2 run.sh` ends with the status 127, and no line says why.
-
-    Returns:
-      the exit status.
+    This is the installed command `run.sh`, which a shell finds if the user omits `./`. Without it, `horovodrun -np 2
+    run.sh` would exit with status 127 and no explanation.
     """
     if log_lines.rank_of_this_process():
-        time.sleep(_SECONDS_TO_SPEAK)  # horovodrun ends all workers when the first one ends, and rank 0 is to speak.
+        time.sleep(_SECONDS_TO_SPEAK)  # Rank 0 prints first: horovodrun kills all workers when one exits.
     else:
         given = " ".join(["./run.sh", *sys.argv[1:]])
         job = f"horovodrun -np {os.environ['HOROVOD_SIZE']} " if "HOROVOD_SIZE" in os.environ else ""
@@ -104,11 +102,11 @@ def refuse_run_sh() -> int:
 def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[dict[str, Any], list[Any]]:
     """Returns the values by flag, and the arguments of `command.run`.
 
-    These are its action if it has several, the arguments that are no flags if it takes any, the names of the flags that
-    were given if it has GIVEN, and its groups.
+    The arguments are, in this order: the action if the command has ACTIONS, the positional arguments if it has
+    POSITIONAL, the names of the given flags if it has GIVEN, and an instance of each of its GROUPS.
 
-    A flagfile describes an experiment, so it may hold any flag of one. On the command line itself, a flag that neither
-    the command nor `train` uses is an error.
+    A flagfile describes an experiment, so it may contain every flag of an experiment. On the command line itself, a
+    flag that neither the command nor `train` uses is an error.
     """
     actions = getattr(command, "ACTIONS", None)
     if actions and (not arguments or arguments[0] not in actions):
@@ -126,7 +124,7 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
     rest = flags.parse(values, [name, *arguments])
     if "recipe" in values and values["recipe"].value in recipes.RECIPES:
         preset = recipes.flags_of(values["recipe"].value, [flag for flag in values if values[flag].present])
-        if preset:  # In front of all others, so that those override it.
+        if preset:  # Before all other arguments, so that they override it.
             values = flags.define(_accepted(command.GROUPS))
             flags.parse(values, [name, *(f"--{flag}={value}" for flag, value in preset.items()), *arguments])
     positional = [rest] if hasattr(command, "POSITIONAL") else []
@@ -143,7 +141,7 @@ def _is_of_training(flag: str) -> bool:
 
 
 def _accepted(groups: Groups) -> Groups:
-    """Returns the groups whose flags may be given: of a command that takes a part of an experiment, all of it."""
+    """Returns the accepted groups: all groups of an experiment if the command uses one of them, else `groups`."""
     if not set(groups) & set(flags.EXPERIMENT):
         return groups
     names = set(flags.define(groups))
@@ -159,7 +157,7 @@ def _overview() -> str:
 
 
 def _print_help(name: str, command: types.ModuleType, arguments: list[str]) -> int:
-    """Prints a command's help, and the models' names or the params of --model=NAME; returns the exit status."""
+    """Prints a command's help and the names of the models, or the params of --model=NAME; returns the exit status."""
     is_full = any("helpfull" in argument for argument in arguments)
     shown = flags.shown(command, is_full)
     lines = [_help(name, command, shown, is_full)]
@@ -177,7 +175,7 @@ def _print_help(name: str, command: types.ModuleType, arguments: list[str]) -> i
 
 
 def _help(name: str, command: types.ModuleType, shown: dict[str, list[Flag]], is_full: bool) -> str:
-    """Returns a command's help: what it does, examples, and its flags by group."""
+    """Returns a command's help: a description, examples, and its flags by group."""
     positional = f"{command.POSITIONAL} " if hasattr(command, "POSITIONAL") else ""
     about = (command.__doc__ or "").strip()
     lines = [f"usage: python -m ctr_trainer {name} {positional}[--flags]", "", about, "", "Examples:"]

@@ -1,1 +1,1 @@
-"""Benchmarks of training jobs: their speed, their AUC, and how much of a machine or network they need."""
+"""Benchmarks of training jobs: their speed, their AUC, and their use of machines and networks."""

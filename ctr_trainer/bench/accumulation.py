@@ -59,9 +59,10 @@ _DEFAULT_BATCHES = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True)
 class AccumulationSetting:
-    """The setting that one row measures: optimizer steps of so many batches per worker, `warmup` of them not measured.
+    """The setting that one row measures.
 
-    `batch_examples` are the examples in one batch of all workers.
+    An optimizer step takes `batches` batches per worker. The first `warmup` steps are not measured. `batch_examples` is
+    the number of examples in one batch of all workers.
     """
 
     batches: int
@@ -75,12 +76,12 @@ class AccumulationSetting:
 
     @property
     def batch_size(self) -> int:
-        """Examples of all workers in an optimizer step."""
+        """Number of examples of all workers in an optimizer step."""
         return self.batches * self.batch_examples
 
     @property
     def examples(self) -> int:
-        """Examples of all workers in all steps."""
+        """Number of examples of all workers in all steps."""
         return self.optimizer_steps * self.batch_size
 
     @property
@@ -94,9 +95,9 @@ class Row:
 
     Attributes:
       setting: the setting.
-      figures: see `summarize`; `gain_percent` by which the examples/s exceed the previous row's, None for the first.
+      figures: see `summarize`; also `gain_percent`, by which the examples/s exceed the previous row's, or None.
       evaluations: for each round, the `step` and the `auc` of each evaluation.
-      best_so_far: whether the median of its best AUC exceeds the medians of all previous rows.
+      best_so_far: whether the median of the row's best AUC exceeds the medians of all previous rows.
     """
 
     setting: AccumulationSetting
@@ -131,10 +132,10 @@ def table_rows(settings: Sequence[AccumulationSetting], runs: Runs) -> list[Row]
 
 
 def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
-    """Returns the figures of a row whose runs train on so many examples.
+    """Returns the figures of a row whose runs train on `examples` examples.
 
-    `together` is examples/s, and `seconds` are for all examples at that rate; on the validation data, `best_auc` is of
-    all evaluations and the other metrics are of the last one.
+    `together` is examples/s, and `seconds` is the time for all examples at that rate. On the validation data,
+    `best_auc` is the maximum over all evaluations, and the other metrics are those of the last evaluation.
     """
     firsts = [ranks[0] for ranks in rounds]
     seconds = [examples / rate(ranks) for ranks in rounds]
@@ -149,13 +150,14 @@ def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
 
 
 def auc_changes(aucs: Mapping[str, Mapping[int, Figure]]) -> dict[int, dict[str, Figure]]:
-    """Returns the changes of the validation AUC compared with one batch a step in the same round.
+    """Returns the changes of the validation AUC compared with one batch per step in the same round.
 
     Args:
-      aucs: by what is equal, dict of batches per step -> AUC.
+      aucs: dict of equal quantity -> dict of batches per step -> AUC.
 
     Returns:
-      dict of batches a step -> dict of what is equal -> change; if both are known, also the change by `fewer_steps`.
+      dict of batches per step -> dict of equal quantity -> change; if both changes are known, also their difference,
+      `fewer_steps`.
     """
     found: dict[int, dict[str, Figure]] = {}
     for equal, own in aucs.items():
@@ -202,7 +204,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def run(bench: BenchFlags, experiment: Experiment, flags: AccumulationFlags, listed: ListedExperiment) -> None:
-    """Measures and reports: `experiment` has one batch a step, and `listed` the numbers that are compared."""
+    """Measures and reports; `experiment` has one batch per step, and `listed` has the numbers to compare."""
     host, workers = report.describe(), max(bench.workers)
     chosen = settings(listed.train.accumulation_steps, flags.equal, bench, experiment)
     measured = list(dict.fromkeys(setting for own in chosen.values() for setting in own))
@@ -238,7 +240,7 @@ def settings(
 ) -> dict[str, list[AccumulationSetting]]:
     """Returns the settings to measure, by the quantity that is equal. One batch per step comes first.
 
-    `batches` is --accumulation_steps, where 0 means 1; () stands for the default.
+    `batches` is --accumulation_steps, where 0 means 1; () selects the default.
 
     Raises:
       UserError: --equal is empty or has an unknown name.

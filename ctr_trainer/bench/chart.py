@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.bench.report import Figure
 
-if TYPE_CHECKING:  # matplotlib takes a second to import, and is imported for the first chart.
+if TYPE_CHECKING:  # matplotlib takes a second to import, so only the first chart imports it.
     from matplotlib.figure import Figure as Picture
 
 _MARKERS = "osD^v"

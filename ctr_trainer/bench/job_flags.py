@@ -18,13 +18,13 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import run_command
 
 _TRACE_STEPS = 20
-# The settings that a `Job` sets itself.
+# Settings that each `Job` sets itself.
 _OF_JOBS = (
     *("model_dir", "max_steps", "epochs", "phase_steps", "summary_steps"),
     *("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs"),
 )
 _LEAST_WARMUP = 2
-# By Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135.
+# With Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135.
 _PACE = {
     "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
@@ -109,7 +109,7 @@ class BenchFlags(Settings, title="Bench"):
 class ListedTraining(TrainSettings):
     """Training settings with a list of numbers of batches per optimizer step."""
 
-    accumulation_steps: tuple[int, ...] = setting(  # type: ignore[assignment]  # The base class has one number.
+    accumulation_steps: tuple[int, ...] = setting(  # type: ignore[assignment]  # The base class has a single number.
         (),
         "batches per optimizer step, 1 if not given; for `accumulation` a list to compare, 1,2,4,8 if not given; 0 and "
         "1 do not accumulate",
@@ -182,7 +182,7 @@ def _has_limits(data: DataSettings) -> bool:
 def job_flags(experiment: Experiment, evaluate: bool = False) -> tuple[str, ...]:
     """Returns the flags of `train` that all jobs share and that differ from their defaults, such as "--batch_size=512".
 
-    A job's own flags follow them and override them. --eval_data is only among them if the jobs are to evaluate.
+    A job's own flags follow them and override them. They include --eval_data only if the jobs evaluate.
     """
     own = _OF_JOBS if evaluate else (*_OF_JOBS, "eval_data")
     values = {name: value for name, value in changed(experiment).items() if name not in own}
@@ -197,7 +197,7 @@ def described(experiment: Experiment, model: str | None = None) -> str:
 
 
 def equal_examples(flags: Sequence[str], bench: BenchFlags, experiment: Experiment) -> tuple[int, int]:
-    """Returns the (steps, warmup) in which a job with these flags trains on as many examples as the default.
+    """Returns the (steps, warmup) with which a job with these flags trains on as many examples as the default.
 
     Each is at least two, so that one step is traced and one is not.
     """
@@ -219,5 +219,5 @@ def autotune_flags(log: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def autotune_pace() -> tuple[tuple[str, str], ...]:
-    """Returns the environment variables of a fast search, (name, value) each; variables that the user set are kept."""
+    """Returns (name, value) of the environment variables of a fast search; values that the user set are kept."""
     return tuple((name, os.environ.get(name, value)) for name, value in _PACE.items())

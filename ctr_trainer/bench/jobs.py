@@ -18,7 +18,7 @@ from ctr_trainer.system.messages.log_lines import format_seconds
 from ctr_trainer.system.processes import child
 from ctr_trainer.system.processes.hardware import usable_cores
 
-# The guess for one worker on one core: its start and 200 short steps, if nothing else runs.
+# The initial estimate for one worker on one core: its start and 200 short steps, if nothing else runs.
 _SECONDS = 12.0
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")
@@ -35,12 +35,12 @@ def rate(ranks: Ranks) -> float:
 
 
 class Progress:
-    """Prints to stderr how long all runs will take, and before each run how much time is left.
+    """Prints to stderr the estimated time of all runs and, before each run, the estimated time left.
 
     On a terminal it redraws `deepfm 5 Gbit plain: 4/10 runs |###   | 01:10, about 2 min 30 s left`; elsewhere it prints
     one line for each run. The weight of a run is its number of workers divided by the number of cores, so that a run of
-    four workers on two cores counts as two runs of one worker. Until the first run has ended, the time of a run is a
-    guess; then it is the mean so far.
+    four workers on two cores counts as two runs of one worker. Until the first run has ended, a constant estimates the
+    time of a run; then the mean so far does.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Progress:
         self._count(name)
 
     def skip(self, name: str) -> None:
-        """Counts a run of this job that will not take place."""
+        """Counts a run of this job that is skipped."""
         self._number += 1
         self._count(name)
 
@@ -113,9 +113,9 @@ class Job:
       workers: number of processes; one worker runs without horovodrun.
       flags: flags of `train`, such as "--batch_size=512".
       steps, warmup: number of measured steps, and of steps before them.
-      core_shares: number of equal parts into which the cores of a machine are divided; each worker gets one part. 0 for
-        as many parts as workers.
-      environment: additional environment variables, (name, value) each.
+      core_shares: number of equal parts into which the cores of a machine are divided; each worker gets one part. 0
+        means one part per worker.
+      environment: (name, value) of additional environment variables.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Job:
           job's processes to their end.
 
         Raises:
-          UserError: the job failed (the message has its last lines), or there is no horovodrun.
+          UserError: the job failed (the message has its last lines), or horovodrun is not installed.
         """
         directory = pathlib.Path(directory).resolve()
         directory.mkdir(parents=True)
@@ -190,7 +190,7 @@ def environment(workers: int) -> dict[str, str]:
 
 
 def require_horovodrun() -> None:
-    """Raises UserError if there is no horovodrun."""
+    """Raises UserError if horovodrun is not installed."""
     if shutil.which("horovodrun", path=_path()) is None:
         raise UserError(
             "several workers need horovodrun, which is neither next to this Python nor on the PATH: build Horovod with "
@@ -203,10 +203,10 @@ def run_rounds(
 ) -> tuple[Runs, dict[str, str]]:
     """Runs all jobs in turn, `rounds` times, so that a drift of the machine's speed affects all jobs. Shows `Progress`.
 
-    Each job has a different name. A job that fails is not run again. The temporary results are in `directory`, which is
-    created if it does not exist. `timeout` is the longest time of one run, in seconds. The first round has this --seed,
-    and each other round the next one, so that the spread of the AUC includes the effect of the seed. None keeps the
-    seeds of the jobs.
+    The names of the jobs must differ. A job that fails is not run again. The temporary results are in `directory`,
+    which is created if it does not exist. `timeout` is the longest time of one run, in seconds. The first round uses
+    `seed` as --seed, and each further round the next integer, so that the spread of the AUC includes the effect of the
+    seed. None keeps the seeds of the jobs.
 
     Returns:
       (runs, failed): the results of each job that did not fail, and the error messages of the others, both by name.

@@ -1,4 +1,4 @@
-"""Compares the ways to train on two devices: the time that each saves over one worker, and its AUC."""
+"""Compares the ways to train on two devices: the time that each saves compared with one worker, and its AUC."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -79,10 +79,10 @@ def methods(experiment: Experiment) -> list[Method]:
 
 
 def summarize(rounds: Rounds, alone: Rounds | None, examples: int) -> dict[str, Figure | None]:
-    """Returns the figures of a method, for so many examples.
+    """Returns the figures of a method for `examples` examples.
 
-    `speedup_percent` and `saved_percent` are against `alone`, one worker in the same round, and None without it;
-    `together` is examples/s; `accuracy` and `auc` are of the validation data.
+    `speedup_percent` and `saved_percent` compare with `alone`, one worker in the same round, and are None without it;
+    `together` is examples/s; `accuracy` and `auc` are measured on the validation data.
     """
     seconds = [examples / rate(ranks) for ranks in rounds]
     pairs = list(zip(seconds, (examples / rate(ranks) for ranks in alone), strict=True)) if alone else []
@@ -113,7 +113,7 @@ def _job(method: Method, bench: BenchFlags, experiment: Experiment) -> Job:
     flags = (*job_flags(experiment, evaluate=True), *method.flags)
     if method.towers > 1:
         flags += (f"--towers={method.towers}",)
-    # Each device stands for half of the machine's cores; a process that drives two devices has all cores.
+    # A device is half of the machine's cores; a process that drives two devices has all cores.
     shares = _DEVICES // method.towers
     return Job(method.name, method.workers, flags, max(total - warmup, warmup), warmup, core_shares=shares)
 

@@ -38,8 +38,8 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     """Predicts `p = sigmoid(w [mean(stage_2(stage_1(e))), x] + b)`, where the embeddings e are an image of F x dim.
 
     A stage has two ResNet blocks, `x + conv(relu(conv(x)))`, of 3 x 3 convolutions. The second stage has half the width
-    and height, and twice as many channels. With W1's 26 x 16 points, each parameter takes part in 160 multiplications
-    for each example, as in ResNet-50 with an image of 224 x 224: 4.1e9 multiplications with 25.6e6 parameters.
+    and height, and twice as many channels. With W1's 26 x 16 points, each parameter is used in 160 multiplications per
+    example, as in ResNet-50 with an image of 224 x 224: 4.1e9 multiplications with 25.6e6 parameters.
 
     The model ignores all params except `channels` and the params of the loss.
 
@@ -72,7 +72,7 @@ def _convolution(image: tf.Tensor, channels: int, name: str, stride: int = 1) ->
 
 
 def gpus_of(towers: int) -> int:
-    """Returns how many GPUs a process uses: one for each tower, or none if the machine has fewer."""
+    """Returns the number of GPUs that a process uses: one for each tower, or none if the machine has fewer."""
     return towers if len(tf.config.list_physical_devices("GPU")) >= towers else 0
 
 
@@ -81,8 +81,8 @@ def in_towers(model_fn: Callable[..., EstimatorSpec], towers: int) -> Callable[.
 
     Let W_i be the sum of the weights of part i's examples, and L_i its loss. The loss is sum_i W_i L_i / sum_i W_i, so
     that its gradient equals the gradient of the whole batch. On a machine with at least as many GPUs as towers, tower i
-    is on GPU i; otherwise all towers are on the CPU, whose threads compute them concurrently. The model is one of this
-    package's, whose params are `ModelParams`.
+    is on GPU i; otherwise all towers are on the CPU, whose threads compute them concurrently. The model must be one of
+    this package, with `ModelParams` as its params.
 
     Raises:
       UserError: the model normalizes over the batch, or the batch size is not divisible by the number of towers.
@@ -93,7 +93,7 @@ def in_towers(model_fn: Callable[..., EstimatorSpec], towers: int) -> Callable[.
             return model_fn(features, labels, mode, params)
         if params.batch_norm:
             raise UserError("--batch_norm would normalize each tower over its own part of a batch: leave it out")
-        assert features.batch_size is not None  # All batches of a training have one size.
+        assert features.batch_size is not None  # All batches of a training have the same size.
         size, rest = divmod(features.batch_size, towers)
         if rest:
             raise UserError(f"a batch of {features.batch_size} examples is not divisible by {towers} towers")
@@ -135,5 +135,5 @@ class _Part(Features):
     def _make(self, name: str) -> tf.Tensor:
         return self.cut(self._whole[name])
 
-    # These make tensors of the whole batch, and `_make` does not call them.
+    # These methods create tensors of the whole batch; `_make` does not call them.
     _raw_dense = _weight = _segment = _sequence = _mask = None  # type: ignore[assignment]

@@ -1,6 +1,6 @@
-"""Simulates several machines on one, by network namespaces behind links of limited speed that a bridge connects.
+"""Simulates several machines on one machine: network namespaces that a bridge connects over links of limited speed.
 
-The bridge is in a namespace as well, so that the machine's own network does not change.
+The bridge is also in a namespace, so that the machine's own network does not change.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from ctr_trainer.system.processes import child
 
 INTERFACE = "eth0"
 _PREFIX = "ctr-bench"
-_NETWORK = "10.213.0"  # Any private network will do, as no route leads out of the namespaces.
+_NETWORK = "10.213.0"  # Any private network works, as no route leads out of the namespaces.
 # `ip netns exec` mounts the files of a directory NAMESPACE in this directory over the files in /etc.
 _ETC = pathlib.Path("/etc/netns")
 _TIMEOUT_SECONDS = 30
@@ -53,7 +53,7 @@ class Machine:
 def require_privileges(tools: Mapping[str, str] = PACKAGES) -> None:
     """Raises UserError, with the reason, if this process cannot create the namespaces.
 
-    `tools` has the package of each program that is needed.
+    `tools` maps each required program to its package.
     """
     missing = {name: package for name, package in tools.items() if _find(name) is None}
     if missing:
@@ -78,8 +78,8 @@ def _find(name: str) -> str | None:
 def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
     """Yields machines that can reach only each other, at full speed.
 
-    At the end of the block, also on an exception or SIGTERM, all processes on the machines are killed and the
-    namespaces are removed. If this process is killed by SIGKILL, they stay until the next call, which calls
+    At the end of the block, also after an exception or SIGTERM, all processes on the machines are killed and the
+    namespaces are removed. If SIGKILL ends this process, they stay until the next call, which calls
     `remove_leftovers`. The cores of this machine are assigned to the machines in turn.
 
     Raises:
@@ -108,7 +108,7 @@ def machines(count: int, cores: Sequence[int]) -> Iterator[list[Machine]]:
 
 
 def limit(found: Sequence[Machine], gbit: float) -> None:
-    """Limits the Gbit/s that each machine of a call of `machines` sends, and those that it receives; 0 for no limit.
+    """Limits the rate at which each machine from `machines` sends, and the rate at which it receives; 0 for no limit.
 
     Raises:
       UserError: the kernel has no token bucket filter.

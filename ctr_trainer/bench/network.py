@@ -44,7 +44,7 @@ ALONE = "one worker"
 SEARCHING, TUNED = "searching", "tuned"
 AUTOTUNE = "autotune"
 _ACCUMULATION_STEPS = 5
-# The names of `--ways` except autotune, which stands for two ways: the search, and a job with its best settings.
+# The names of `--ways` except autotune, which selects two ways: the search, and a job with its best settings.
 WAYS = {
     "plain": (),
     "fp16": ("--fp16_allreduce",),
@@ -194,7 +194,7 @@ def _columns(
 
 
 def _best_rows(logs: Mapping[tuple[str, str], pathlib.Path]) -> dict[tuple[str, str], dict[str, float]]:
-    """Returns the best settings of the last round's searches by (tower, place), without the searches that failed."""
+    """Returns the best settings found in the last round by (tower, place), except for searches that failed."""
     found = {}
     for key, log in logs.items():
         try:
@@ -258,7 +258,7 @@ def _speeds(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _ways(names: Sequence[str]) -> list[str]:
-    """Returns the ways to measure; autotune becomes SEARCHING and TUNED."""
+    """Returns the ways to measure; autotune is replaced by SEARCHING and TUNED."""
     wrong = [name for name in names if name not in _WAYS]
     if wrong:
         raise UserError(f"--ways={','.join(names)}: unknown {', '.join(wrong)}, expected {', '.join(_WAYS)}")

@@ -21,12 +21,12 @@ class Column:
     """The figures of one job.
 
     Attributes:
-      total_seconds: time in which all workers together train on the examples of one worker's job.
+      total_seconds: time that all workers together take for the examples of one worker's job.
       percent: `total_seconds` in percent of one worker's time in the same round; None if one worker's job failed.
       job_seconds, batch_ms, phases_ms, accounted, service_resident_bytes, gpu_bytes: see `scaling.Size`.
-      update_gradients_ms: time of a step in which gradients are exchanged and variables are updated; None for neither.
-      received_gbit: Gbit/s that the job's network interface receives, the mean of the workers' machines.
-      sent_gbit: Gbit/s that the job's network interface sends, the mean of the workers' machines.
+      update_gradients_ms: time per step for exchanging gradients and updating variables; None without these phases.
+      received_gbit: Gbit/s that the job's network interface receives; mean over the workers' machines.
+      sent_gbit: Gbit/s that the job's network interface sends; mean over the workers' machines.
       link_share: the greater of these two divided by the speed of the machines' links; None if they have no limit.
       resident_bytes: memory of each worker, by rank.
     """
@@ -56,7 +56,7 @@ def measure(
       alone: results of one worker in each round; None if its job failed.
       examples: number of examples that `total_seconds` refers to.
       interface: network interface that the job uses, such as `lo`.
-      batches: number of batches of a step.
+      batches: number of batches per step.
       gbit: speed of the machines' links, in each direction; 0 for no limit.
     """
     size, memory = (

@@ -21,7 +21,7 @@ SSH_PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen":
 _SSH_PORT = 22
 _TIMEOUT_SECONDS = 30
 _POLL_SECONDS = 0.05
-# sshd needs this empty directory for the process that authenticates a client.
+# sshd requires this empty directory for the process that authenticates a client.
 _SSHD_DIRECTORY = pathlib.Path("/run/sshd")
 _SERVICE_SECONDS = 120.0
 
@@ -90,7 +90,7 @@ def _sshd_settings(directory: pathlib.Path) -> str:
             f"Port {_SSH_PORT}",
             f"HostKey {directory / 'host'}",
             f"AuthorizedKeysFile {directory / 'client.pub'}",
-            "StrictModes no",  # The directory may be in one that others may write to, such as /tmp.
+            "StrictModes no",  # The parent directory may be writable by others, such as /tmp.
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "PermitRootLogin prohibit-password",

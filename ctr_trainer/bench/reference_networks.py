@@ -60,7 +60,7 @@ def _of_convolution(area: int, inputs: int, outputs: int) -> int:
 
 
 def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
-    """Returns the flags of `train` for each network in `--dense_params`; () stands for the experiment's own network.
+    """Returns the flags of `train` for each network in `--dense_params`; () selects the experiment's own network.
 
     The number of parameters is divided by `scale`.
 

@@ -27,10 +27,10 @@ _GPU_SECONDS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure that was measured once in each round.
+    """A figure that was measured once per round.
 
     Attributes:
-      values: the figure of each round; at least one.
+      values: the figure of each round; at least one value.
     """
 
     values: tuple[float, ...]
@@ -66,7 +66,7 @@ def figure(values: Iterable[float | None]) -> Figure | None:
 
 
 def gains(before: Figure | None, rates: Figure | None) -> Figure | None:
-    """Returns by how many percent the examples/s of a row exceed the previous row's, `before`, in each round."""
+    """Returns by how many percent the examples/s of a row exceed those of the previous row, `before`, in each round."""
     if before is None or rates is None:
         return None
     return figure(100 * (own / other - 1) for own, other in zip(rates.values, before.values, strict=True))
@@ -82,7 +82,7 @@ def cell(value: Figure | float | str | None, form: str = ",.0f") -> str:
 def describe() -> dict[str, Any]:
     """Describes this machine, for JSON.
 
-    `cores` are those that this process may use, and `load` is the load average of the last minute.
+    `cores` is the number of cores that this process may use, and `load` is the load average of the last minute.
     """
     return {
         "cpu": _cpu(),
@@ -138,7 +138,7 @@ def _versions() -> dict[str, str]:
 
 
 def plain(value: Any) -> Any:
-    """Returns results as objects that JSON has."""
+    """Converts results to types that JSON supports."""
     if isinstance(value, Figure):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -157,17 +157,13 @@ def write_report(
     charts: Mapping[str, Callable[[str], None]],
     failed: Mapping[str, str],
 ) -> None:
-    """Prints the table and writes it to NAME.txt in `output`, and writes NAME.json and the charts.
+    """Prints the table, writes it to NAME.txt in `output`, and writes NAME.json and the charts.
 
-    If the machine was busy with other work before the measurement began, the title says so.
+    If the machine was busy with other work before the measurement began, the title reports it.
 
     Args:
-      output: directory of the files.
-      name: name of the benchmark.
-      machine: what `describe` returned before the measurement.
-      lines: lines of the table.
-      results: the results for JSON; dataclasses among them become objects of their attributes, and a `Figure` what its
-        `to_dict` returns.
+      machine: the result of `describe` before the measurement.
+      results: the results for JSON; a dataclass is converted to an object with its attributes, a `Figure` by `to_dict`.
       charts: dict of file name -> f(path) that draws the chart.
       failed: the error messages of the jobs that failed, by name.
 

@@ -22,18 +22,18 @@ class Size:
 
     Attributes:
       job_seconds: time from the start of the job's processes to their end.
-      batch_ms: time of a worker's step divided by the batches of a step.
+      batch_ms: time of a worker's step divided by the number of batches per step.
       together: examples/s of all workers.
       each: examples/s of one worker.
       efficiency: `together` divided by the number of workers times the examples/s of one worker in the same round; None
         without a measurement of one worker.
-      phases_ms: dict of phase -> its time in a step, the mean of the workers.
-      accounted: share of the step that the phases add up to; the least of the workers.
-      cpu: cores that the processes of all workers used.
-      network: dict of interface -> bytes/s that are `received` and `sent`, as the machine of rank 0 counts them.
-      service_cpu: cores that the services used; None without a service.
+      phases_ms: dict of phase -> its time in a step; mean over the workers.
+      accounted: share of the step that the phases add up to; minimum over the workers.
+      cpu: number of cores that the processes of all workers used.
+      network: dict of interface -> bytes/s `received` and `sent`, as counted on the machine of rank 0.
+      service_cpu: number of cores that the services used; None without a service.
       service_requests: requests/s that the services answered; None without a service.
-      resident_bytes: the most memory that a worker held.
+      resident_bytes: the most memory that a worker used.
       service_resident_bytes: memory of all services at the end; None without a service.
       gpu_busy: share of the time in which the workers' GPUs were busy; None without GPUs.
       gpu_bytes: the most memory in use on one GPU; None without GPUs.
@@ -84,7 +84,7 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
 
 
 def summarize(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> Size:
-    """Returns the figures for one number of workers, whose steps have so many batches.
+    """Returns the figures for one number of workers, whose steps have `batches` batches each.
 
     `alone` has the results of one worker; None if its job failed.
     """

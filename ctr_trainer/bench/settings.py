@@ -1,4 +1,4 @@
-"""Measures one setting at a time: its speed, AUC, time to the device and memory in one row."""
+"""Measures settings one by one: a row has the speed, AUC, time to the device and memory of one changed setting."""
 
 import dataclasses
 import os
@@ -50,9 +50,9 @@ _MEANING = (
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One setting that differs from the default, in a row of its own, such as `sync_steps=100`.
+    """A row's setting, which differs from the default, such as `sync_steps=100`.
 
-    The flags of `train` follow the experiment's own flags; `environment` has (name, value) of each variable.
+    `flags` of `train` follow the experiment's own flags; `environment` has (name, value) of each variable.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Variant:
 
 
 MIXED_PRECISION = "mixed_precision"
-# Axes that are flags of `train`, and their values; the value of the experiment is the default and is left out.
+# Axes that are flags of `train`, with their values. The experiment's own value is the default and is left out.
 FLAG_AXES = {
     "fp16_allreduce": (True, False),
     "accumulation_steps": (1, 2, 5, 10, 20),
@@ -74,7 +74,7 @@ FLAG_AXES = {
     MIXED_PRECISION: ("none", "bfloat16"),
 }
 _BY_HOROVOD = ("--dense_exchange=horovod",)
-# Axes that are environment variables of Horovod, with the rows' names and the values. Its own are 128 MB, 1 ms and 0.
+# Axes that are environment variables of Horovod, with row names and values. Horovod's defaults are 128 MB, 1 ms and 0.
 HOROVOD_AXES: dict[str, tuple[str, dict[str, float]]] = {
     "tensor_fusion": ("FUSION_THRESHOLD", {f"tensor_fusion={size} MB": size << 20 for size in (0, 1, 16)}),
     "cycle_time": ("CYCLE_TIME", {f"cycle_time={ms:g} ms": ms for ms in (0.1, 5, 25)}),
@@ -117,7 +117,7 @@ def _text(value: object) -> str:
 
 
 def left_out(names: Sequence[str], machine: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a dict of variant -> the reason why this machine cannot run it, for the variants that it cannot run."""
+    """Returns a dict of variant -> reason, for the variants that this machine cannot run."""
     bfloat16 = f"{MIXED_PRECISION}=bfloat16"
     if MIXED_PRECISION not in names:
         return {}
@@ -171,10 +171,10 @@ def run(bench: BenchFlags, experiment: Experiment) -> None:
 
 
 def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Figure | None]:
-    """Returns the figures of a setting; what was not measured is None.
+    """Returns the figures of a setting; figures that were not measured are None.
 
-    `together` is examples/s; `speedup` and `auc_change` are against the default in the same round; the times of a step
-    are the mean of the workers, see `StepTraceHook`; the memory and GPU figures are those of `scaling.Size`.
+    `together` is examples/s; `speedup` and `auc_change` compare with the default in the same round; the times of a step
+    are means over the workers, see `StepTraceHook`; the memory and GPU figures are those of `scaling.Size`.
     """
     pairs = list(zip(rounds, default, strict=True)) if default else []
     size = scaling.summarize(rounds, None)
@@ -201,9 +201,9 @@ def _job(variant: Variant, bench: BenchFlags, experiment: Experiment, workers: i
 def _tuned(
     bench: BenchFlags, experiment: Experiment, workers: int, failed: dict[str, str], notes: list[str]
 ) -> list[Job]:
-    """Runs Horovod's autotune search, without measuring it, and returns the job with the settings that it found.
+    """Runs Horovod's autotune search without measuring it, and returns [a job with the settings that it found].
 
-    Adds a line to `notes`. If the search fails, adds its error to `failed` instead, and returns [].
+    The function adds a line to `notes`. If the search fails, it adds the error to `failed` instead and returns [].
     """
     log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
     flags = (*autotune_flags(log), "--eval_data=", "--deterministic=false")

@@ -1,4 +1,4 @@
-"""A worker process of a measured job, which writes its results to a file, and workload W1, the default of `bench`.
+"""A worker process of a measured job, which writes its results to a file; and W1, the default workload of `bench`.
 
 Ids follow Zipf(1.2), truncated to 2,000,000 / 26 values per field; labels follow Bernoulli(0.25). W1 measures speed
 only, as its labels do not depend on its features.
@@ -38,7 +38,7 @@ BATCHES = 64
 def arrays(batch_size: int, rank: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns (ids, dense, labels) of all batches; the rank is the random seed.
 
-    `ids` is int64[64, B, 26], row numbers of one vocabulary; `dense` is float32[64, B, 13]; `labels` is float32[64, B].
+    `ids` is int64[64, B, 26], the ids of one vocabulary; `dense` is float32[64, B, 13]; `labels` is float32[64, B].
     """
     rng = np.random.default_rng(rank)
     ids = np.minimum(rng.zipf(1.2, (BATCHES, batch_size, FIELDS)), PER_FIELD - 1).astype(np.int64)
@@ -58,9 +58,9 @@ def spec() -> FeatureSpec:
 
 
 class W1Batches:
-    """`count` batches of W1 in memory, or infinitely many, which the Estimator reads in place of a `BatchReader`.
+    """In-memory batches of W1, which the Estimator reads instead of a `BatchReader`; each rank has different batches.
 
-    Each rank has different batches.
+    `count` is the number of batches; None for infinitely many.
     """
 
     def __init__(self, batch_size: int, count: int | None, rank: int = 0) -> None:
@@ -91,7 +91,7 @@ class WorkerFlags(Settings, title="Worker"):
 
 
 def main() -> int:
-    """Runs the worker and returns the exit status, which has the same meaning as for `python -m ctr_trainer`."""
+    """Runs the worker and returns the exit status, with the same meaning as for `python -m ctr_trainer`."""
     tensorflow_import.install()
     log_lines.install(rank=log_lines.rank_of_this_process())
     try:
@@ -116,10 +116,10 @@ def main() -> int:
 def _measure(
     worker: WorkerFlags, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
 ) -> dict[str, Any]:
-    """Trains, and evaluates if --eval_data is given: during the training with --eval_steps, otherwise after it.
+    """Trains and, if --eval_data is given, evaluates: during training with --eval_steps, otherwise after it.
 
     Returns:
-      dict, see `result`, with `evaluation_seconds` and `learning_rate`.
+      dict, see `result`, with `evaluation_seconds` and `learning_rate` in addition.
     """
     from ctr_trainer.bench.models import gpus_of, in_towers
     from ctr_trainer.data.reader import BatchReader
@@ -163,7 +163,7 @@ def _measure(
 def result(
     rank: int, trained: Mapping[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
 ) -> dict[str, Any]:
-    """Returns the results that a worker writes, of what `Estimator.train` returned and the metrics of each evaluation.
+    """Returns a worker's results, from the result of `Estimator.train` and the metrics of each evaluation.
 
     Returns:
       dict of
@@ -171,10 +171,10 @@ def result(
         `examples_per_sec` of this rank over the measured steps, without the time of evaluations;
         `phases` and `load`, see `TrainResult`;
         `held`: the memory and the GPUs of all ranks, see `TrainResult`;
-        `training_auc` of the training examples of all ranks, each scored before it is trained on;
+        `training_auc`, over the training examples of all ranks, each scored before the update that uses it;
         `auc`, `accuracy`, `logloss` and `copc` of the last evaluation;
         `evaluations`: the `step` and the `auc` of each evaluation.
-      What was not measured is left out. If there are several labels, each metric is the mean over the labels.
+      Results that were not measured are left out. If there are several labels, each metric is the mean over the labels.
     """
     phases = trained["phases"]
     learned = _mean_of_labels(evaluations[-1], ("auc", "accuracy", "logloss", "copc")) if evaluations else {}
@@ -192,7 +192,7 @@ def result(
 
 
 def _mean_of_labels(metrics: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    """Returns the metrics with these names; with several labels, `auc` is the mean of `auc/click` and `auc/buy`."""
+    """Returns the metrics with these names; with several labels, `auc` is the mean of `auc/click`, `auc/buy` ...."""
     found = {}
     for name in names:
         values = [value for key, value in metrics.items() if key.partition("/")[0] == name]

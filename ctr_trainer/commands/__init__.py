@@ -1,1 +1,1 @@
-"""The commands, one per module: their flags, examples and functions."""
+"""The commands: each module has the flags, the examples and the function of one command."""

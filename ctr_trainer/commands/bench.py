@@ -1,7 +1,7 @@
 """Measures training jobs: each action prints a table and writes it with JSON and PNG into --output.
 
-A job trains what `train` would train with the same flags or --flagfile. Without --train_data it trains on W1, which is
-made in memory: 26 fields and 13 numbers with random labels for DeepFM, for speed only. All settings run in turn,
+A job trains as `train` does with the same flags or --flagfile. Without --train_data it trains on W1, generated in
+memory: 26 fields and 13 numbers with random labels for DeepFM, to measure speed only. All settings run in turn,
 --rounds times; figures are medians and ranges.
 """
 
@@ -14,7 +14,7 @@ from ctr_trainer.models.registry import require_known
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.messages.errors import UserError
 
-# The module of an action has a SUMMARY and run(bench, experiment, ...), where ... are the other groups that it uses.
+# The module of an action has a SUMMARY and run(bench, experiment, ...), where "..." are the other groups that it uses.
 _MODULES = {
     "scaling": scaling,
     "settings": settings,
@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Runs the action."""
     module = _MODULES[action]
-    rounds, steps = (1, 100) if module is network else (3, 200)  # `network` has many jobs of many workers.
+    rounds, steps = (1, 100) if module is network else (3, 200)  # `network` runs many jobs with many workers.
     bench = dataclasses.replace(bench, rounds=bench.rounds or rounds, steps=bench.steps or steps)
     if bench.steps < bench.trace_steps:
         raise UserError(f"--steps={bench.steps} must be at least {bench.trace_steps}, so that a step is traced")
@@ -53,13 +53,13 @@ def run(
         raise UserError("--workers=: name one number or more, each at least 1")
     batches = experiment.train.accumulation_steps or (1,)
     if module is accumulation:
-        batches = (1,)  # Each of its jobs has its own number.
+        batches = (1,)  # Each of its jobs has its own batch size.
     elif len(batches) > 1:
         listed = ",".join(map(str, batches))
         raise UserError(
             f"--accumulation_steps={listed}: `bench {action}` takes one number, `bench accumulation` a list"
         )
-    # Checked now, and not after an hour of measuring.
+    # Checked before the measurements, which take an hour.
     require_known(experiment.model.model)
     for path in filter(None, (experiment.data.train_data, experiment.data.eval_data)):
         require_data(path, experiment)

@@ -9,7 +9,7 @@ from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.messages.errors import UserError
 
-if TYPE_CHECKING:  # Imported only where it is used, so that the help appears at once.
+if TYPE_CHECKING:  # At run time the functions import it, so that the help appears immediately.
     from ctr_trainer.features.spec import FeatureSpec
 
 
@@ -142,7 +142,7 @@ def _infer(flags: ConvertFlags) -> None:
 
 
 def _default_spec(format: str) -> str:
-    """Returns the path of the feature spec that the package has for a format."""
+    """Returns the path of the package's feature spec for a format."""
     if format not in _SPEC_OF_FORMAT:
         raise UserError(f"--feature_spec is missing: the package has no feature spec for format {format}")
     return str(importlib.resources.files("ctr_trainer.features") / "specs" / _SPEC_OF_FORMAT[format])

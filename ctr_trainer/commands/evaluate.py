@@ -1,10 +1,10 @@
 """Computes the metrics of a checkpoint on --eval_data, and prints them as a table and as a last line of JSON.
 
-With --saved_model=DIR it evaluates an export as a server would use it. An export takes the features' raw values, which
-converted data do not have, so --eval_data then names raw files as `convert --input` does.
+With --saved_model=DIR it evaluates an export as a server would use it. An export needs the features' raw values, which
+converted data does not have, so --eval_data then names raw files as `convert --input` does.
 
---output=FILE.json writes them with the reliability table: mean prediction and mean label by decile of the predictions.
-`predict` writes the scores of single examples with their labels.
+--output=FILE.json also writes the metrics and the reliability table: mean prediction and mean label by decile of the
+predictions. `predict` writes the scores of single examples with their labels.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Trains under horovodrun, and resumes automatically after a loss: all workers restart from the last checkpoint.
 
 The flags after `--` are flags of `train`. The launcher's options have the names and the meanings of horovodrun's.
-After a loss of a worker, a host or a service all workers stop, and --min-np to --max-np of them start on the hosts that
-are there. An error that the user can correct ends the training.
+After the loss of a worker, a host or a service, all workers stop, and --min-np to --max-np of them start on the
+available hosts. An error that the user can correct ends the training.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ EXAMPLES = (
     "python -m ctr_trainer launch -np 2 --min-np 1 --max-np 8 --host-discovery-script ./hosts.sh -- "
     "--flagfile=job.flags",
 )
-# Options that horovodrun spells differently. In addition, it has hyphens in place of underscores.
+# Options that horovodrun spells differently. Its options also have hyphens instead of underscores.
 _SPELLED = {"H": "hosts", "num-proc": "np", "min-num-proc": "min_np", "max-num-proc": "max_np", "p": "ssh_port"}
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-# The time in which workers end, in addition to the time in which they stop and save.
+# Time for the worker processes to exit, after the time in which they stop training and save.
 _ENDING_SECONDS = 5.0
 
 
@@ -72,7 +72,7 @@ def run(arguments: list[str], flags: LaunchFlags) -> None:
 
 
 def _experiment(arguments: list[str]) -> Experiment:
-    """Returns the `Experiment` of the flags of `train`, whose values are checked as `train` does.
+    """Returns the `Experiment` that these flags of `train` describe, with the same checks as in `train`.
 
     Raises:
       UserError: a flag is wrong or missing.
@@ -95,7 +95,7 @@ def _experiment(arguments: list[str]) -> Experiment:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the environment of the workers: this Python first, and this package."""
+    """Returns the environment of the workers, with this Python first in PATH and this package in PYTHONPATH."""
     python_path = [path for path in (_ROOT, os.environ.get("PYTHONPATH")) if path]
     return {
         **os.environ,

@@ -28,7 +28,7 @@ _MARK = {b"ctr_trainer": b"predictions"}
 
 
 def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, predict: PredictFlags) -> None:
-    """Predicts: each rank writes its share, and rank 0 prints the total number."""
+    """Predicts: each rank writes the predictions of its shard, and rank 0 prints their total number."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -71,7 +71,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
 
 def _is_ours(path: Path) -> bool:
-    """Returns whether a file has predictions."""
+    """Returns whether this command wrote a file."""
     import pyarrow as pa
 
     try:
@@ -82,6 +82,6 @@ def _is_ours(path: Path) -> bool:
 
 
 def _part(output: str, rank: int, size: int) -> Path:
-    """Returns the `Path` of this rank's file: `output` itself for one, `name-00001-of-00002.parquet` for several."""
+    """Returns the path of a rank's file: `output` for one rank, `name-00001-of-00002.parquet` for several."""
     path = path_of(output)
     return path if size == 1 else path.with_name(f"{path.stem}-{rank:05d}-of-{size:05d}{path.suffix}")

@@ -1,6 +1,6 @@
-"""Publishes a checkpoint as a new generation for servers, or delivers what a training publishes.
+"""Publishes a checkpoint as a new generation for servers, or delivers the publications of a training.
 
-A training with --publish starts the latter by itself. What is published, and how servers read it: docs/serving.md.
+A training with --publish starts the delivery itself. docs/serving.md describes the publications and the servers.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
 
 def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
-    """Delivers a spool until SIGTERM; as a `Child`, until standard input closes."""
+    """Delivers a spool until SIGTERM, or, as a `Child`, until standard input closes."""
     import functools
     import signal
     import sys
@@ -59,7 +59,7 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     from ctr_trainer.system.processes import child
 
     ended = threading.Event()
-    # At a shutdown all processes get SIGTERM, and the training still publishes a last epoch.
+    # At a shutdown all processes get SIGTERM, but the training still publishes a last epoch.
     is_child = child.told_by_parent() is not None
     with child.handling_signals(signal.SIG_IGN if is_child else lambda *_: ended.set()):
         if is_child:
@@ -89,6 +89,6 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
         with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish.dtype)
             record = Delivery(spool, target).step()
-    assert record is not None  # The spool has one record.
+    assert record is not None  # The spool contains one record.
     said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
     print(json.dumps(said), flush=True)

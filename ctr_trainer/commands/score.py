@@ -1,4 +1,4 @@
-"""Serves a published model until SIGTERM: raw values in, predictions out, by HTTP and Arrow Flight."""
+"""Serves predictions of a published model for raw values, over HTTP and Arrow Flight, until SIGTERM."""
 
 import dataclasses
 import tempfile
@@ -28,7 +28,7 @@ def run(flags: ScoreFlags) -> None:
         raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
 
     with temporary_directory(flags.cache_dir or None) as place:
-        before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow writes files as well when it traces functions.
+        before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow also writes files when it traces functions.
         try:
             _serve(dataclasses.replace(flags, cache_dir=place))
         finally:
@@ -40,5 +40,5 @@ def _serve(flags: ScoreFlags) -> None:
 
     from ctr_trainer.serving.scoring.server import serve
 
-    tf.get_logger().setLevel("ERROR")  # Its warnings are about TensorFlow 1 names, which are used on purpose.
+    tf.get_logger().setLevel("ERROR")  # Hides warnings about TensorFlow 1 names, which are used on purpose.
     serve(flags)

@@ -1,10 +1,10 @@
 """Searches for better settings: trials train on the same converted data, and are compared on --eval_data.
 
-The first trial trains the settings as they are given. The others vary the flags of --space, a TOML file, or of the
-default space. Trials are compared by --best_metric, or by log loss if it is not given; bad ones are stopped early. Test
-data is never read. In --output there are best.flags, which `train --flagfile` takes, trials.csv and search.html.
+The first trial trains the given settings. The others vary the flags of --space, a TOML file, or of the default space.
+Trials are compared by --best_metric, or by log loss if it is not given; bad trials are stopped early. Test data is
+never read. The results in --output are best.flags for `train --flagfile`, trials.csv and search.html.
 
-The same command continues the search. Several hosts search together with one --storage.
+The same command continues the search. Several hosts search together if they share one --storage.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ def run(
     for name, path in (("train_data", data.train_data), ("eval_data", data.eval_data)):
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
-        open_dataset(path)  # Each trial would convert other data again.
+        open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
     own = TrialPlan(experiment, evaluation, metrics, given)
     texts = own.texts()
     found = space.load(flags.space)
@@ -101,7 +101,7 @@ def run(
 
 
 def _interrupt(number: int, _: object) -> None:
-    """Ends the search in order; a second signal ends the process at once."""
+    """Ends the search in order; a second signal ends the process immediately."""
     for each in END_SIGNALS:
         signal.signal(each, signal.SIG_DFL)
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt

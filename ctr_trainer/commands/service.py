@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def run(action: str, flags: ServiceFlags) -> None:
-    """Prints the answers of the shards as a table or, with --format=json, as a JSON object."""
+    """Prints the responses of the shards as a table or, with --format=json, as a JSON object."""
     import contextlib
 
     from ctr_trainer.embedding.service.client import ServiceClient

@@ -56,11 +56,11 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def services_ahead(experiment: Experiment) -> Iterator[LocalServices]:
-    """Yields the local services of an experiment, which rank 0 has begun to start if the training will use them.
+    """Yields the local services of an experiment; rank 0 begins to start them early if the training will use them.
 
-    They start while TensorFlow is imported, which takes longer. This is not a collective: the environment that
-    `horovodrun` gives to this process decides. If the model directory is in a store, they start later, since its
-    `Staging` first clears the directory of their logs.
+    The services start while TensorFlow is imported, which takes longer. This is not a collective: the environment
+    variables of `horovodrun` show whether the training will use them. If the model directory is in a store, the
+    services start later, because its `Staging` first clears the directory of their logs.
     """
     config, model_dir = experiment.run.embedding, experiment.model.model_dir
     place = Placement.of_this_process()
@@ -82,9 +82,10 @@ def run(
 ) -> None:
     """Trains. In the model directory, rank 0 writes `flags.json` at the start and `train_summary.json` at the end.
 
-    With --eval_data it evaluates at the end, and with --eval_steps or --eval_epochs also during the training. With
-    --export_dir it exports at the end: the best model if --best_metric is given, else the last one. --recipe=data,
-    the default, chooses settings that are not given by the data; with --explain_defaults it only prints them.
+    With --eval_data it evaluates at the end, and with --eval_steps or --eval_epochs also during training. With
+    --export_dir it exports at the end: the best model if --best_metric is given, else the last one. The default,
+    --recipe=data, chooses the settings that the user did not give, from properties of the data; with
+    --explain_defaults it only prints them.
     """
     data, model = experiment.data, experiment.model
     require(data, "train_data")
@@ -100,7 +101,7 @@ def run(
         _explain(given, experiment, evaluation)
         return
     if export.export_dir:
-        directory.refuse_others(export.export_dir)  # Checked now, and not after the training.
+        directory.refuse_others(export.export_dir)  # Checked before the training, not after it.
     with services_ahead(experiment) as services:
         _train(given, experiment, evaluation, metrics, export, services)
 
@@ -124,7 +125,7 @@ def _train(
     export: ExportFlags,
     services: LocalServices,
 ) -> None:
-    """Trains with settings that have been checked."""
+    """Trains with settings that `run` has checked."""
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.model_selection import without_nan
     from ctr_trainer.experiment import build, data_recipe
@@ -135,9 +136,9 @@ def _train(
     data, model = experiment.data, experiment.model
 
     def eval_input_fn() -> Any:
-        return build.reader(experiment, data.eval_data, once=True)  # With the settings of the time of the call.
+        return build.reader(experiment, data.eval_data, once=True)  # With the settings at the call.
 
-    build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Refuses now.
+    build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
     tuning = build.start_workers(experiment)
     chosen = data_recipe.decide(given, experiment)
     experiment, evaluation = chosen.applied(experiment, evaluation)
@@ -145,7 +146,7 @@ def _train(
     eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
     estimator = build.make_estimator(experiment, services)
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
-        eval_spec.input_fn()  # Unreadable data raises an error now, before the graph is built.
+        eval_spec.input_fn()  # Unreadable data raises an error before the graph is built.
 
     if distributed.is_chief():
         everything = by_flag(experiment) | by_flag(evaluation)
@@ -172,7 +173,7 @@ def _train(
                 _log.info(line)
     if export.export_dir:
         checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
-        # The best checkpoint may precede a change of --negative_sampling; it is exported as it was trained.
+        # --negative_sampling may have changed after the best checkpoint, which is exported as it was trained.
         params: Any = estimator.params
         estimator.params = dataclasses.replace(params, negative_sampling=None)
         if distributed.is_chief():
@@ -181,7 +182,7 @@ def _train(
 
 
 def _describe(groups: Iterable[Settings], workers: int, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Returns what `report` compares between two runs, and what `data_recipe` has chosen."""
+    """Returns the settings that `report` compares between runs, and the values that `data_recipe` chose."""
     flags = {name: value for group in groups for name, value in by_flag(group).items()}
     about = {"command": "train", "version": __version__, "workers": workers, "flags": flags}
     return {**about, "chosen": chosen} if chosen else about

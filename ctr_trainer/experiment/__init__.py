@@ -1,1 +1,1 @@
-"""An experiment: all its settings, which of them go together, and what a run needs, built of them once."""
+"""An experiment: its settings, the checks of their combinations, and the objects of a run that are built from them."""

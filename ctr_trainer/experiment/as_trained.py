@@ -1,4 +1,4 @@
-"""The settings of a model that was trained are the defaults of every command on its directory."""
+"""Makes the settings of a trained model the defaults of every command on its model directory."""
 
 import dataclasses
 from typing import Any
@@ -15,14 +15,14 @@ from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
 
 def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
-    """Returns the `Experiment` with the settings of the model in the model directory in place of defaults.
+    """Returns the `Experiment` with the settings of the model in the model directory instead of the defaults.
 
-    A collective: rank 0 reads the directory. If it has no checkpoints, or only checkpoints of an earlier version, the
-    defaults stay. The `Estimator` refuses given settings that do not fit the model, except for the model itself and
-    `embedding_dim`, which are checked here. `given` are the names of the flags that the user gave.
+    This is a collective: rank 0 reads the directory. If the directory has no checkpoints, or only checkpoints of an
+    earlier version, the defaults stay. The `Estimator` refuses given settings that do not fit the model; only the
+    model's name and `embedding_dim` are checked here. `given` are the names of the flags that the user gave.
 
     Raises:
-      UserError: no --model_dir, or another --model or --embedding_dim than it was trained with.
+      UserError: --model_dir is missing, or --model or --embedding_dim differs from the trained model.
     """
     model = experiment.model
     require(model, "model_dir")
@@ -41,7 +41,7 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
     recorded = {**by_names_of_now(record["rows"]), **optimizer, **shared}
     values = {name: value for name, value in recorded.items() if name not in given}
-    # The user may have given another optimizer, and earlier versions recorded settings that their optimizer lacked.
+    # The user may give another optimizer, and earlier versions also recorded settings that the optimizer did not have.
     chosen = values.get("embedding_optimizer", experiment.run.embedding.row_optimizer.name)
     every = {name for kind in ROW_OPTIMIZERS.values() for name in by_flag(kind())}
     for name in every - by_flag(ROW_OPTIMIZERS[chosen]()).keys():
@@ -50,7 +50,7 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
 
 
 def _look(model_dir: str) -> dict[str, Any] | None:
-    """Returns what rank 0 tells the others, as JSON can hold it; None if there is no record."""
+    """Returns the model's record for all ranks, as values that JSON supports; None if there is no record."""
     record = model_directory.newest_model_record(model_dir)
     if record is None:
         return None
@@ -71,7 +71,7 @@ def _name(given: frozenset[str], model: ModelSettings, trained: str) -> str:
 
 
 def _dim(given: frozenset[str], model: ModelSettings, dims: list[int]) -> int:
-    """Returns `embedding_dim` for data whose feature spec may have other widths than the model."""
+    """Returns the model's `embedding_dim`, since the feature spec of the data may have another; 0 if widths differ."""
     if "embedding_dim" not in given or not model.embedding_dim or dims in ([], [model.embedding_dim]):
         return dims[0] if len(dims) == 1 else 0
     text = model_record.flag("embedding_dim", dims[0] if len(dims) == 1 else 0)
@@ -79,7 +79,7 @@ def _dim(given: frozenset[str], model: ModelSettings, dims: list[int]) -> int:
 
 
 def _own_params(params_class: type[ModelParams], recorded: dict[str, Any]) -> list[str]:
-    """Returns the params of a model that have no flag, as `--model_params` gives them."""
+    """Returns the model params that have no flag of their own, as values of `--model_params`."""
     return [
         param_texts.written(field.name, recorded[field.name])
         for field in dataclasses.fields(params_class)

@@ -1,4 +1,4 @@
-"""What a run needs, made of an `Experiment`: its Estimator, its evaluations and its data."""
+"""Builds the objects of a run from an `Experiment`: the Estimator, the evaluations and the data."""
 
 import dataclasses
 import logging
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 def with_label_rates(experiment: Experiment) -> Experiment:
-    """Returns the `Experiment` with the shares of positive examples that its training starts from. A collective.
+    """Returns the `Experiment` with the shares of positive examples at which its training starts. A collective.
 
-    `label_means` are the shares that the conversion of --train_data counted; of data without a conversion they stay
-    unknown. --positive_weight=balanced becomes the number that it stands for. With late labels the log says which of
-    its metrics are biased.
+    `label_means` are the shares that the conversion of --train_data counted; they stay unknown for data that is not
+    converted. --positive_weight=balanced is replaced by its number. With late labels, the log reports which of its
+    metrics are biased.
 
     Raises:
-      UserError: the weight is to be balanced, and the model predicts several labels, or see `balanced_weight`.
+      UserError: the weight is `balanced` and the model predicts several labels; see also `balanced_weight`.
     """
     params, path = experiment.params, experiment.data.train_data
 
@@ -66,7 +66,7 @@ def with_label_rates(experiment: Experiment) -> Experiment:
 
 
 def _balanced(experiment: Experiment) -> float:
-    """Returns the weight of positive examples that --positive_weight=balanced stands for."""
+    """Returns the weight of positive examples for --positive_weight=balanced."""
     model, params, data = experiment.model, experiment.params, experiment.data
     if find_model(model.model).params_class.several_labels:
         raise UserError(
@@ -87,13 +87,13 @@ def _balanced(experiment: Experiment) -> float:
 
 
 def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
-    """Starts Horovod as a training has it, see `distributed.init`; says how the dense variables are exchanged.
+    """Starts Horovod for a training, see `distributed.init`, and selects the exchange of the dense variables.
 
     Returns:
-      the log that `autotune.prepare` says Horovod will write, or None.
+      the path of Horovod's autotune log, from `autotune.prepare`, or None.
 
     Raises:
-      UserError: settings of the exchange that exclude each other, or that cannot work here.
+      UserError: settings of the exchange exclude each other, or cannot work on these hosts.
     """
     workers = experiment.workers
     tuning = autotune.prepare(workers.autotune, workers.autotune_log, experiment.model.model_dir)
@@ -114,10 +114,10 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
 
 
 def make_estimator(experiment: Experiment, services: LocalServices | None = None) -> Estimator:
-    """Returns the Estimator of an `Experiment`; to train, of one `with_label_rates`.
+    """Returns the Estimator of an `Experiment`; for training, first apply `with_label_rates`.
 
     Raises:
-      UserError: no --model_dir, no such model, or params that it does not take.
+      UserError: --model_dir is missing, the model does not exist, or it does not accept a param.
     """
     model, params = experiment.model, experiment.params
     require(model, "model_dir")
@@ -140,9 +140,9 @@ def make_train_op(experiment: Experiment) -> TrainOp:
 
 
 def _quiet_tensorflow() -> None:
-    """Has TensorFlow log its errors, and what its session hooks say.
+    """Limits TensorFlow's log to errors and to the messages of its session hooks.
 
-    Its warnings are about TensorFlow 1 names, which are used on purpose.
+    This hides warnings about TensorFlow 1 names, which are used on purpose.
     """
     tf.get_logger().setLevel("INFO")
     tf.get_logger().addFilter(_is_error_or_of_a_hook)
@@ -154,8 +154,8 @@ def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
 
 
 def steps_exchange(embedding: EmbeddingConfig, exchange: str) -> bool:
-    """Returns `steps_exchange` of `distributed.init`: whether steps wait for Horovod, in this `way_of_exchange`."""
-    # With restarts the workers agree at each sync that the service is there.
+    """Returns `steps_exchange` of `distributed.init`: whether steps wait for Horovod with this `way_of_exchange`."""
+    # With restarts, the workers agree at each sync that the service is available.
     waits = embedding.strict_sync or embedding.service_restarts > 0
     return waits or dense_exchange.is_by_horovod(exchange)
 
@@ -165,10 +165,10 @@ def make_eval_spec(
 ) -> EvalSpec | None:
     """Returns the `EvalSpec` of a training's evaluations; None if there are none.
 
-    With `at_end` there is one at the end if no evaluations while training are asked for.
+    With `at_end`, a training without periodic evaluations is evaluated at its end.
 
     Raises:
-      UserError: settings that exclude each other.
+      UserError: settings exclude each other.
     """
     if not evaluation.evaluates and not at_end:
         return None
@@ -183,7 +183,7 @@ def progress(what: str, batches: BatchReader) -> list[ProgressHook]:
 
 
 def training_reader(experiment: Experiment, position: Any) -> BatchReader | NegativeSampling | StreamReader:
-    """Returns this rank's batches of --train_data; --negative_sampling keeps a share of their negative examples."""
+    """Returns this rank's batches of --train_data, with only the negative examples that --negative_sampling keeps."""
     if is_stream(experiment.data.train_data):
         return open_stream(experiment, position)
     batches, share = reader(experiment, experiment.data.train_data, position), experiment.params.negative_sampling
@@ -193,11 +193,11 @@ def training_reader(experiment: Experiment, position: Any) -> BatchReader | Nega
 def reader(
     experiment: Experiment, path: str, position: Any = None, once: bool = False, labels: bool = True
 ) -> BatchReader:
-    """Returns this rank's batches of a data set, converted or foreign, from a position on. A collective.
+    """Returns this rank's batches of a converted or foreign data set, beginning at a position. A collective.
 
     Args:
-      once: every row once and in the order of the files, as for evaluation.
-      labels: whether they are needed; False to predict.
+      once: whether to read every row once, in the order of the files, as evaluation does.
+      labels: whether labels are required; False for prediction.
     """
     data, model = experiment.data, experiment.model
     return BatchReader(

@@ -10,12 +10,12 @@ from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
-# Where `estimator.checkpoint` keeps checkpoints; written out here, as that module imports TensorFlow.
+# The directories in which `estimator.checkpoint` keeps checkpoints, repeated because that module imports TensorFlow.
 _CHECKPOINTS = ("checkpoints", "best")
 
 
 def require_data(path: str, experiment: Experiment) -> None:
-    """Raises UserError if there are no data at this --train_data or --eval_data, or no such feature spec."""
+    """Raises UserError if this --train_data or --eval_data has no data, or the feature spec does not exist."""
     from ctr_trainer.data.dataset import FILE
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
@@ -30,12 +30,12 @@ def require_data(path: str, experiment: Experiment) -> None:
     if (path_of(path) / FILE).exists():
         return
     if not data.feature_spec and not path_of(model.model_dir).is_dir():
-        ConvertedData(path)  # It is not converted: this raises the error.
+        ConvertedData(path)  # Raises an error, because the data is not converted.
     require_files(path)
 
 
 def _require_stream(url: str, experiment: Experiment) -> None:
-    """Raises UserError if a stream's URL or the settings of its reading are wrong, or a package is missing."""
+    """Raises UserError if a stream's URL or settings are wrong, or a required package is missing."""
     from ctr_trainer.stream.reader import opener
     from ctr_trainer.stream.source import StreamAddress, is_stream
 
@@ -55,16 +55,16 @@ def _require_stream(url: str, experiment: Experiment) -> None:
 
 
 def require_files(paths: str) -> None:
-    """Raises UserError if one of several paths or patterns, separated by commas, leads to no file."""
+    """Raises UserError if one of the comma-separated paths or patterns matches no file."""
     from ctr_trainer.data.source import list_files
 
     for name in paths.split(","):
         if not path_of(name).exists() and not path_of(name).matches():
-            list_files(name)  # There is nothing to list: this raises the error.
+            list_files(name)  # Raises an error, because there is nothing to list.
 
 
 def require_model(model: ModelSettings) -> None:
-    """Raises UserError if --model_dir is missing, nothing was trained there, or there is no such --model."""
+    """Raises UserError if --model_dir is missing or has no trained model, or --model does not exist."""
     require(model, "model_dir")
     require_known(model.model)
     directory = path_of(model.model_dir)
@@ -77,7 +77,7 @@ def require_model(model: ModelSettings) -> None:
 
 
 def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None:
-    """Raises UserError where settings of a training cannot go together."""
+    """Raises UserError if settings of a training contradict each other."""
     if not experiment.data.epochs and not experiment.data.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
     if evaluation.best_metric and not (evaluation.evaluates or experiment.data.eval_data):
@@ -100,7 +100,7 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
 
 
 def settings_of_horovod(experiment: Experiment) -> list[str]:
-    """Returns the given flags that are about an exchange by Horovod, and so select it."""
+    """Returns the flags in use that apply to Horovod's exchange only, and therefore select it."""
     values = vars(experiment.train) | vars(experiment.workers)
     return [name for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log") if values[name]]
 
@@ -109,7 +109,7 @@ def way_of_exchange(experiment: Experiment) -> str:
     """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
 
     Raises:
-      UserError: through shared memory, with settings of Horovod's exchange.
+      UserError: --dense_exchange selects shared memory, and settings of Horovod's exchange are given.
     """
     given = settings_of_horovod(experiment)
     if given and (way := experiment.workers.dense_exchange) in ("shared_memory", "hosts"):

@@ -1,8 +1,8 @@
-"""The recipe `data`: defaults that suit the training data, by its rows and its positive examples.
+"""The recipe `data`: defaults that suit the training data, chosen by its numbers of rows and of positive examples.
 
-Each choice stands for flags that belong together, and a given flag replaces the whole choice: `--learning_rate=0.05`
-alone means a rate of Adagrad, as it always did. Large data, streams and data whose rows are not known keep the fixed
-defaults. A model that has checkpoints keeps what was chosen when its training began.
+Each choice sets flags that belong together, and a given flag replaces the whole choice: `--learning_rate=0.05` alone is
+a learning rate of Adagrad, the fixed default. Large data, streams and data with an unknown number of rows keep the
+fixed defaults. A model that has checkpoints keeps the choices from the beginning of its training.
 """
 
 import dataclasses
@@ -25,24 +25,24 @@ from ctr_trainer.stream.source import is_stream
 from ctr_trainer.system.files.paths import path_of
 
 NAME = "data"
-AUTO = "auto"  # Of --checkpoint.
-CHOSEN = "chosen"  # The key in flags.json of what this recipe chose.
+AUTO = "auto"  # A value of --checkpoint.
+CHOSEN = "chosen"  # The key of this recipe's choices in flags.json.
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the recipe has decided for a training: values by flag, and a line of the log, "" for none."""
+    """The choices of the recipe for a training: values by flag, and a log line, "" for none."""
 
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     line: str = ""
 
     def applied(self, experiment: Experiment, evaluation: EvaluationConfig) -> tuple[Experiment, EvaluationConfig]:
-        """Returns the settings with the values of the decision."""
+        """Returns the settings with the chosen values."""
         return replaced(experiment, self.values), replaced(evaluation, self.values)
 
 
 def decide(given: frozenset[str], experiment: Experiment) -> Decision:
-    """Decides for a training with given flags. A collective: rank 0 looks at the model directory and the data."""
+    """Returns the `Decision` for a training with given flags. A collective: rank 0 inspects the model and the data."""
     if not is_chosen(experiment):
         return Decision()
     model_dir = experiment.model.model_dir
@@ -60,12 +60,12 @@ def decide(given: frozenset[str], experiment: Experiment) -> Decision:
 
 
 def is_chosen(experiment: Experiment) -> bool:
-    """Returns whether this recipe decides: it is the experiment's, and the data are no stream."""
+    """Returns whether this recipe applies: the experiment uses it, and the data is not a stream."""
     return experiment.model.recipe == NAME and not is_stream(experiment.data.train_data)
 
 
 def explanation(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> list[str]:
-    """Returns the lines of a table of the settings, with value, reason and the fact that decided. A collective."""
+    """Returns the lines of a table of the choices: setting, value, reason and deciding fact. A collective."""
     if not is_chosen(experiment):
         what = "a stream keeps" if is_stream(experiment.data.train_data) else f"--recipe={experiment.model.recipe} has"
         return [f"{what} its own defaults: there is nothing to choose by the data"]
@@ -86,7 +86,7 @@ def explanation(given: frozenset[str], experiment: Experiment, evaluation: Evalu
 
 
 def facts_of(experiment: Experiment) -> Facts:
-    """Returns the facts of the training data. A collective: rank 0 looks at them."""
+    """Returns the `Facts` of the training data. A collective: rank 0 reads them."""
     data, model = experiment.data, experiment.model
     source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
 
@@ -112,7 +112,7 @@ def facts_of(experiment: Experiment) -> Facts:
 def find_checkpoint(estimator: Estimator, which: str) -> Checkpoint:
     """Returns the checkpoint that --checkpoint names, as `Estimator.find_checkpoint` does. A collective.
 
-    `auto` is the best one if this recipe chose to keep it, else the newest.
+    `auto` is the best checkpoint if this recipe chose to keep it, else the newest checkpoint.
     """
     if which == AUTO:
         kept = (_kept(estimator.model_dir) or {}) if distributed.is_chief() else {}
@@ -122,7 +122,7 @@ def find_checkpoint(estimator: Estimator, which: str) -> Checkpoint:
 
 
 def _kept(model_dir: str) -> dict[str, Any] | None:
-    """Returns what was chosen when the training of a model with checkpoints began; None for a new training."""
+    """Returns the choices from the beginning of the model's training; None if the model has no checkpoints."""
     if not list_checkpoints(model_dir):
         return None
     file = path_of(model_dir) / FLAGS_FILE

@@ -1,4 +1,4 @@
-"""All settings of an experiment: what is trained, on what, and how."""
+"""The settings of an experiment: the model, the data and the training."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from ctr_trainer.system.messages import log_lines
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings(Settings, title="Model"):
-    """Which model is trained, and where its checkpoints lie."""
+    """The model, and the directory of its checkpoints."""
 
     model_dir: str = setting(
         "", "directory, or its URL, of one model: its checkpoints, summaries and feature spec", "path"
@@ -50,7 +50,7 @@ class ModelSettings(Settings, title="Model"):
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings(Settings, title="Data"):
-    """What a model reads."""
+    """The data, and how it is read."""
 
     train_data: str = setting(
         "",
@@ -99,7 +99,7 @@ class DataSettings(Settings, title="Data"):
 
 @dataclasses.dataclass(frozen=True)
 class WorkersSettings(Settings, title="Workers"):
-    """How workers wait for each other, and exchange the dense variables."""
+    """How workers wait for each other and exchange the dense variables."""
 
     pin_cores: bool = setting(
         True,
@@ -141,7 +141,7 @@ class WorkersSettings(Settings, title="Workers"):
 
 @dataclasses.dataclass(frozen=True)
 class LogSettings(Settings, title="Log"):
-    """What the log looks like."""
+    """The form of the log."""
 
     log_format: str = setting(
         "plain",
@@ -154,7 +154,7 @@ class LogSettings(Settings, title="Log"):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment(Settings):
-    """What the commands that train or use a model have in common; `build` makes the objects of it.
+    """The settings that the commands which train or use a model share; `build` creates objects from them.
 
     Attributes:
       model, data, stream, train, run, workers, log: see their classes.

@@ -1,6 +1,6 @@
-"""Makes absl flags of `Settings`, and `Settings` of parsed flags; and the flags that are not settings of the library.
+"""Converts `Settings` to absl flags, and parsed flags to `Settings`.
 
-The flags of a command that no other module uses are in the command's own module.
+Flags that only one command uses are in the module of that command.
 """
 
 import types
@@ -22,7 +22,7 @@ Groups = tuple[type[Settings], ...]
 _NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
 
-# What there is in place of flags that earlier versions had.
+# Replacements for flags of earlier versions.
 _PARAMS = {
     **{"adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "epsilon"},
     **{"dense_accumulator": "initial_accumulator", "ftrl_l1": "ftrl_l1", "ftrl_l2": "ftrl_l2", "momentum": "momentum"},
@@ -83,20 +83,20 @@ REMOVED = {
     "trace_steps": "one step in 20 is traced; with fewer than 60 --steps, a third of them",
     "worker_cores": _SIMULATE,
 }
-# What `train` takes, and a worker of a bench.
+# Groups of `train` and of the workers of `bench`.
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
-# What a flagfile of an experiment may hold.
+# Groups whose flags a flagfile of an experiment may contain.
 EXPERIMENT: Groups = (
     *(Experiment, EvaluationConfig, MetricsConfig),
     *(CheckpointFlags, SavedModelFlags, ExportFlags, PredictFlags),
 )
-# The flags of commands that use a trained model and read data, and of those that read none.
+# The flags of commands that use a trained model, and the further flags of those that also read data.
 OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
 
 
 def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
-    """Returns the flags of `Settings` classes by the title of their section; a flag is in the first that has it."""
+    """Returns the flags of `Settings` classes by section title; each flag is only in the first section that has it."""
     found: dict[str, list[Flag]] = {}
     seen: set[str] = set()
     for title, flags in (section for group in groups for section in sections(group())):
@@ -106,10 +106,10 @@ def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
 
 
 def shown(command: types.ModuleType, is_full: bool) -> dict[str, list[Flag]]:
-    """Returns the flags that a command's help shows, by the title of their section.
+    """Returns the flags that a command's help shows, by section title.
 
-    These are the flags of its GROUPS; of a command with TAKES, those named there; of a command with MAIN, those named
-    there unless the full help is asked for.
+    These are the flags of its GROUPS. If the command has TAKES, they are limited to the flags named there; if it has
+    MAIN, the short help is limited to the flags named there.
     """
     names = getattr(command, "TAKES", None) or (None if is_full else getattr(command, "MAIN", None))
     found = flags_of(command.GROUPS)
@@ -120,7 +120,7 @@ def shown(command: types.ModuleType, is_full: bool) -> dict[str, list[Flag]]:
 
 
 def define(groups: Iterable[type[Settings]]) -> absl_flags.FlagValues:
-    """Returns absl FlagValues with the flags of the groups, by all of their names."""
+    """Returns absl FlagValues with the flags of the groups, under all their names."""
     values = absl_flags.FlagValues()
     for title, flags in flags_of(groups).items():
         for flag in flags:
@@ -132,10 +132,10 @@ def define(groups: Iterable[type[Settings]]) -> absl_flags.FlagValues:
 
 
 def parse(values: absl_flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-    """Sets the flags from a command's name and its arguments; returns the arguments that are no flags.
+    """Sets the flags from a command's name and its arguments; returns the arguments that are not flags.
 
     Raises:
-      UserError: a flag of an earlier version was given; says what there is in its place.
+      UserError: a flag of an earlier version was given; the message names its replacement.
       absl.flags.Error: a flag is unknown or has a wrong value.
     """
     try:
@@ -150,11 +150,11 @@ def parse(values: absl_flags.FlagValues, arguments: Sequence[str]) -> list[str]:
 def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, Any]:
     """Returns the values of the groups' flags, by flag, from parsed FlagValues.
 
-    A flag that only some kinds of a setting have, as `--embedding_initial_accumulator`, is None unless it was given. So
-    `replaced` can refuse it for a kind that lacks it, whatever its value.
+    A flag that only some kinds of a setting have, such as `--embedding_initial_accumulator`, is None unless it was
+    given. Therefore `replaced` can refuse any given value for a kind that does not have the flag.
 
     Raises:
-      UserError: a text does not have its flag's type.
+      UserError: a text does not have the type of its flag.
     """
     found = (flag for flags in flags_of(groups).values() for flag in flags)
     return {
@@ -169,7 +169,7 @@ def read(group: type[S], values: absl_flags.FlagValues) -> S:
     """Returns an instance of a group, from parsed FlagValues.
 
     Raises:
-      UserError: a setting is refused, by the name of its flag.
+      UserError: a setting is refused; the message names its flag.
     """
     return replaced(group(), parsed([group], values))
 
@@ -197,7 +197,7 @@ def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
     kinds = typing.get_args(flag.kind) or (flag.kind,)
     if flag.kind in _NUMBERS:
         absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
-    elif flag.kind == tuple[str, ...]:  # Adds up where the flag is given more than once.
+    elif flag.kind == tuple[str, ...]:  # Repeated flags add values.
         absl_flags.DEFINE_multi_string(name, list(default), **common)
     elif str in kinds:
         absl_flags.DEFINE_string(name, None if default is None else str(default), **common)
@@ -210,7 +210,7 @@ def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
 
 
 def help_text(flag: Flag) -> str:
-    """Returns the help of a flag: what it is, its example, the kinds that have it, its unit and its choices."""
+    """Returns the help of a flag: its description, example, kinds, unit and choices."""
     setting = flag.setting
     of = f"; only for {', '.join(setting.of)}" if setting.of else ""
     parts = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in setting.example)
@@ -221,7 +221,7 @@ def help_text(flag: Flag) -> str:
 
 
 def default_text(flag: Flag) -> str:
-    """Returns what the help says of a flag's default."""
+    """Returns the text of a flag's default in the help."""
     if flag.defaults:
         kinds: dict[Any, list[str]] = {}
         for kind, value in flag.defaults.items():

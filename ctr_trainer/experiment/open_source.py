@@ -1,4 +1,4 @@
-"""What --train_data and --eval_data name: converted data, Parquet, TFRecords or CSV made elsewhere, or a stream."""
+"""Opens --train_data and --eval_data: converted data, foreign Parquet, TFRecords or CSV, or a stream."""
 
 import dataclasses
 import logging
@@ -34,22 +34,23 @@ _log = logging.getLogger(__name__)
 def open_source(
     path: str, model_dir: str, feature_spec: str, labels: bool = True, fitted: bool = True
 ) -> ConvertedData | parquet.ForeignParquet:
-    """Returns the source of a path. A collective: rank 0 looks at the files once, for all workers.
+    """Returns the source of a path. A collective: rank 0 inspects the files once, for all workers.
 
-    Foreign data takes its feature spec from `feature_spec`, else from the model; its statistics from the model if there
-    is one, as resuming must, else from one pass over the columns whose transforms or quantiles need them.
+    The feature spec of foreign data is `feature_spec`, else the model's. Its statistics are the model's if there is a
+    model, which resuming requires; otherwise one pass over the columns whose transforms or quantiles need statistics
+    computes them.
 
     Args:
-      path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a file, a directory, a URL or a pattern,
-        several comma separated. TFRecords and CSV are converted on first use, to MODEL_DIR/data_cache.
-      model_dir: directory of the model that is trained, evaluated or asked.
+      path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a comma-separated list of files,
+        directories, URLs or patterns. TFRecords and CSV are converted on first use, to MODEL_DIR/data_cache.
+      model_dir: model directory.
       feature_spec: a TOML file, or "".
-      labels: whether they are needed; False to predict: then weights are not looked at, and a label that is missing or
-        none is NaN.
-      fitted: whether statistics are needed; False where only labels are looked at.
+      labels: whether labels are required. Prediction passes False: then weights are ignored, and a missing or invalid
+        label is NaN.
+      fitted: whether statistics are required; False if only labels are read.
 
     Raises:
-      UserError: nothing is there, or it does not fit the spec.
+      UserError: the path has no data, or the data does not fit the feature spec.
     """
 
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def open_source(
 
 
 def is_readable(path: str, experiment: Experiment) -> bool:
-    """Returns whether data of this path can be read before the model's own feature spec is saved, by this process."""
+    """Returns whether this process can read the data at this path before the model's feature spec is saved."""
     if experiment.data.feature_spec or (path_of(path) / FILE).exists():
         return True
     return load_features(experiment.model.model_dir) is not None
@@ -74,7 +75,7 @@ def is_readable(path: str, experiment: Experiment) -> bool:
 def _look(
     path: str, model_dir: str, feature_spec: str, labels: bool, fitted: bool, advanced: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns what rank 0 tells the others, as JSON can hold it."""
+    """Returns the description of the source for all ranks, as values that JSON supports."""
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if (path_of(path) / FILE).exists():
@@ -88,7 +89,7 @@ def _look(
     if spec is None and model is not None:
         spec = model[0]
     if spec is None:
-        return {"converted": path}  # It is not converted: opening it raises the error.
+        return {"converted": path}  # Opening it raises an error, because it is not converted.
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
         data_cache = str(path_of(model_dir) / _CACHE)
@@ -111,17 +112,17 @@ def _look(
 
 
 def _format(path: str) -> str:
-    """Returns the format of a file that is not Parquet, by the ending of its name."""
+    """Returns the format of a file that is not Parquet, by its file name extension."""
     stem, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
     return "csv" if ending in _TEXT else "tfrecord"
 
 
 def open_stream(experiment: Experiment, position: Any) -> StreamReader:
-    """Returns this rank's batches of the stream, from the position that the checkpoint has. A collective.
+    """Returns this rank's batches of the stream, beginning at the checkpoint's position. A collective.
 
     Raises:
-      UserError: there is no feature spec, or the settings exclude each other.
+      UserError: the feature spec is missing, or settings exclude each other.
     """
     config, model_dir = experiment.stream, experiment.model.model_dir
     spec, statistics = _features(experiment)
@@ -162,7 +163,7 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
 
 
 def _features(experiment: Experiment) -> tuple[FeatureSpec, dict[str, dict]]:
-    """Returns the feature spec, and the statistics of the data that the model was trained on. A collective."""
+    """Returns the feature spec, and the statistics of the model's training data. A collective."""
     data, model = experiment.data, experiment.model
     found = None
     if distributed.is_chief():
@@ -178,7 +179,7 @@ def _features(experiment: Experiment) -> tuple[FeatureSpec, dict[str, dict]]:
 
 
 def _own_address() -> str:
-    """Returns the address of this host by which the host that started the job, and so the others, reach it."""
+    """Returns the address at which the host that started the job, and thus every other host, reaches this host."""
     rendezvous = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

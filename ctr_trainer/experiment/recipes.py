@@ -1,10 +1,10 @@
-"""Presets of flags: one word sets what another library's training loop does, and any given flag overrides it."""
+"""Presets of flags: one name sets the flags of another library's training loop, and any given flag overrides them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-# For each recipe the values of its flags. FuxiCTR's are from its `fuxictr/pytorch/models/rank_model.py` and from its
-# models' configurations.
+# The values of each recipe by flag. FuxiCTR's values are from its `fuxictr/pytorch/models/rank_model.py` and from the
+# configurations of its models.
 RECIPES: dict[str, dict[str, str]] = {
     "data": {},  # `data_recipe` decides when the data are known.
     "none": {},
@@ -17,7 +17,7 @@ RECIPES: dict[str, dict[str, str]] = {
         **{"epochs": "100", "shuffle_buffer": "1000000"},
     },
 }
-# By flag, another one that replaces it if given.
+# Flags that a recipe does not set if another flag, the value, is given.
 REPLACED_BY = {
     **{"decay_rate": "lr_schedule", "plateau_patience": "lr_schedule"},
     **{"eval_epochs": "eval_steps", "epochs": "max_steps"},
@@ -25,13 +25,13 @@ REPLACED_BY = {
 
 
 def flags_of(recipe: str, given: Collection[str]) -> dict[str, str]:
-    """Returns what a recipe sets, by flag, without what given flags replace."""
+    """Returns the values that a recipe sets, by flag, without those that given flags replace."""
     values = RECIPES[recipe]
     return {name: text for name, text in values.items() if not {name, REPLACED_BY.get(name)} & set(given)}
 
 
 def line(recipe: str, values: Mapping[str, Any]) -> str:
-    """Returns the log line about what a recipe has set in the values of a run, and what is there in its place."""
+    """Returns the log line that lists the values of a run that a recipe set, and the values that replace others."""
     if not RECIPES[recipe]:
         return ""
     own = {name for name, text in RECIPES[recipe].items() if text_of(values.get(name)) != text}
@@ -41,7 +41,7 @@ def line(recipe: str, values: Mapping[str, Any]) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Returns a value as a text of the log."""
+    """Returns a value as text for the log."""
     if isinstance(value, tuple | list):
         return ",".join(map(text_of, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

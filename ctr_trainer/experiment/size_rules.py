@@ -1,4 +1,4 @@
-"""What settings suit data of a size: the rule of `data_recipe`, free of any file."""
+"""The rules of `data_recipe`: settings that suit data of a given size. They read no files."""
 
 import dataclasses
 import math
@@ -7,20 +7,21 @@ from typing import Any
 
 MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
 _TINY_ROWS = 2_000
-_RARE = 1_500  # Fewer examples of an outcome make a validation AUC that says little.
+_RARE = 1_500  # With fewer examples of an outcome, the validation AUC is too noisy to use.
 _STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improvement.
 _BATCH = {"small": 128, "middle": 512}
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known before a training begins.
+    """The facts that are known before a training begins.
 
     Attributes:
-      rows: examples of the training data.
-      rarer: examples of the rarer outcome, positive or negative; None if they are not counted.
-      keys: distinct keys of all features; None if they are not counted.
-      has_validation, several_labels: whether there is --eval_data, and whether the model predicts several labels.
+      rows: number of training examples.
+      rarer: number of examples of the rarer outcome, positive or negative; None if they are not counted.
+      keys: number of distinct keys of all features; None if they are not counted.
+      has_validation: whether --eval_data is given.
+      several_labels: whether the model predicts several labels.
     """
 
     rows: int
@@ -35,22 +36,22 @@ class Facts:
 
     @property
     def is_tiny(self) -> bool:
-        """Whether there are so few rows that a linear model is hard to beat."""
+        """Whether the data has too few rows for a network to clearly outperform a linear model."""
         return self.rows <= _TINY_ROWS
 
     @property
     def has_rare_keys(self) -> bool:
-        """Whether small data are known to have a key for each ten rows, or more keys."""
+        """Whether small data is known to have more than one key per ten rows."""
         return self.size == "small" and self.keys is not None and 10 * self.keys > self.rows
 
     @property
     def keys_occur_once(self) -> bool:
-        """Whether small data are known to have so many keys that most of them occur once."""
+        """Whether small data is known to have more than three keys per row, most of which occur once."""
         return self.size == "small" and self.keys is not None and self.keys > 3 * self.rows
 
     @property
     def is_near_linear(self) -> bool:
-        """Whether a large network would learn these rows by heart."""
+        """Whether a large network would memorize these rows."""
         return self.is_tiny or self.has_rare_keys
 
     @property
@@ -59,7 +60,7 @@ class Facts:
 
     @property
     def few(self) -> str:
-        """What makes the data near linear, as a text."""
+        """Text of the facts that make the data nearly linear."""
         return self.counted if self.is_tiny else f"{self.counted}, {self.keys:,} keys"
 
     def line(self) -> str:
@@ -71,9 +72,9 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Flags that are chosen together, with the reason and the fact of the data that decided.
+    """Flags that are chosen together, with the reason and the deciding fact about the data.
 
-    If one of these flags or of `others` is given, it replaces the choice.
+    If the user gives one of these flags or of `others`, the whole choice is dropped.
     """
 
     values: dict[str, Any]
@@ -90,7 +91,7 @@ class Choice:
 
 
 def choices(facts: Facts) -> list[Choice]:
-    """Returns what suits data with these facts; [] keeps the fixed defaults."""
+    """Returns the choices for data with these facts; [] keeps the fixed defaults."""
     if facts.size == "large":
         return []
     return [_batch(facts), _length(facts), _dense_rate(facts), _row_rate(facts), *_regularization(facts)]
@@ -121,10 +122,10 @@ def _length(facts: Facts) -> Choice:
 
 
 def _epochs_unseen(facts: Facts, passes: int) -> int:
-    """Returns the epochs of a training that no validation data can end.
+    """Returns the number of epochs of a training without validation data to end it.
 
-    The best number of steps grows with the square root of the rows, so the epochs fall with it. Of keys that occur
-    once, so many epochs would learn every example by heart.
+    The best number of steps grows with the square root of the number of rows, so the number of epochs decreases with
+    it. If keys occur only once, that number of epochs would memorize every example.
     """
     if facts.size != "small":
         return 3

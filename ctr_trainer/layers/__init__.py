@@ -1,1 +1,1 @@
-"""The parts that models are composed of: functions of tensors, whose variables `get_variable` makes."""
+"""Layers: functions of tensors from which models are composed; `get_variable` creates their variables."""

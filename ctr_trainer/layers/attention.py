@@ -1,4 +1,4 @@
-"""Attention over a history: weights by a target, by random hyperplanes, and the encoder block of a transformer."""
+"""Attention over a history: attention to a target, sampled attention, and the encoder block of a transformer."""
 
 import functools
 import math
@@ -30,28 +30,28 @@ def attention_pooling(
     training: bool = False,
     name: str = "attention",
 ) -> tf.Tensor:
-    """Pools a history: `sum_t a_t h_t`, where a_t says how much behaviour t tells about the target.
+    """Pools a history: `sum_t a_t h_t`, where a_t is the relevance of behaviour t for the target.
 
         a_t = mask_t * mlp([q, h_t, q - h_t, q * h_t])
 
-    Without `softmax` the weights are not normalised, so that a strong interest gives a long vector. An empty history
-    gives zeros.
+    Without `softmax` the weights are not normalised, so that a strong interest gives a long vector. For an empty
+    history the result is zeros.
 
     Args:
       target: q, float32[B, dim].
       history: h, float32[B, L, dim].
       mask: float32[B, L], 1 for a behaviour and 0 for padding.
       hidden_units: widths of the activation unit's hidden layers; at least one.
-      activation: one of `ACTIVATIONS`, applied behind each hidden layer.
+      activation: one of `ACTIVATIONS`, applied after each hidden layer.
       softmax: whether the weights are normalised over the history.
-      training: whether this graph trains; Dice then takes the batch's own statistics.
+      training: whether this graph trains; if so, Dice uses the statistics of the batch.
       name: name of the variable scope.
 
     Returns:
       float32[B, dim].
 
-    Advice: take it for histories that bear on the target only in part; `masked_mean` does where all of it
-    counts, and is far cheaper.
+    Advice: use it if only part of a history is relevant for the target. If all of it is, the much cheaper
+    `masked_mean` is sufficient.
 
     Example:
       >>> history, mask = tf.ones([2, 5, 4]), tf.ones([2, 5])
@@ -79,8 +79,8 @@ def attention_pooling(
 def _pairs(target: tf.Tensor, behaviours: tf.Tensor, present: Present, units: int) -> tf.Tensor:
     """`[q, h, q - h, q * h] W + b` of each of N behaviours, float32[N, units].
 
-    Computed as `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`: half the products, and the wide concatenation, a copy
-    of the target for each behaviour, is never made.
+    This is computed as `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`, which takes half the products and does not
+    concatenate a copy of the target with each behaviour.
     """
     dim = behaviours.shape.as_list()[1]
     with tf1.variable_scope("layer_0"):
@@ -107,25 +107,25 @@ def sampled_attention(
     bits: int = 3,
     normalize: bool = False,
 ) -> tf.Tensor:
-    """Averages over m signatures the sum of the behaviours that have the target's signature.
+    """Averages, over m signatures, the sum of the behaviours with the same signature as the target.
 
         1 / m * sum_i sum_t [s_i(h_t) = s_i(q)] h_t,   s_i(x) = the signs of `bits` random projections of x
 
-    Two vectors at angle a share a signature with probability (1 - a / pi)^bits, which stands in the place of attention.
-    There is nothing to learn but the rows, and the projections are the same in all runs.
+    Two vectors at angle a share a signature with probability (1 - a / pi)^bits, which replaces the attention weight.
+    The layer has no weights of its own, and the projections are the same in all runs.
 
     Args:
       target: q, float32[B, dim].
       history: h, float32[B, L, dim]; or `Behaviours`, whose signatures are computed once for each distinct vector.
       mask: float32[B, L], 1 for a behaviour and 0 for padding; None with `Behaviours`.
       signatures: m.
-      bits: projections per signature, at most 63; more of them let fewer behaviours through.
+      bits: projections per signature, at most 63; with more projections, fewer behaviours match the target.
       normalize: whether the sum of each signature is divided by its length.
 
     Returns:
       float32[B, dim]; zeros for an empty history.
 
-    Advice: take it for histories of several hundreds; `attention_pooling` tells more from a short one.
+    Advice: use it for histories of several hundred behaviours; `attention_pooling` is more accurate for short ones.
 
     Example:
       >>> sampled_attention(tf.ones([2, 4]), tf.ones([2, 1000, 4]), tf.ones([2, 1000])).shape
@@ -139,7 +139,7 @@ def sampled_attention(
         return _sampled_once(target, history, planes, normalize)
     assert mask is not None
     behaviours = history * mask[..., None]
-    # A behaviour is on the target's side of a plane if its projection on the normal that points there is above 0.
+    # A behaviour is on the target's side of a plane if its projection on the normal that points to it is above 0.
     asked, given = tf.stop_gradient(target), tf.stop_gradient(behaviours)
     sides = [tf.matmul(given, plane * tf.sign(tf.matmul(asked, plane))[:, None]) for plane in planes]
     shared = tf.cast(functools.reduce(tf.minimum, sides) > 0, tf.float32)  # [B, L, m]; padding is on no side.
@@ -169,24 +169,25 @@ def transformer_block(
     training: bool = False,
     name: str = "transformer",
 ) -> tf.Tensor:
-    """Applies self-attention and a feed-forward network, each with a residual and a layer norm behind it.
+    """Applies self-attention and a feed-forward network, each followed by a residual connection and a layer norm.
 
         y = norm(x + dropout(attention(x)))
         z = norm(y + dropout(leaky_relu(y W_1 + b_1) W_2 + b_2))
 
     Args:
       inputs: x, float32[B, L, n].
-      mask: float32[B, L]; no position attends to positions of mask 0, and the outputs there are 0.
+      mask: float32[B, L]; no position attends to positions with mask 0, where the outputs are 0.
       heads: number of attention heads; divides n.
       feed_forward_units: width of the hidden layer.
-      dropout: fraction of the outputs of the attention, and of the network, that are set to zero while training.
-      training: whether this graph trains, so that dropout applies.
+      dropout: fraction of the outputs of the attention and of the network that are set to zero during training.
+      training: whether this graph trains; if so, dropout applies.
       name: name of the variable scope.
 
     Returns:
       float32[B, L, n].
 
-    Advice: one block is enough for histories of tens; add positions to the inputs, as attention knows no order.
+    Advice: one block is enough for histories of tens of behaviours. Add positional embeddings to the inputs, because
+    attention ignores the order.
 
     Example:
       >>> transformer_block(tf.ones([2, 5, 4]), tf.ones([2, 5]), heads=2, feed_forward_units=16).shape
@@ -206,7 +207,7 @@ def transformer_block(
 
 
 def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "attention") -> tf.Tensor:
-    """Computes `concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`; positions attend to positions of mask 1.
+    """Computes `concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`; positions attend to positions with mask 1.
 
     Args:
       inputs: float32[B, L, n].
@@ -215,9 +216,9 @@ def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "
       name: name of the variable scope.
 
     Returns:
-      float32[B, L, n]; 0 at positions of mask 0.
+      float32[B, L, n]; 0 at positions with mask 0.
 
-    Advice: take `transformer_block`, unless you have residuals and norms of your own.
+    Advice: use `transformer_block`, unless your model adds residuals and norms itself.
 
     Example:
       >>> self_attention(tf.ones([2, 5, 4]), tf.ones([2, 5]), heads=2).shape
@@ -230,7 +231,7 @@ def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "
 def _self_attention(
     values: tf.Tensor, present: Present, mask: tf.Tensor, heads: int, name: str = "attention"
 ) -> tf.Tensor:
-    """Computes `self_attention` of float32[N, n], the values that are present."""
+    """Computes `self_attention` of float32[N, n], the values without padding."""
     width = values.shape.as_list()[1]
     size = width // heads
     with tf1.variable_scope(name):

@@ -23,13 +23,13 @@ def cross(inputs: Columns, layers: int, rank: int = 0, experts: int = 1, name: s
       inputs: x_0, float32[B, n].
       layers: number of layers.
       rank: number of columns of U and V, far fewer than n; 0 for the full matrix W.
-      experts: number of low-rank transformations that a gate mixes; 1 for no gate. More than 1 need a rank.
+      experts: number of low-rank transformations that a gate mixes; 1 for no gate. More than 1 requires a rank.
       name: name of the variable scope.
 
     Returns:
       float32[B, n].
 
-    Advice: two or three layers; for wide inputs a rank of a quarter of the width, which the paper finds enough.
+    Advice: use two or three layers. For wide inputs, use a rank of a quarter of the width, which suffices in the paper.
 
     Example:
       >>> cross(tf.ones([2, 8]), layers=2, rank=2).shape
@@ -60,7 +60,7 @@ def _mixed(projected: tf.Tensor, x: Columns, rank: int, experts: int) -> tf.Tens
 
 
 def gated_cross(inputs: tf.Tensor, layers: int, name: str = "gated_cross") -> tf.Tensor:
-    """Crosses the input with itself as `cross` does, and lets a gate filter each layer's interactions.
+    """Crosses the input with itself as `cross` does, with a gate that filters each layer's interactions.
 
         x_{l+1} = x_0 * (W_l x_l + b_l) * sigmoid(V_l x_l) + x_l
 
@@ -72,7 +72,7 @@ def gated_cross(inputs: tf.Tensor, layers: int, name: str = "gated_cross") -> tf
     Returns:
       float32[B, n].
 
-    Advice: it stays useful with more layers than `cross`, as a gate can close an interaction that is only noise.
+    Advice: use more layers than in `cross`, because a gate can suppress an interaction that is only noise.
 
     Example:
       >>> gated_cross(tf.ones([2, 8]), layers=2).shape
@@ -97,12 +97,12 @@ def masked_cross(
     dropout: float = 0.0,
     name: str = "masked_cross",
 ) -> tf.Tensor:
-    """Crosses with c and a masked copy of it, which halves the matrices; one column of x meets c, the next the copy.
+    """Crosses with c and a masked copy of c, which halves the matrices; columns alternate between c and the copy.
 
         c_l = W_l x_l,   m_l = c_l * relu(layer norm(c_l)),   x_{l+1} = x_0 * ([c_l, m_l] + b_l) + x_l
 
-    With `exponential`, x_l stands in the place of x_0, so that each layer doubles the degree of the interactions; else
-    each adds one to it.
+    With `exponential`, x_l replaces x_0, so that each layer doubles the degree of the interactions; otherwise each
+    layer increases the degree by one.
 
     Args:
       inputs: x_0, float32[B, n]; W_l is float32[n, n / 2].
@@ -114,14 +114,14 @@ def masked_cross(
     Returns:
       float32[B, n].
 
-    Advice: take an exponential and a linear one side by side, as `models.fcn` does.
+    Advice: use an exponential and a linear one in parallel, as `models.fcn` does.
 
     Example:
       >>> masked_cross(tf.ones([2, 8]), layers=2, exponential=True).shape
       TensorShape([2, 8])
 
     Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
-    2407.13349, 2024, as in the authors' code; b_l starts at 0, in their code at uniform random numbers in [0, 1).
+    2407.13349, 2024, as in the authors' code, except that b_l starts at 0, not at uniform random numbers in [0, 1).
     """
     width, x = inputs.shape.as_list()[1], inputs
     half = (width + 1) // 2
@@ -148,10 +148,9 @@ def cin(embeddings: tf.Tensor, layer_sizes: Sequence[int], name: str = "cin") ->
       name: name of the variable scope.
 
     Returns:
-      p^1, p^2, ... side by side, float32[B, sum(layer_sizes)].
+      p^1, p^2, ... concatenated, float32[B, sum(layer_sizes)].
 
-    Advice: begin with two layers; the time grows with F and with the product of the sizes of two layers that follow
-    each other.
+    Advice: begin with two layers. The time grows with F and with the product of the sizes of consecutive layers.
 
     Example:
       >>> cin(tf.ones([2, 5, 4]), (16, 8)).shape
@@ -176,7 +175,7 @@ def cin(embeddings: tf.Tensor, layer_sizes: Sequence[int], name: str = "cin") ->
 def outer(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
     """Returns the products of all pairs, float32[n, h, f], of float32[n, h] and float32[n, f].
 
-    Its gradients are matrix-vector products; automatic differentiation would make two more tensors of this size.
+    The gradients are matrix-vector products; automatic differentiation would create two more tensors of this size.
     """
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -22,7 +22,7 @@ def prelu(inputs: tf.Tensor, name: str = "prelu") -> tf.Tensor:
     Returns:
       float32[..., n].
 
-    Advice: take it where the batches are too small for the statistics of `dice`.
+    Advice: use it if the batches are too small for the statistics of `dice`.
 
     Example:
       >>> prelu(tf.ones([2, 8])).shape
@@ -43,31 +43,31 @@ def dice(
     name: str = "dice",
     present: Present | None = None,
 ) -> tf.Tensor:
-    """Computes a PReLU whose corner lies at the mean of the data and is as soft as the data is wide.
+    """Computes a PReLU whose corner is at the mean of the data, and whose transition is as wide as the data.
 
         f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
 
-    alpha is learned for each channel and starts at 0. While training, E and Var are computed over this worker's batch.
+    alpha is learned for each channel and starts at 0. During training, E and Var are computed over this worker's batch.
     Otherwise they are moving averages, corrected for their start (see `MovingMoments`). Like the averages of
-    `batch_norm`, these move once per optimizer step, towards the mean of all workers' batches, and are equal on all
-    ranks. Var is the batch's own, sum_i (x_i - E)^2 / N over its N vectors; the population's is larger by one in N.
+    `batch_norm`, these are updated once per optimizer step, towards the mean over all workers' batches, and are equal
+    on all ranks. Var is the biased estimate sum_i (x_i - E)^2 / N over the N vectors, not the one with N - 1.
 
     Args:
       inputs: x, float32[B, ..., n].
       mask: float32[B, ...], the weight of each vector in E and Var, multiplied by its example's weight; None for 1.
-        Give padding the weight 0.
-      training: whether E and Var are the batch's own.
+        Padding must have the weight 0.
+      training: whether E and Var are computed over the batch.
       momentum: the fraction of the moving averages that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
       name: name of the variable scope.
-      present: the values of sequences that x belongs to, if it is float32[N, n], see `Present`.
+      present: positions of the N values of sequences if x is float32[N, n], see `Present`.
 
     Returns:
       float32[B, ..., n].
 
     Caveat: with a `train_op` that is not made by `TrainOp`, the moving averages stay at E = 0 and Var = 1.
 
-    Advice: it is made for the activation units of `attention_pooling`; elsewhere relu is faster.
+    Advice: use it in the activation units of `attention_pooling`; elsewhere relu is faster.
 
     Example:
       >>> dice(tf.ones([2, 5, 8]), mask=tf.ones([2, 5]), training=True).shape
@@ -93,16 +93,11 @@ def dice(
 def _of_batch(
     inputs: tf.Tensor, alpha: tf.Tensor, weights: tf.Tensor, epsilon: float
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Computes Dice by the statistics of the batch; returns (output, mean, variance).
+    """Computes Dice with the statistics of the batch; returns (output, mean, variance).
 
-    The gradient is written out, with all sums over the vectors as products of matrices: TensorFlow's gradients of
-    broadcast operations reduce over the first axis, which took half of the time of an attention.
-
-    Args:
-      inputs: x, float32[N, n].
-      alpha: float32[n].
-      weights: float32[N], of each vector in the statistics.
-      epsilon: added to the variance.
+    The gradient is explicit, with all sums over the vectors as matrix products: TensorFlow's gradients of broadcast
+    operations reduce over the first axis, which took half of the time of an attention. `inputs` is x, float32[N, n],
+    `alpha` is float32[n], and `weights` is float32[N], the weight of each vector in the statistics.
     """
 
     @tf.custom_gradient
@@ -116,14 +111,14 @@ def _of_batch(
         slope = a + (1.0 - a) * gate
 
         def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, None]:
-            # The gate's part: z = centred * scale, of which `centred` has the mean of x and `scale` its variance.
+            # The gate's part: z = centred * scale; `centred` depends on the mean of x and `scale` on its variance.
             ones = tf.ones_like(row)[None]
             of_slope, rest = upstream * x, 1.0 - gate
             of_z = of_slope * gate * rest * (1.0 - a)
             of_scale = tf.matmul(ones, of_z * centred)[0]
             of_mean = -scale * tf.matmul(ones, of_z)[0]
             of_variance = -0.5 * tf.pow(scale, 3) * of_scale
-            # What each vector does by the statistics: d mean / d x = share, d variance / d x = 2 share centred.
+            # The gradient through the statistics: d mean / d x = share, d variance / d x = 2 share centred.
             by_statistics = (2.0 * of_variance * centred + of_mean) * share[0][:, None]
             return upstream * slope + of_z * scale + by_statistics, tf.matmul(ones, of_slope * rest)[0], None
 
@@ -144,7 +139,7 @@ def _weights(inputs: tf.Tensor, mask: tf.Tensor | None, present: Present | None)
 
 
 def _share(count: tf.Tensor, inputs: tf.Tensor, present: Present | None) -> tf.Tensor:
-    """Returns float32[], the number of vectors per example, by their weights."""
+    """Returns float32[], the weighted number of vectors per example."""
     weights = tensors.current_weights()
     if weights is not None:
         return tf.math.divide_no_nan(count, tf.reduce_sum(weights))

@@ -1,4 +1,4 @@
-"""Networks of several tasks: experts, gates that mix their outputs, extraction levels, and a tower for each task."""
+"""Multi-task networks: experts, gates that mix their outputs, extraction levels, and a tower for each task."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,10 +13,10 @@ tf1 = tf.compat.v1
 def experts(
     inputs: Columns | Sequence[Columns], count: int, network: Callable[..., tf.Tensor], name: str = "experts"
 ) -> list[tf.Tensor]:
-    """Makes `count` networks of one form over the same inputs.
+    """Creates `count` networks of the same form over the same inputs.
 
     Args:
-      inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
+      inputs: float32[B, n_i], or a list of such tensors, which is treated as their concatenation.
       count: number of networks.
       network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
       name: name of the variable scope.
@@ -24,7 +24,7 @@ def experts(
     Returns:
       list of float32[B, n].
 
-    Advice: more experts than tasks, each narrower than a network alone would be.
+    Advice: use more experts than tasks, each narrower than a single network would be.
 
     Example:
       >>> def network(inputs, name):
@@ -37,17 +37,17 @@ def experts(
 
 
 def mixture(selector: Columns | Sequence[Columns], outputs: Sequence[tf.Tensor], name: str = "gate") -> tf.Tensor:
-    """Mixes the outputs of experts by a gate: `sum_e softmax(x W + b)_e f_e`.
+    """Mixes the outputs of experts with a gate: `sum_e softmax(x W + b)_e f_e`.
 
     Args:
-      selector: x, a float32[B, n_i], or a list of them that stands for their concatenation.
+      selector: x, float32[B, n_i], or a list of such tensors, which is treated as their concatenation.
       outputs: f, a list of float32[B, n].
       name: name of the variable scope of the gate.
 
     Returns:
       float32[B, n].
 
-    Advice: give each task a gate of its own, by its name; one gate for all tasks mixes them alike.
+    Advice: give each task its own gate, with its own name; a single gate would mix the experts alike for all tasks.
 
     Example:
       >>> mixture(tf.ones([2, 8]), [tf.ones([2, 4]), tf.zeros([2, 4])], name="gate_click").shape
@@ -68,23 +68,23 @@ def extraction(
     network: Callable[..., tf.Tensor],
     last: bool = False,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
-    """Mixes, for each task, its own experts and the shared ones, and for the shared stream all experts.
+    """Mixes each task's own experts with the shared experts, and all experts for the shared stream.
 
         x_k' = sum_e softmax(x_k W_k)_e [E_k(x_k), E_s(x_s)]_e
         x_s' = sum_e softmax(x_s W_s)_e [E_1(x_1), ..., E_K(x_K), E_s(x_s)]_e
 
     Args:
-      inputs: dict of task name -> x_k, a float32[B, n_i] or a list of them.
-      shared: x_s, a float32[B, n_i] or a list of them.
+      inputs: dict of task name -> x_k, float32[B, n_i] or a list of such tensors.
+      shared: x_s, float32[B, n_i] or a list of such tensors.
       task_experts: number of experts of each task; at least one.
       shared_experts: number of shared experts; at least one.
       network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
-      last: whether this is the last level, which needs no shared stream.
+      last: whether this is the last level, which has no shared output.
 
     Returns:
       (dict of task name -> x_k', float32[B, n]; x_s', float32[B, n], None at the last level).
 
-    Advice: choose it over shared experts alone where tasks disagree, so that one gains what another loses.
+    Advice: use it instead of shared experts alone if the tasks conflict, so that one improves at the cost of another.
 
     Example:
       >>> from ctr_trainer.layers.mlp import dense
@@ -98,7 +98,7 @@ def extraction(
     Source: Tang et al., Progressive Layered Extraction (PLE), RecSys 2020, section 4.2.
     """
     of_all = experts(shared, shared_experts, network, "shared_experts")
-    # Scopes have numbers: a task's name may have characters that a scope's name must not have.
+    # Scopes are numbered, because the name of a task may have characters that a scope name must not have.
     of_task, outputs = [], {}
     for index, (name, x) in enumerate(inputs.items()):
         of_task.append(experts(x, task_experts, network, f"experts_{index}"))
@@ -113,17 +113,17 @@ def towers(
     network: Callable[..., tf.Tensor] | None = None,
     biases: Mapping[str, float] | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Makes a network and a logit for each task.
+    """Creates a network and a logit for each task.
 
     Args:
-      inputs: dict of task name -> a float32[B, n_i], or a list of them that stands for their concatenation.
-      network: f(inputs) -> float32[B, n] with variables of its own; None for a logit straight from the inputs.
-      biases: dict of task name -> the number that the bias of its logit starts at; 0 for others.
+      inputs: dict of task name -> float32[B, n_i], or a list of such tensors, which is treated as their concatenation.
+      network: f(inputs) -> float32[B, n] with variables of its own; None to compute the logit directly from the inputs.
+      biases: dict of task name -> initial bias of its logit; 0 for other tasks.
 
     Returns:
       dict of task name -> logits, float32[B, 1].
 
-    Advice: small ones of one hidden layer; what tasks share belongs below them.
+    Advice: use small towers of one hidden layer; layers that the tasks share belong below them.
 
     Example:
       >>> logits = towers({"click": tf.ones([2, 8]), "buy": tf.ones([2, 8])})
@@ -132,7 +132,7 @@ def towers(
     """
     logits = {}
     for index, (name, x) in enumerate(inputs.items()):
-        # The scope has a number: a task's name may have characters that a scope's name must not have.
+        # Scopes are numbered, because the name of a task may have characters that a scope name must not have.
         with tf1.variable_scope(f"tower_{index}"):
             logits[name] = dense(network(x) if network else x, 1, "logits", bias=(biases or {}).get(name, 0.0))
     return logits

@@ -13,19 +13,19 @@ tf1 = tf.compat.v1
 
 
 def senet(embeddings: tf.Tensor, reduction: int = 3, name: str = "senet") -> tf.Tensor:
-    """Multiplies each field's vector by a weight, a function of the means of all fields.
+    """Multiplies each field's vector by a weight that is computed from the means of all fields.
 
         z_f = mean_d e_fd,    a = relu(W_2 relu(W_1 z)),    v_f = a_f e_f
 
     Args:
       embeddings: e, float32[B, F, dim].
-      reduction: the hidden layer has F / reduction units, at least one.
+      reduction: divisor of F that gives the number of hidden units, at least one.
       name: name of the variable scope.
 
     Returns:
       v, float32[B, F, dim].
 
-    Advice: worth it with a dozen fields and more, if many of them say nothing; it drops a field by a weight of 0.
+    Advice: use it for a dozen or more fields if many of them are uninformative; it drops a field with a weight of 0.
 
     Example:
       >>> senet(tf.ones([2, 6, 4]), reduction=3).shape
@@ -48,17 +48,17 @@ def mask_block(
     """Computes `activation(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
 
     Args:
-      inputs: x, float32[B, n]: normalised embeddings, or the output of the block before.
+      inputs: x, float32[B, n]: normalised embeddings, or the output of the previous block.
       context: c, float32[B, m]: the embeddings.
       units: width of the output.
       reduction: the mask's hidden layer has `reduction * n` units.
-      activation: a function's name in `tf.nn`; the paper's is relu. The mask's hidden layer keeps relu.
+      activation: name of a function in `tf.nn`; the paper uses relu. The mask's hidden layer always uses relu.
       name: name of the variable scope.
 
     Returns:
       float32[B, units].
 
-    Advice: normalise the embeddings first, by `layer_norm`; the context stays as it is.
+    Advice: first normalise the embeddings with `layer_norm`, but not the context.
 
     Example:
       >>> mask_block(tf.ones([2, 8]), tf.ones([2, 8]), units=4, reduction=1.0).shape
@@ -86,7 +86,8 @@ def gated(inputs: tf.Tensor, context: tf.Tensor | Sequence[tf.Tensor], units: in
     Returns:
       float32[B, n].
 
-    Advice: gate the two streams by different contexts, as the user and the item: equal ones learn the same.
+    Advice: gate the two streams by different contexts, such as the user and the item; with equal contexts, both streams
+    learn the same.
 
     Example:
       >>> gated(tf.ones([2, 8]), tf.ones([2, 4]), units=16, name="gate").shape
@@ -108,12 +109,12 @@ def fusion(first: tf.Tensor, second: tf.Tensor, heads: int = 1, name: str = "fus
       second: o_2, float32[B, m].
       heads: number of equal parts of each stream; divides n and m. With 1, all elements interact.
       name: name of the variable scope.
-      bias: the number that b starts at.
+      bias: initial value of b.
 
     Returns:
       logits, float32[B, 1].
 
-    Advice: raise `heads` with the width of the streams: W_h takes n m / heads weights in all.
+    Advice: increase `heads` with the width of the streams: all W_h together have n m / heads weights.
 
     Example:
       >>> fusion(tf.ones([2, 8]), tf.ones([2, 4]), heads=2).shape
@@ -138,7 +139,7 @@ def factorized_interaction(
         [a, c] = x W + b,   y = [a, a * c] for `concat`,   y = a + a * c for `sum`
 
     Args:
-      inputs: x, a float32[B, n_i], or a list of them that stands for their concatenation.
+      inputs: x, float32[B, n_i], or a list of such tensors, which is treated as their concatenation.
       units: width of y; even for `concat`. a and c have `units / 2` columns for `concat`, and `units` for `sum`.
       residual: `concat` or `sum`.
       name: name of the variable scope.
@@ -146,7 +147,7 @@ def factorized_interaction(
     Returns:
       y, float32[B, units].
 
-    Advice: three such layers replace a cross network and a deep network.
+    Advice: use three of these layers instead of a cross network and a deep network.
 
     Example:
       >>> factorized_interaction(tf.ones([2, 8]), units=6).shape
@@ -159,7 +160,7 @@ def factorized_interaction(
 
 
 def quadratic(inputs: tf.Tensor, rows: int, dropout: float = 0.0, name: str = "quadratic") -> tf.Tensor:
-    """Computes `x * sum_r relu(W_r x + b_r) + x`, the Khatri-Rao product of x and r rows, summed over the rows.
+    """Computes `x * sum_r relu(W_r x + b_r) + x`: the Khatri-Rao product of x and `rows` maps, summed over the maps.
 
     Args:
       inputs: x, float32[B, n].
@@ -170,7 +171,7 @@ def quadratic(inputs: tf.Tensor, rows: int, dropout: float = 0.0, name: str = "q
     Returns:
       float32[B, n].
 
-    Advice: two rows; the cost is of as many full cross layers.
+    Advice: use two rows; the cost is that of the same number of full cross layers.
 
     Example:
       >>> quadratic(tf.ones([2, 8]), rows=2).shape

@@ -18,9 +18,9 @@ def gru(
         c    = tanh(x_t W_c + r * (h U_c + d_c) + b_c)
         h_t  = (1 - s_t u) h + s_t u c,   s_t = mask_t, times a_t with attention
 
-    So the state stays as it is at padding and at inputs of attention 0. The reset gate acts on `h U_c + d_c`, as in
-    cuDNN and Keras, not on h: this takes one matrix product per step. One product with the inputs serves all steps. The
-    steps are unrolled, so the graph grows with L; for the histories of click models (tens of inputs) that is faster
+    Padding and inputs with attention 0 do not change the state. The reset gate acts on `h U_c + d_c`, as in cuDNN and
+    Keras, not on h, which takes one matrix product per step. A single product with the inputs serves all steps. The
+    steps are unrolled, so the graph grows with L; for the histories of click models (tens of inputs) this is faster
     than a loop.
 
     Args:
@@ -31,11 +31,10 @@ def gru(
       name: name of the variable scope.
 
     Returns:
-      float32[B, L, units], the state after each step. The last one, padding or not, is the state after the whole
-      history.
+      float32[B, L, units], the state after each step. The state at the last position is the state after the whole
+      history, also if the position is padding.
 
-    Advice: cut histories to some tens of inputs, the newest: its steps follow one another, and each is a matrix
-    product.
+    Advice: limit histories to the newest tens of inputs, because the steps are sequential and each is a matrix product.
 
     Example:
       >>> states = gru(tf.ones([2, 5, 4]), tf.ones([2, 5]), units=3)
@@ -52,21 +51,21 @@ def gru(
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """Where the inputs of histories of different lengths stand if they are ordered by time, without padding.
+    """The row of each input if histories of different lengths are stored by time, without padding.
 
     The first inputs of all histories come first, then all second inputs, and so on. Within a step, longer histories
-    come first. So a step of a recurrent network takes the histories that have not ended, which are the first rows of
-    the previous step, and computes nothing for padding.
+    come first. Therefore a step of a recurrent network processes only the histories that have not ended, which are the
+    first rows of the previous step, and no padding.
 
     Attributes:
-      sizes: int32[L], how many histories have an input at each step; it falls.
+      sizes: int32[L], the number of histories that have an input at each step, in descending order.
       starts: int32[L], the row at which each step starts.
       steps: int32[N], the step of each of the N rows.
       examples: int32[N], the example of each row.
       places: int32[B], the row of each example within each of its steps.
       lengths: int32[B], the length of each history.
 
-    Advice: it is made for recurrent networks; `Present` keeps the values of an example together.
+    Advice: use it for recurrent networks; `Present` keeps the values of an example together.
 
     Example:
       >>> packed = Packed.of(tf.constant([[1.0, 0.0], [1.0, 1.0]]))
@@ -85,7 +84,7 @@ class Packed:
 
     @classmethod
     def of(cls, mask: tf.Tensor) -> "Packed":
-        """Orders the inputs of float32[B, L], 1 for an input and 0 for the padding at the end."""
+        """Returns the order of the inputs of a mask float32[B, L], 1 for an input and 0 for the padding at the end."""
         lengths = tf.cast(tf.reduce_sum(mask, 1), tf.int32)
         order = tf.argsort(lengths, direction="DESCENDING", stable=True)
         number = tf.range(mask.shape.as_list()[1])
@@ -102,12 +101,12 @@ class Packed:
         )
 
     def pack(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns the float32[N, n] of float32[B, L, n]."""
+        """Converts float32[B, L, n] to float32[N, n]."""
         _, length, width = values.shape.as_list()
         return tf.gather(tf.reshape(values, [-1, width]), self.examples * length + self.steps)
 
     def unpack(self, states: tf.Tensor) -> tf.Tensor:
-        """Returns the float32[B, L, n] of float32[N, n]; behind its end a history has its last vector, or zeros."""
+        """Converts float32[N, n] to float32[B, L, n]; padding repeats the last vector, or is 0 in an empty history."""
         number = tf.range(self.sizes.shape.as_list()[0])
         return self._at(states, tf.minimum(number[None], self.lengths[:, None] - 1), self.places[:, None])
 
@@ -132,7 +131,7 @@ class Packed:
 def gru_of_packed(
     inputs: tf.Tensor, packed: Packed, units: int, attention: tf.Tensor | None = None, name: str = "gru"
 ) -> tf.Tensor:
-    """Runs `gru` over inputs that are packed, which costs nothing for padding.
+    """Runs `gru` over packed inputs, without any computation for padding.
 
     Args:
       inputs: x, float32[N, n].
@@ -143,7 +142,7 @@ def gru_of_packed(
     Returns:
       float32[N, units], the state after each input.
 
-    Advice: take it if what follows needs no state of padding; `packed.last` gives the state after a whole history.
+    Advice: use it if the next layer needs no states at padding; `packed.last` returns the state after a whole history.
 
     Example:
       >>> packed = Packed.of(tf.constant([[1.0, 0.0], [1.0, 1.0]]))
@@ -152,7 +151,7 @@ def gru_of_packed(
     """
     width, length = inputs.shape.as_list()[1], packed.sizes.shape.as_list()[0]
     with tf1.variable_scope(name):
-        # Three kernels next to each other, each with its own fan-in and fan-out.
+        # Three concatenated kernels, each with its own fan-in and fan-out.
         kernel = glorot("kernel", [width, 3 * units], width, units)
         bias = tf1.get_variable("bias", [3 * units], initializer=tf1.zeros_initializer())
         recurrent = glorot("recurrent_kernel", [units, 3 * units], units, units)
@@ -177,10 +176,10 @@ def gru_of_packed(
 def next_behaviour_loss(states: tf.Tensor, history: tf.Tensor, packed: Packed, weight: tf.Tensor) -> tf.Tensor:
     """Computes `-mean(log sigmoid(<h_t, e_{t+1}>) + log(1 - sigmoid(<h_t, e'_{t+1}>)))`.
 
-    The mean is over all behaviours t that have a next one.
+    The mean is over all behaviours t that are followed by another one.
 
-    e' is a behaviour that did not happen: the one at the same position in the history of the previous example in the
-    batch (for the first example, of the last one). If that history is shorter, there is no e', and t does not count.
+    e' is a negative: the behaviour at the same position in the history of the previous example in the batch (for the
+    first example, of the last example). If that history is shorter, there is no e', and t does not count.
 
     Args:
       states: h, float32[N, dim], the state after each behaviour, see `Packed`.
@@ -193,7 +192,7 @@ def next_behaviour_loss(states: tf.Tensor, history: tf.Tensor, packed: Packed, w
 
     Caveat: in a batch of one example, e' is the example's own next behaviour.
 
-    Advice: shuffle the data: the behaviours that did not happen are taken from the previous example of the batch.
+    Advice: shuffle the data, because the negatives are taken from the previous example of the batch.
 
     Example:
       >>> packed = Packed.of(tf.ones([2, 5]))
@@ -202,7 +201,7 @@ def next_behaviour_loss(states: tf.Tensor, history: tf.Tensor, packed: Packed, w
 
     Source: Zhou et al., Deep Interest Evolution Network for Click-Through Rate Prediction, AAAI 2019, section 3.3.
     """
-    first = packed.sizes[0]  # The rows of the later steps come after it.
+    first = packed.sizes[0]  # The rows of the later steps follow it.
     steps, examples, following = packed.steps[first:], packed.examples[first:], history[first:]
     starts = tf.gather(packed.starts, steps)
     places = tf.range(first, first + tf.shape(steps)[0]) - starts

@@ -1,4 +1,4 @@
-"""The tensors that the parts of a model read from its features."""
+"""Functions that read a model's input tensors from its features."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,15 +11,15 @@ from ctr_trainer.system.messages.errors import UserError
 
 
 def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[Columns]:
-    """Reads the embeddings of all sparse features, flat.
+    """Reads the flattened embeddings of all sparse features.
 
     Args:
       features: `features.tensors.Features`, or a dict with `embedding` or `embedding/<table>`, float32[B, F, dim].
 
     Returns:
-      list of float32[B, F * dim], one per table: the vectors of its features one after another; [] if there are none.
+      list of float32[B, F * dim], one per table, with the concatenated vectors of its features; [] if there are none.
 
-    Advice: give the list to `mlp` as it is, which saves the copy of a concatenation.
+    Advice: pass the list to `mlp` directly, which saves the copy of a concatenation.
 
     Example:
       >>> features = {"embedding/dim4": tf.ones([2, 3, 4]), "embedding/dim8": tf.ones([2, 1, 8])}
@@ -32,7 +32,7 @@ def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[Columns]:
 
 
 def flat_inputs(features: Mapping[str, tf.Tensor]) -> list[Columns]:
-    """Reads `flat_embeddings`, list of float32[B, n], then the dense features, if there are any."""
+    """Returns `flat_embeddings`, a list of float32[B, n], followed by the dense features if there are any."""
     return flat_embeddings(features) + ([_columns(features, "dense")] if "dense" in features else [])
 
 
@@ -50,12 +50,12 @@ def flat(embeddings: tf.Tensor) -> tf.Tensor:
 
 
 def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int = 1) -> tf.Tensor:
-    """Reads one vector per sparse feature, for models that compare these vectors and so need one dim.
+    """Reads one vector per sparse feature, for models that compare the vectors and therefore need a single dim.
 
     Args:
       features: see `flat_embeddings`.
       model: the model's name, for the errors.
-      fields: the least number of sparse features that the model needs.
+      fields: the minimum number of sparse features that the model needs.
 
     Returns:
       float32[B, F, dim].
@@ -63,14 +63,14 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
     Raises:
       UserError: the feature spec has several dims, or fewer sparse features; the message names the features.
 
-    Advice: name the model, so that a spec of several dims is refused in words of its user.
+    Advice: pass the model's name, so that the error for a spec with several dims is clear to its user.
 
     Example:
       >>> field_embeddings({"embedding": tf.ones([2, 3, 4])}, "mine", fields=2).shape
       TensorShape([2, 3, 4])
     """
     if EMBEDDING not in features:
-        spec = features.spec  # type: ignore[attr-defined]  # Only features of a spec have several tables.
+        spec = features.spec  # type: ignore[attr-defined]  # Only the features of a spec can have several tables.
         tables = {table.name: ", ".join(f.name for f in table.pooled) for table in spec.tables if table.pooled}
         if not tables:
             raise UserError(f"model {model} needs sparse features, and feature spec {spec.name!r} has none")
@@ -89,7 +89,7 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
 
 
 def field_columns(features: Mapping[str, tf.Tensor], model: str) -> Columns:
-    """Reads `field_embeddings`; of a ranking request the vectors of the context and of the candidates apart.
+    """Reads `field_embeddings`; for a ranking request, the vectors of the context and of the candidates separately.
 
     Args:
       features, model: see `field_embeddings`.
@@ -97,7 +97,7 @@ def field_columns(features: Mapping[str, tf.Tensor], model: str) -> Columns:
     Returns:
       float32[B, F, dim], or `RankedColumns`.
 
-    Advice: take it for `fm`, which then adds the vectors of the context once for all candidates.
+    Advice: use it for `fm`, which then sums the vectors of the context only once for all candidates.
 
     Example:
       >>> field_columns({"embedding": tf.ones([2, 3, 4])}, "mine").shape
@@ -110,7 +110,7 @@ def field_columns(features: Mapping[str, tf.Tensor], model: str) -> Columns:
 def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Tensor:
     """Reads one vector per sparse feature, then one per dense feature: x_m v_m, its value times a learned vector.
 
-    The vector of a `piecewise_linear` feature is the sum over its columns, each times a learned vector.
+    The vector of a `piecewise_linear` feature is the sum of its columns, each times a learned vector.
 
     Args:
       features, model: see `field_embeddings`.
@@ -121,7 +121,7 @@ def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Te
     Raises:
       UserError: as `field_embeddings`.
 
-    Advice: scale numbers with a `transform` in the feature spec first: a field of large values drowns the others.
+    Advice: scale numbers with a `transform` in the feature spec; otherwise a field of large values dominates.
 
     Example:
       >>> all_field_embeddings({"embedding": tf.ones([2, 3, 4]), "dense": tf.ones([2, 2])}, "mine").shape
@@ -154,10 +154,9 @@ def named_embeddings(features: Mapping[str, tf.Tensor], names: Sequence[str], mo
       list of float32[B, dim], in the order of `names`.
 
     Raises:
-      UserError: the feature spec has no such feature, or it is a dense one or a sequence.
+      UserError: the feature spec has no such feature, or the feature is dense or a sequence.
 
-    Advice: take it for the few features that a model treats on their own; each is cut out of its table at the cost
-    of a copy.
+    Advice: use it for the few features that a model treats separately; slicing each out of its table costs a copy.
 
     Example:
       >>> features = {"feature/user": tf.ones([2, 4]), "feature/item": tf.ones([2, 4])}

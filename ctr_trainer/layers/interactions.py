@@ -1,7 +1,7 @@
 """Interactions between pairs of fields: products, factorization machines, learned matrices and attention.
 
-`pair_products` and `pair_dots` have gradients of their own: automatic differentiation of slices would make a tensor of
-zeros as large as the input for each slice.
+`pair_products` and `pair_dots` have explicit gradients: automatic differentiation of slices would create, for each
+slice, a tensor of zeros as large as the input.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def pair_products(
     Returns:
       float32[B, F (F - 1) / 2, dim].
 
-    Advice: sum or project what comes out soon: it has F (F - 1) / 2 vectors an example.
+    Advice: sum or project the output soon: it has F (F - 1) / 2 vectors per example.
 
     Example:
       >>> x = tf.constant([[[1.0], [2.0], [3.0]]])
@@ -51,7 +51,7 @@ def pair_products(
 
 
 def _added(total: tuple[list[tf.Tensor], tf.Tensor] | None, part: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Adds the gradients of fields i+1, i+2, ...; sets aside the gradient of a field that no later part reaches."""
+    """Adds the gradients of fields i+1, i+2, ...; sets aside the gradient of a field if no later part adds to it."""
     if total is None:
         zeros = tf.zeros_like(part[:, :1])
         return [zeros], part
@@ -69,7 +69,7 @@ def pair_dots(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], t
     Returns:
       float32[B, F (F - 1) / 2].
 
-    Advice: take `fm` where only their sum is wanted: it is linear in the number of fields.
+    Advice: use `fm` if you need only the sum of the products: it is linear in the number of fields.
 
     Example:
       >>> pair_dots(tf.constant([[[1.0, 0.0], [2.0, 1.0], [0.0, 3.0]]])).eval()  # 1 * 2, 0, 1 * 3
@@ -78,7 +78,7 @@ def pair_dots(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], t
     count = embeddings.shape.as_list()[1]
     rows, columns = np.triu_indices(count, 1)
     all_dots = tf.reshape(tf.matmul(embeddings, embeddings, transpose_b=True), [-1, count * count])
-    # The place of each element of the symmetric matrix in [pairs..., zero].
+    # The position of each element of the symmetric matrix in [pairs..., zero].
     places = np.full([count, count], len(rows))
     places[rows, columns] = places[columns, rows] = np.arange(len(rows))
 
@@ -95,17 +95,16 @@ def fm(embeddings: Columns) -> tf.Tensor:
 
         sum_{i<j} <v_i, v_j> = 1/2 * sum_d ((sum_i v_id)^2 - sum_i v_id^2)
 
-    Its gradient is `d/dv_i = sum_j v_j - v_i`. It takes two passes over the embeddings; automatic differentiation of
+    The gradient is `d/dv_i = sum_j v_j - v_i`, which takes two passes over the embeddings; automatic differentiation of
     the right-hand side would take five.
 
     Args:
-      embeddings: float32[B, F, dim], or what `layers.inputs.field_columns` returned.
+      embeddings: float32[B, F, dim], or the result of `layers.inputs.field_columns`.
 
     Returns:
       float32[B, 1].
 
-    Advice: add it to a deep network wherever all embeddings have one dim: it has no weights and costs next to
-    nothing.
+    Advice: add it to a deep network if all embeddings have the same dim: it has no weights and costs almost nothing.
 
     Example:
       >>> fm(tf.constant([[[1.0, 2.0], [3.0, 4.0]]])).eval().round()  # 1 * 3 + 2 * 4
@@ -138,7 +137,7 @@ def ffm(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
 
         sum_{i<j} <v_{i,j}, v_{j,i}>
 
-    Its gradient is `d/dv_ij = v_ji`, and 0 for i = j.
+    The gradient is `d/dv_ij = v_ji`, and 0 for i = j.
 
     Args:
       vectors: float32[B, F, F, k]; v_ij is the vector of field i's feature for field j.
@@ -146,7 +145,7 @@ def ffm(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
     Returns:
       float32[B, 1].
 
-    Advice: small k, 2 to 4: each feature has F vectors, so the rows take F times the memory of `fm`.
+    Advice: use a small k, 2 to 4: each feature has F vectors, so the rows take F times the memory of `fm`.
 
     Example:
       >>> ffm(tf.constant([[[[9.0], [2.0]], [[5.0], [9.0]]]])).eval()  # 2 * 5; the 9s are of a field with itself
@@ -175,7 +174,7 @@ def bilinear(embeddings: tf.Tensor, kind: str = "all", name: str = "bilinear") -
     Returns:
       float32[B, F (F - 1) / 2 * dim].
 
-    Advice: begin with `each`; `interaction` has about F / 2 times its matrices: for few fields and much data.
+    Advice: begin with `each`. `interaction` has about F / 2 times the matrices, so use it for few fields and much data.
 
     Example:
       >>> bilinear(tf.ones([2, 4, 8]), "each").shape  # 6 pairs
@@ -203,7 +202,7 @@ def _shared(embeddings: tf.Tensor) -> tf.Tensor:
 def _by_field(embeddings: tf.Tensor) -> tf.Tensor:
     _, count, dim = embeddings.shape.as_list()
     kernels = tf.unstack(glorot("kernel", [count - 1, dim, dim], dim, dim))
-    *others, last = tf.unstack(embeddings, axis=1)  # The last field stands on the left of no pair.
+    *others, last = tf.unstack(embeddings, axis=1)  # The last field is not the left one of any pair.
     return tf.stack([*(tf.matmul(x, kernel) for x, kernel in zip(others, kernels, strict=True)), last], 1)
 
 
@@ -224,14 +223,14 @@ def interacting(fields: tf.Tensor, heads: int, head_dim: int, name: str) -> tf.T
 
     Args:
       fields: e, float32[B, F, n].
-      heads: number of attentions side by side.
-      head_dim: width of each attention's queries, keys and values.
+      heads: number of attention heads.
+      head_dim: width of each head's queries, keys and values.
       name: name of the variable scope.
 
     Returns:
       float32[B, F, heads * head_dim].
 
-    Advice: two or three in a row, of two heads each; more fields cost by their square.
+    Advice: stack two or three of these layers, with two heads each; the cost grows with the square of F.
 
     Example:
       >>> interacting(tf.ones([2, 5, 4]), heads=2, head_dim=8, name="attention").shape

@@ -12,18 +12,18 @@ from ctr_trainer.layers.weights import zeros
 def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float = 0.0) -> tf.Tensor:
     """Computes `sum_f w_f + v . x + b`: a weight per sparse feature value, one per dense feature, and a bias.
 
-    All weights but b are 0 before training. Random v would add noise of the size of x to each logit, and small data
-    would end before the model has unlearned it.
+    All weights except b are 0 before training. A random v would add noise of the size of x to each logit, and a
+    training on small data would end before the model has unlearned it.
 
     Args:
-      features: dict, from which `linear` float32[B, F, 1] and `dense` float32[B, n] are read; one may be missing.
+      features: dict with `linear`, float32[B, F, 1], and `dense`, float32[B, n]; one of them may be missing.
       name: name of the variable scope.
-      bias: the number that b starts at, such as `ModelParams.base_logit()`.
+      bias: initial value of b, such as `ModelParams.base_logit()`.
 
     Returns:
       logits, float32[B, 1].
 
-    Advice: keep it next to a deep network: one weight learns a rare value sooner than a vector does.
+    Advice: add it to a deep network: a single weight learns a rare value sooner than a vector does.
 
     Example:
       >>> linear({"linear": tf.ones([2, 3, 1]), "dense": tf.ones([2, 4])}).shape

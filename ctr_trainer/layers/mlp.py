@@ -20,19 +20,19 @@ def dense(
 ) -> tf.Tensor:
     """Computes `[x_1, ..., x_k] W + b` as `x_1 W_1 + ... + x_k W_k + b`.
 
-    With a kernel for each input, the inputs need not be concatenated, nor the gradient cut again: this saves copies.
+    A kernel per input saves the copies of concatenating the inputs and of splitting their gradient.
 
     Args:
-      inputs: x, a float32[B, n_i], or a list of them.
+      inputs: x, float32[B, n_i], or a list of such tensors.
       units: width of the output.
       name: name of the variable scope.
-      weights: makes W: `weights.glorot` or `weights.zeros`.
-      bias: the number that all of b start at.
+      weights: function that creates W: `weights.glorot` or `weights.zeros`.
+      bias: initial value of all elements of b.
 
     Returns:
       float32[B, units].
 
-    Advice: give it a list of inputs, not their concatenation.
+    Advice: pass a list of inputs, not their concatenation.
 
     Example:
       >>> dense([tf.ones([2, 3]), tf.ones([2, 5])], 4, "layer").shape
@@ -59,13 +59,13 @@ def mlp(
     momentum: float | None = None,
     epsilon: float = 1e-3,
 ) -> tf.Tensor:
-    """Stacks fully connected layers, with batch normalization before each activation and dropout behind it.
+    """Stacks fully connected layers, with optional batch normalization before and dropout after each activation.
 
     Args:
-      inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
+      inputs: float32[B, n_i], or a list of such tensors, which is treated as their concatenation.
       hidden_units: width of each layer; at least one.
-      dropout: fraction of the activations that are set to zero while training.
-      training: whether this graph trains: then dropout applies, and normalization takes the batch's own statistics.
+      dropout: fraction of the activations that are set to zero during training.
+      training: whether this graph trains; if so, dropout applies, and normalization uses the statistics of the batch.
       activation: name of a function in `tf.nn`.
       batch_norm: whether the inputs of each activation are normalised, see `normalization.batch_norm`.
       name: name of the variable scope.
@@ -74,7 +74,7 @@ def mlp(
     Returns:
       float32[B, hidden_units[-1]].
 
-    Advice: two or three layers of falling width; with much data widen them before you add one.
+    Advice: use two or three layers of decreasing width; with much data, widen them before you add a layer.
 
     Example:
       >>> mlp(tf.ones([2, 8]), (16, 4), dropout=0.1, training=True).shape
@@ -101,26 +101,26 @@ def batch_ensemble(
     activation: str = "relu",
     name: str = "ensemble",
 ) -> tf.Tensor:
-    """Computes `members` multilayer perceptrons that differ by vectors only.
+    """Computes `members` multilayer perceptrons that share their matrices and differ only in vectors.
 
         x_k = activation(((x_k ∘ r_k) W) ∘ s_k + b_k),   one W for all members k
 
-    The r_k of the first layer are random signs, so that the members see different inputs from the first step on. All
-    other vectors begin at 1, and the biases at 0.
+    The r_k of the first layer are random signs, so that the members have different inputs from the first step. All
+    other vectors start at 1, and the biases at 0.
 
     Args:
-      inputs: x, float32[B, n]; each member has the same inputs.
+      inputs: x, float32[B, n], the inputs of all members.
       hidden_units: width of each layer; at least one.
       members: number of members, at least 1.
-      dropout: fraction of the activations that are set to zero while training.
-      training: whether this graph trains: then dropout applies.
+      dropout: fraction of the activations that are set to zero during training.
+      training: whether this graph trains; if so, dropout applies.
       activation: name of a function in `tf.nn`.
       name: name of the variable scope.
 
     Returns:
       float32[B, members, hidden_units[-1]].
 
-    Advice: 8 to 32 members; the layers cost `members` times as much as the layers of one perceptron.
+    Advice: use 8 to 32 members; the layers cost `members` times as much as the layers of one perceptron.
 
     Example:
       >>> batch_ensemble(tf.ones([2, 8]), (16, 4), members=3).shape

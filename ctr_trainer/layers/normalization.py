@@ -1,4 +1,4 @@
-"""Layer, RMS and batch normalization; the training operation keeps the moving statistics of the last one."""
+"""Layer, RMS and batch normalization; the training operation updates the moving statistics of batch normalization."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,9 +9,9 @@ import tensorflow as tf
 from ctr_trainer.features import tensors
 
 tf1 = tf.compat.v1
-# The moving statistics average over this share of an epoch, but over no fewer and no more steps than these.
+# The moving statistics average over this share of an epoch, within these limits of the number of steps.
 _FEWEST_STEPS, _MOST_STEPS, _SHARE_OF_EPOCH = 10.0, 100.0, 0.1
-_KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does not try to serialize what is under it.
+_KEY = ("ctr_trainer", "batch statistics")  # Not a string, so that TensorFlow does not serialize the collection.
 
 
 def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, name: str = "layer_norm") -> tf.Tensor:
@@ -19,14 +19,14 @@ def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, na
 
     Args:
       inputs: x, float32[B, n] or float32[B, F, n].
-      shared: whether the F vectors of an example share gamma and beta, float32[n]; else each has its own.
+      shared: whether the F vectors of an example share gamma and beta, float32[n]; otherwise each has its own.
       epsilon: added to the variance, so that a vector of equal values stays finite.
       name: name of the variable scope.
 
     Returns:
       float32 of the shape of `inputs`.
 
-    Advice: normalise embeddings with `shared=False`: fields differ in their scale.
+    Advice: normalise embeddings with `shared=False`, because fields differ in scale.
 
     Example:
       >>> layer_norm(tf.ones([2, 5, 4]), shared=False).shape
@@ -44,7 +44,7 @@ def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, na
 def _normalized(inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
     @tf.custom_gradient
     def normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        """Its gradient is `(g - mean(g) - y mean(g y)) / sqrt(var(x) + epsilon)`, with y the output."""
+        """The gradient is `(g - mean(g) - y mean(g y)) / sqrt(var(x) + epsilon)`, where y is the output."""
         centered = x - tf.reduce_mean(x, -1, keepdims=True)
         scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), -1, keepdims=True) + epsilon)
         output = centered * scale
@@ -61,17 +61,17 @@ def _normalized(inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
 def rms_norm(inputs: tf.Tensor, epsilon: float = 1e-3) -> tf.Tensor:
     """Scales the last axis to a mean square of at most 1: `x / sqrt(mean(x^2) + epsilon)`.
 
-    It has no weights, for inputs of a layer whose matrix can scale each column.
+    It has no weights, because the matrix of the next layer can scale each column.
 
     Args:
       inputs: x, float32[..., n].
-      epsilon: added to the mean square. Vectors that are small next to its root stay small, such as the rows of rare
-        values, which have hardly moved from their random start.
+      epsilon: added to the mean square. Vectors that are small compared with its root stay small, such as the rows of
+        rare values, which are still close to their random initial values.
 
     Returns:
       float32 of the shape of `inputs`.
 
-    Advice: for embeddings take an epsilon that is above the mean square of new rows.
+    Advice: for embeddings, use an epsilon above the mean square of new rows.
 
     Example:
       >>> rms_norm(tf.constant([[3.0, 4.0]]), epsilon=0.0).eval()
@@ -82,7 +82,7 @@ def rms_norm(inputs: tf.Tensor, epsilon: float = 1e-3) -> tf.Tensor:
 
     @tf.custom_gradient
     def normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        """Its gradient is `(g - y mean(g y)) / sqrt(mean(x^2) + epsilon)`, with y the output."""
+        """The gradient is `(g - y mean(g y)) / sqrt(mean(x^2) + epsilon)`, where y is the output."""
         scale = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + epsilon)
         output = x * scale
         return output, lambda g: scale * (g - output * tf.reduce_mean(g * output, -1, keepdims=True))
@@ -92,21 +92,21 @@ def rms_norm(inputs: tf.Tensor, epsilon: float = 1e-3) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class MovingMoments:
-    """Moving mean and variance of each channel, unbiased from the first step on.
+    """Moving mean and variance of each channel, unbiased from the first step.
 
-    With m_t and v_t the mean and the variance of step t, over the batches of all workers,
+    If m_t and v_t are the mean and the variance of step t over the batches of all workers,
 
         S_t = momentum * S_{t-1} + (1 - momentum) * (m_t, v_t)     w_t = momentum * w_{t-1} + 1 - momentum
 
-    from S_0 = 0 and w_0 = 0, and (E, Var) = S_t / w_t. As w_t is 1 - momentum^t, this is Adam's correction for its
-    start. A step without examples moves neither S nor w. If local SGD averages S and w over workers, the averages are
-    as good as each worker's.
+    where S_0 = 0, w_0 = 0 and (E, Var) = S_t / w_t. As w_t is 1 - momentum^t, this is the bias correction of Adam. A
+    step without examples changes neither S nor w. If local SGD averages S and w over the workers, the averages are as
+    accurate as each worker's values.
 
     Attributes:
       moments: S, variable float32[2, n]; not trainable, but part of checkpoints and of exported graphs.
       weight: w, variable float32[].
 
-    Advice: give `keep` the share of a batch that counts, so that padding does not move them.
+    Advice: pass `keep` the number of vectors per example that count, so that padding does not affect the moments.
 
     Example:
       >>> moments = MovingMoments.make(8)
@@ -136,7 +136,7 @@ class MovingMoments:
 
         Args:
           mean, variance: float32[n], computed over this worker's batch.
-          share: float32[], the number of vectors per example that they are the moments of.
+          share: float32[], the number of vectors per example from which the moments were computed.
           momentum: the fraction of the old values that a step keeps; None for `default_momentum`.
         """
         value = tf.concat([mean * share, variance * share, share[None]], 0)
@@ -145,11 +145,11 @@ class MovingMoments:
 
 @dataclasses.dataclass(frozen=True)
 class BatchStatistic:
-    """The moments of one worker's batch, on their way to `MovingMoments`.
+    """The moments of one worker's batch, which update a `MovingMoments`.
 
-    The workers' values are averaged, weighted by their examples. That is exact for sums per example, but not for means
-    over vectors, as the examples of each worker have another number of vectors. So the sums per example are averaged,
-    and the number of vectors per example with them.
+    The workers' values are averaged with the examples as weights. This is exact for sums per example, but not for means
+    over vectors, because the number of vectors per example differs between workers. Therefore the sums per example are
+    averaged, together with the number of vectors per example.
 
     Attributes:
       moments, weight: the variables of the `MovingMoments`.
@@ -164,12 +164,12 @@ class BatchStatistic:
     momentum: float | None
 
     def update(self, mean: tf.Tensor, weight: tf.Tensor, epoch_steps: float | None = None) -> tf.Operation:
-        """Returns the operation that moves the moments; a step without any vector moves nothing.
+        """Returns the operation that updates the moments; a step without any vector changes nothing.
 
         Args:
           mean: float32[2 n + 1], the mean of `value` over the batches and workers of the step.
           weight: float32[], the sum of the weights of these batches' examples.
-          epoch_steps: optimizer steps of an epoch; None if they are not known.
+          epoch_steps: optimizer steps per epoch; None if unknown.
         """
         momentum = default_momentum(epoch_steps) if self.momentum is None else self.momentum
         count = mean[-1]
@@ -182,17 +182,17 @@ class BatchStatistic:
 
 
 def default_momentum(epoch_steps: float | None = None) -> float:
-    """Returns the momentum of moving statistics that are of the last tenth of an epoch, of 10 to 100 steps.
+    """Returns the momentum with which moving statistics average over a tenth of an epoch, limited to 10 to 100 steps.
 
         momentum = 1 - 1 / min(max(epoch_steps / 10, 10), 100)
 
-    With a momentum of 0.99 and 50 steps per epoch, the first evaluations would use statistics of weights that training
-    left long ago.
+    With a momentum of 0.99 and 50 steps per epoch, the first evaluations would use statistics of weights from much
+    earlier steps.
 
     Args:
-      epoch_steps: optimizer steps of an epoch; None if they are not known, which gives 0.99.
+      epoch_steps: optimizer steps per epoch; None if unknown, for which the momentum is 0.99.
 
-    Advice: leave it to `batch_norm`, unless you compare with another library, as PyTorch's 0.9.
+    Advice: set the momentum of `batch_norm` only to compare with another library, such as PyTorch, which uses 0.9.
 
     Example:
       >>> default_momentum(500.0)
@@ -213,20 +213,20 @@ def batch_norm(
 ) -> tf.Tensor:
     """Normalises each column: `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 
-    While training, mean and variance are computed over this worker's batch, weighted by the examples' weights, so that
-    padding counts for nothing. Otherwise they are moving statistics, corrected for their start (see `MovingMoments`),
-    so that an evaluation after few steps is right too. The moving statistics move once per optimizer step, towards the
-    mean of all workers' batches weighted by their examples. `estimator.optimize.TrainOp` sends them along with the
-    gradients, so they are equal on all ranks. Under local SGD each worker moves its own, and they are averaged together
-    with the variables.
+    During training, mean and variance are computed over this worker's batch, weighted by the examples' weights, so that
+    padding does not count. Otherwise they are moving statistics, corrected for their start (see `MovingMoments`), so
+    that an evaluation after few steps is also correct. The moving statistics are updated once per optimizer step,
+    towards the mean over all workers' batches, weighted by their examples. `estimator.optimize.TrainOp` exchanges the
+    updates together with the gradients, so the statistics are equal on all ranks. Under local SGD, each worker updates
+    its own statistics, and they are averaged together with the variables.
 
-    The moving variance estimates the variance of the population; the variance of a batch is smaller. So each batch
-    contributes the unbiased estimate. With s_i = w_i / sum_j w_j for the weights w_i of its examples, this is
+    The moving variance estimates the variance of the population, and the variance of a batch is smaller. Therefore each
+    batch contributes the unbiased estimate. With s_i = w_i / sum_j w_j for the weights w_i of its examples, this is
 
         sum_i s_i (x_i - mean)^2 / (1 - sum_i s_i^2),   and sum_i (x_i - mean)^2 / (B - 1) for equal weights.
 
-    Caveat: with a `train_op` that is not made by `TrainOp`, mean and variance stay 0 and 1. A checkpoint from before
-    this correction has `moving_mean` and `moving_variance`; it is refused since it lacks `moments` and `weight`.
+    Caveat: with a `train_op` that is not made by `TrainOp`, mean and variance stay at 0 and 1. A checkpoint from before
+    this correction has `moving_mean` and `moving_variance`; it is refused because it has no `moments` and `weight`.
 
     Args:
       inputs: x, float32[B, n].
@@ -238,8 +238,8 @@ def batch_norm(
     Returns:
       float32[B, n].
 
-    Advice: give it batches of a few hundred examples; with small ones the statistics are noise, and `layer_norm` is
-    the better choice.
+    Advice: use it with batches of at least a few hundred examples. With smaller batches the statistics are noisy, and
+    `layer_norm` is better.
 
     Example:
       >>> batch_norm(tf.ones([4, 8]), training=True).shape
@@ -260,7 +260,7 @@ def batch_norm(
 
 
 def _moments(inputs: tf.Tensor, weights: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns (mean, variance, the factor that makes the variance unbiased); 0 if all weights are 0."""
+    """Returns (mean, variance, factor that makes the variance unbiased); all are 0 if all weights are 0."""
     if weights is None:
         size = tf.cast(tf.shape(inputs)[0], tf.float32)
         return *tf.nn.moments(inputs, [0]), tf.math.divide_no_nan(size, size - 1.0)

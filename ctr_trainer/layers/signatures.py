@@ -1,4 +1,4 @@
-"""Signatures of vectors by random hyperplanes, as bits of integers."""
+"""Signatures of vectors from random hyperplanes, stored as bits of integers."""
 
 import functools
 import math
@@ -23,11 +23,11 @@ def random_planes(bits: int, dim: int, signatures: int) -> np.ndarray:
 class SharedSignatures:
     """The signatures that each behaviour shares with the target of its example.
 
-    A signature is the sides of `bits` random hyperplanes that a vector is on. A vector in one of the planes shares that
-    signature with no vector; so zeros share nothing.
+    The signature of a vector is its side of each of `bits` random hyperplanes. A vector that lies in one of the planes
+    shares this signature with no vector; therefore a zero vector shares no signature.
 
-    A word of 64 bits holds as many signatures as fit. It has a field for each plane, and one more field, which marks
-    the signatures in whose planes the vector lies. Bit i of each field belongs to signature i of the word. Two vectors
+    A word of 64 bits has as many signatures as fit. It has a field for each plane, and another field that marks the
+    signatures in whose planes the vector lies. Bit i of each field belongs to signature i of the word. Two vectors
     share the signature if their words agree in bit i of all fields.
 
     Args:
@@ -38,8 +38,8 @@ class SharedSignatures:
 
     def __init__(self, target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray) -> None:
         bits, _, self._signatures = planes.shape
-        self._width = min(_WORD // (bits + 1), 31)  # A field is summed up in an int32.
-        # Zeros fill up the last word: their signatures are shared by no vector.
+        self._width = min(_WORD // (bits + 1), 31)  # The bits of a field are summed in an int32.
+        # The last word is filled with zeros, whose signatures no vector shares.
         planes = np.pad(planes, ((0, 0), (0, 0), (0, -self._signatures % self._width)))
         own = behaviours.of_vectors(_words(behaviours.vectors, planes, self._width, is_target=False))
         asked = behaviours.of_examples(_words(target, planes, self._width, is_target=True))
@@ -52,7 +52,7 @@ class SharedSignatures:
         return tf.reduce_sum(tf.cast(tf.raw_ops.PopulationCount(x=words), tf.float32), 1)
 
     def each(self) -> list[tf.Tensor]:
-        """Returns for each signature float32[N], 1 for a behaviour that shares it and 0 for another."""
+        """Returns a float32[N] per signature, 1 for a behaviour that shares it and 0 for other behaviours."""
         words = tf.unstack(self._shared, axis=1)
         shifted = [
             tf.bitwise.right_shift(words[number // self._width], _constant(number % self._width))
@@ -62,20 +62,20 @@ class SharedSignatures:
 
 
 def _words(vectors: tf.Tensor, planes: np.ndarray, width: int, is_target: bool) -> tf.Tensor:
-    """Returns uint64[n, words], of float32[n, dim] for planes float32[bits, dim, words * width]."""
+    """Returns uint64[n, words], the words of float32[n, dim], for `planes`, float32[bits, dim, words * width]."""
     bits, dim, signatures = planes.shape
     normals = planes.transpose(1, 0, 2).reshape(dim, bits * signatures)
     sides = tf.matmul(tf.stop_gradient(vectors), normals)
     sides = tf.reshape(sides, [-1, bits, signatures // width, width])
     is_above, is_within = sides > 0, tf.reduce_any(tf.equal(sides, 0), 1)
-    # The target and a behaviour that both lie in planes of a signature have to differ in one field.
+    # If both the target and a behaviour lie in planes of a signature, they must differ in one field.
     first = is_above[:, 0] | is_within if is_target else is_above[:, 0] & ~is_within
     found = [first, *(is_above[:, bit] for bit in range(1, bits)), is_within]
     return functools.reduce(tf.bitwise.bitwise_or, [_field(each, at * width) for at, each in enumerate(found)])
 
 
 def _field(is_set: tf.Tensor, start: int) -> tf.Tensor:
-    """Returns uint64[n, words] with bit start + i set where bool[n, words, width] is at i."""
+    """Returns uint64[n, words] with bit start + i set if element i of `is_set`, bool[n, words, width], is true."""
     powers = tf.constant(1 << np.arange(is_set.shape.as_list()[2]), tf.int32)
     bits = tf.reduce_sum(tf.where(is_set, powers, tf.zeros_like(powers)), 2)
     return tf.bitwise.left_shift(tf.cast(bits, tf.uint64), _constant(start))

@@ -14,10 +14,10 @@ tf1 = tf.compat.v1
 
 
 def tokens_of(inputs: tf.Tensor, tokens: int, dim: int, name: str = "tokens") -> tf.Tensor:
-    """Cuts the columns into as many equal parts as tokens and projects each by a matrix of its own.
+    """Splits the columns into equal parts, one per token, and projects each part with its own matrix.
 
     Args:
-      inputs: float32[B, n]; zeros fill up the last part.
+      inputs: float32[B, n]; the last part is padded with zeros.
       tokens: T.
       dim: D.
       name: name of the variable scope.
@@ -25,7 +25,7 @@ def tokens_of(inputs: tf.Tensor, tokens: int, dim: int, name: str = "tokens") ->
     Returns:
       float32[T, B, D].
 
-    Advice: order the features of a spec by what they are about, so that a token has a subject.
+    Advice: order the features of a spec by subject, so that each token has related features.
 
     Example:
       >>> tokens_of(tf.ones([2, 7]), tokens=4, dim=8).shape
@@ -40,21 +40,21 @@ def tokens_of(inputs: tf.Tensor, tokens: int, dim: int, name: str = "tokens") ->
 
 
 def rank_mixer_block(inputs: tf.Tensor, expansion: int, name: str = "block") -> tf.Tensor:
-    """Mixes the tokens without weights, then transforms each by a network of its own.
+    """Mixes the tokens without weights, then transforms each with its own network.
 
         S = norm(X + mix(X)),   Y_t = norm(S_t + gelu(S_t A_t + a_t) B_t + b_t)
 
-    mix cuts each token into T heads; its token h is head h of all tokens, one after another.
+    mix splits each token into T heads; token h of its result is the concatenation of head h of all tokens.
 
     Args:
       inputs: X, float32[T, B, D]; T divides D.
-      expansion: width of a network's hidden layer, in D.
+      expansion: width of a network's hidden layer, as a multiple of D.
       name: name of the variable scope.
 
     Returns:
       Y, float32[T, B, D].
 
-    Advice: its cost is nearly all in large matrix products, which processors do best.
+    Advice: its cost is almost entirely in large matrix products, which processors run efficiently.
 
     Example:
       >>> rank_mixer_block(tf.ones([4, 2, 8]), expansion=2).shape
@@ -72,7 +72,7 @@ def rank_mixer_block(inputs: tf.Tensor, expansion: int, name: str = "block") -> 
 
 
 def _for_each(inputs: tf.Tensor, units: int, name: str) -> tf.Tensor:
-    """Returns float32[T, B, units], each token of float32[T, B, n] times its own matrix plus its own bias."""
+    """Returns float32[T, B, units]: each token of float32[T, B, n] times its own matrix, plus its own bias."""
     tokens, _, width = inputs.shape.as_list()
     with tf1.variable_scope(name):
         kernel = glorot("kernel", [tokens, width, units], width, units)
@@ -89,12 +89,12 @@ def wukong_layer(
     normalize: bool = False,
     name: str = "wukong",
 ) -> tf.Tensor:
-    """Makes new vectors of the products of pairs, and as linear combinations, so that each layer doubles the degree.
+    """Computes new vectors from pairwise products and from linear combinations; each layer doubles the degree.
 
         Y = norm([F; L] + R X),   F = mlp(norm(X X' P)) W + b,   L = C X
 
-    X X' P are the dot products of all pairs of vectors, compressed by P as they are formed. R is the identity if there
-    are as many new vectors as old ones. Unless `normalize` is true, norm is the identity, too.
+    X X' P are the dot products of all pairs of vectors, compressed with P; X' P is computed first. R is the identity if
+    the numbers of new and old vectors are equal. Unless `normalize` is true, norm is also the identity.
 
     Args:
       inputs: X, float32[B, n, dim].
@@ -108,8 +108,8 @@ def wukong_layer(
     Returns:
       Y, float32[B, products + combinations, dim].
 
-    Advice: more layers and a higher rank pay as the data grow; keep as many products as combinations. Normalization
-    scales the short vector of a rare id, which is mostly noise, to the length of all others.
+    Advice: use more layers and a higher rank for more data, and equal numbers of products and combinations.
+    Normalization scales the short vector of a rare id, which is mostly noise, to the length of the others.
 
     Example:
       >>> wukong_layer(tf.ones([2, 5, 4]), products=3, combinations=2, rank=2, hidden_units=(8,)).shape
@@ -143,22 +143,22 @@ def onetrans_block(
     dropout: float = 0.0,
     name: str = "onetrans",
 ) -> tf.Tensor:
-    """Adds to each token its attention over all tokens and over the behaviours of all histories.
+    """Adds to each token the result of its attention over all tokens and over the behaviours of all histories.
 
         y_i = x_i + sum_h sum_s (sum_{j in s} w_ihj c_j) V_ihs + b_i
         w_ihj = softmax_j(<c_i A_ihs + a_ihs, c_j> / sqrt(dim_s) + r_hj),   c = x / sqrt(mean(x^2) + 0.001)
 
     s is the source of c_j: the tokens, or one of the histories. The softmax is over all sources together. Each token
-    has its own matrices for each source, because features differ in kind: A makes its query, and V its output. The keys
-    and values are the vectors themselves, so nothing is computed for each behaviour. r is a learned number for each
-    head and token, and for each head and distance of a behaviour from the newest one.
+    has its own matrices for each source, because features differ in kind: A projects its query, and V its output. The
+    keys and values are the vectors themselves, so behaviours need no projection. r is a learned number for each head
+    and token, and for each head and distance of a behaviour from the newest one.
 
     Args:
       tokens: x, float32[B, N, dim].
-      histories: list of float32[B, L_s, dim_s], the behaviours from the newest on, then padding.
+      histories: list of float32[B, L_s, dim_s], the behaviours with the newest first, then padding.
       masks: list of float32[B, L_s], 1 for a behaviour and 0 for padding.
       heads: number of attention heads, each over the whole vectors.
-      dropout: fraction of the vectors found that is set to zero; 0 unless training.
+      dropout: fraction of the attention's result that is set to zero; 0 unless training.
       name: name of the variable scope.
 
     Returns:
@@ -172,8 +172,9 @@ def onetrans_block(
 
     Source: Zhang et al., OneTrans: Unified Feature Interaction and Sequence Modeling with One Transformer in Industrial
     Recommender, arXiv 2510.26104, 2025: one attention over features and sequences, parameters of each feature's own,
-    and the narrow end of its pyramid, where only features have queries. Unlike there, a token attends to all tokens,
-    A_ihs is a whole matrix in place of the product of a query's and a key's, and no feed-forward network follows.
+    and the narrow end of its pyramid, where only features have queries. Unlike in the paper, a token attends to all
+    tokens, a single matrix A_ihs replaces the product of a query's and a key's matrix, and no feed-forward network
+    follows.
     """
     _, count, dim = tokens.shape.as_list()
     sources = [rms_norm(each) for each in (tokens, *histories)]

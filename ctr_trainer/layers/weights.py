@@ -10,21 +10,21 @@ tf1 = tf.compat.v1
 
 
 def glorot(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Variable:
-    """Makes a variable of uniform random weights in +-sqrt(6 / (fan_in + fan_out)).
+    """Creates a variable of uniform random weights within +-sqrt(6 / (fan_in + fan_out)).
 
-    Its initial value is a function of the run's seed and the variable's full name, so operations that are added
-    elsewhere do not change it.
+    The initial value depends only on the run's seed and the variable's full name, so operations that are added to the
+    graph do not change it.
 
     Args:
       name: name of the variable, within the current variable scope.
       shape: list of int.
-      fan_in: number of inputs that an output adds up.
-      fan_out: number of outputs that an input takes part in.
+      fan_in: number of inputs per output.
+      fan_out: number of outputs per input.
 
     Returns:
       variable, float32 of that shape.
 
-    Advice: take it for all matrices; `zeros` is for weights of numbers that stand alone.
+    Advice: use it for all matrices; `zeros` is for the weights of single numbers, such as in `linear`.
 
     Example:
       >>> glorot("w", [8, 4], 8, 4).shape
@@ -37,7 +37,7 @@ def glorot(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Var
 
 
 def signs(name: str, shape: Sequence[int]) -> tf.Variable:
-    """Makes a variable of random signs, each -1 or 1, which are a function of the run's seed and its full name.
+    """Creates a variable of random signs, -1 or 1, that depend only on the run's seed and the variable's full name.
 
     Args:
       name: name of the variable, within the current variable scope.
@@ -46,7 +46,7 @@ def signs(name: str, shape: Sequence[int]) -> tf.Variable:
     Returns:
       variable, float32 of that shape.
 
-    Advice: for factors that set the members of an ensemble apart.
+    Advice: use it for the factors in which the members of an ensemble differ.
 
     Example:
       >>> signs("r", [3, 8]).shape
@@ -57,17 +57,17 @@ def signs(name: str, shape: Sequence[int]) -> tf.Variable:
 
 
 def zeros(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Variable:
-    """Makes a variable of zeros; takes the arguments of `glorot`.
+    """Creates a variable of zeros, with the same arguments as `glorot`.
 
     Args:
       name: name of the variable, within the current variable scope.
       shape: list of int.
-      fan_in, fan_out: not read.
+      fan_in, fan_out: ignored.
 
     Returns:
       variable, float32 of that shape.
 
-    Advice: never for a hidden layer, whose units would stay equal to each other.
+    Advice: do not use it for a hidden layer, whose units would stay equal to each other.
 
     Example:
       >>> zeros("v", [8, 1], 8, 1).shape

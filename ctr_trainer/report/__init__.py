@@ -1,1 +1,1 @@
-"""Reports: the results of training runs, side by side."""
+"""Reports that compare the results of training runs."""

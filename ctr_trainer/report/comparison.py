@@ -1,4 +1,4 @@
-"""Shows evaluations and phases as text, and compares runs as tables and pictures."""
+"""Formats evaluations and phases as text, and compares runs in tables and plots."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ _FIGURES = (
     ("logloss", "xentropy_mean", "logloss", "log loss"),
     ("examples_per_sec", "examples_per_sec", None, "examples/s, all workers"),
 )
-# Flags that differ between all runs, so that a difference says nothing.
+# Flags that always differ between runs, so a difference means nothing.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
-# The most characters of a line, where the names of the flags and one value leave so much room.
+# The longest line in characters, unless the names of the flags and one value take more.
 _WIDTH = 120
 
 
 def format_metrics(results: Mapping[str, Any]) -> str:
-    """Makes the text of an evaluation, by `Estimator.evaluate`: one metric per line, then each reliability table."""
+    """Formats the results of `Estimator.evaluate` as text: one metric per line, then each reliability table."""
     tables = {name: rows for name, rows in results.items() if name.startswith("reliability")}
     metrics = {name: value for name, value in results.items() if name not in tables}
     width = max(map(len, metrics))
@@ -35,17 +35,17 @@ def format_metrics(results: Mapping[str, Any]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Returns a figure with five digits after the point, a count in full, a text as it is, and `-` for None."""
+    """Returns a float with five digits after the point, an integer in full, a text unchanged, and `-` for None."""
     if value is None or isinstance(value, str):
         return value or "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.5f}"
 
 
 def format_phases(result: Mapping[str, Any]) -> list[str]:
-    """Lists the phases of a step, and the locks and memory of the run, of what `Estimator.train` returned.
+    """Returns lines with the phases of a step, and the locks and memory of the run, from an `Estimator.train` result.
 
-    The phases are of rank 0. The shares of time at the rows' lock, over the whole run, and the memory of a
-    worker, of the service and of a GPU are means over all ranks.
+    The phases are those of rank 0. The shares of time spent at the rows' lock, over the whole run, and the memory of a
+    worker, the service and a GPU are means over all ranks.
     """
     phases = result["phases"]
     if phases is None:
@@ -69,13 +69,13 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
 
 
 def write_curves(runs: Sequence[Run], directory: str) -> list[str]:
-    """Writes one PNG per figure, over the steps: `auc.png`, `logloss.png`, `examples_per_sec.png`.
+    """Plots each figure over the steps, in `auc.png`, `logloss.png` and `examples_per_sec.png`; returns their paths.
 
     With several labels the names are `auc-click.png` and so on. The training's log is a thin line; the evaluations are
-    points on a thick line. A figure that no run has gets no picture. Returns the paths of the pictures.
+    points on a thick line. A figure that no run has is not plotted.
 
     Raises:
-      UserError: a file with the name of a picture exists, and is not an earlier report.
+      UserError: a file with the name of a plot exists and is not from an earlier report.
     """
     figures = {}
     for name, trained, evaluated, axis in _FIGURES:
@@ -91,7 +91,7 @@ def write_curves(runs: Sequence[Run], directory: str) -> list[str]:
 
 
 def _draw(runs: Sequence[Run], path: str, trained: str, evaluated: str | None, axis: str) -> None:
-    # A `Figure` made directly needs no display and none of pyplot's state.
+    # A `Figure` that is created directly needs neither a display nor pyplot's state.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
@@ -122,11 +122,11 @@ def metric_names(runs: Sequence[Run], base: str) -> list[str]:
 
 
 def format_comparison(runs: list[Run]) -> str:
-    """Makes a table of the runs, and below it a table of the settings in which they differ.
+    """Returns a table of the runs, followed by a table of the settings in which they differ.
 
     The first table has a row per run. The second has a row per setting and a column per run; columns that do not fit
-    into a line are in further tables below. The metrics are from the last and from the best evaluation. A run without
-    evaluations has the metrics of the training's log, marked with a `*`.
+    on a line are in further tables below. The metrics are from the last and from the best evaluation. For a run without
+    evaluations, they are from the training's log and marked with a `*`.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
     rates = [run.examples_per_sec for run in runs]
@@ -155,7 +155,7 @@ def format_comparison(runs: list[Run]) -> str:
 
 
 def _curve(run: Run, base: str, in_training: str, label: str) -> tuple[Curve, str]:
-    """Returns (curve of the evaluations, or of the training's log if there are none; the mark, "" or "*")."""
+    """Returns (curve of the evaluations, or of the training's log if there are none; mark, "" or "*")."""
     evaluated = run.curve(f"{base}/{label}" if label else base, evaluated=True)
     if evaluated:
         return evaluated, ""
@@ -173,7 +173,7 @@ def _best(curve: Curve, direction: str) -> str:
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Returns by flag the value in each run, for flags that differ; `-` for a run without the flag."""
+    """Returns the values in all runs by flag, for flags that differ; `-` for a run without the flag."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in _PLACES)
     texts = {name: [_text(run.settings.get(name, "-")) for run in runs] for name in names}
     return {name: values for name, values in texts.items() if len(set(values)) > 1}
@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
 
 
 def _tables(names: tuple[str, list[str]], columns: list[tuple[str, list[str]]]) -> list[str]:
-    """Returns the lines of as many tables as the columns need, each with the column of names first."""
+    """Returns the lines of the tables that the columns require, each with the column of names first."""
     tables: list[list[str]] = []
     taken: list[tuple[str, list[str]]] = []
     for column in columns:

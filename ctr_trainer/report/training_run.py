@@ -11,7 +11,7 @@ from typing import Any
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.messages.errors import UserError
 
-# Names that the hooks and commands use. They are written out here, so that a report need not import TensorFlow.
+# File names of the hooks and commands, repeated here so that a report does not import TensorFlow.
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.json"
 FLAGS_FILE, SUMMARY_FILE = "flags.json", "train_summary.json"
 Curve = list[tuple[int, Any]]
@@ -22,11 +22,11 @@ class Run:
     """One training run.
 
     Attributes:
-      name: name of the run in tables and pictures; unique among the compared runs.
+      name: name of the run in tables and plots; unique among the compared runs.
       training: list of dicts of `step` and the figures of the log, by ascending step.
       evaluations: list of dicts of `step` and metrics, by ascending step.
-      best: dict of `metric`, `direction`, `step`, `value` of the best checkpoint, or None.
-      settings: dict of flag -> value with which the run was started; also `workers`, their number.
+      best: dict of `metric`, `direction`, `step` and `value` of the best checkpoint, or None.
+      settings: dict of the values by flag with which the run started, and the number of `workers`.
       summary: dict that `train` wrote at its end; {} while it runs.
     """
 
@@ -45,23 +45,23 @@ class Run:
 
     @property
     def examples_per_sec(self) -> float | None:
-        """Examples/s of all workers: over the whole run if it has ended, else of the log's last line, or None."""
+        """Examples/s of all workers over the whole run if it has ended, else from the last log line, or None."""
         if "examples_per_sec" in self.summary:
             return self.summary["examples_per_sec"]
         rates = [line["examples_per_sec"] for line in self.training if "examples_per_sec" in line]
         return rates[-1] if rates else None
 
     def curve(self, name: str, evaluated: bool) -> Curve:
-        """Returns the (step, value) of a figure in the evaluations or the log; undefined values are left out."""
+        """Returns the (step, value) pairs of a figure in the evaluations or the log, without undefined values."""
         lines = self.evaluations if evaluated else self.training
         return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
 
 
 def read_runs(directories: Sequence[str]) -> list[Run]:
-    """Reads the runs in some model directories. A run's name is the shortest end of its path that no other run has.
+    """Reads the runs in model directories. A run's name is the shortest end of its path that no other run has.
 
     Raises:
-      UserError: one of the directories holds no run.
+      UserError: a directory contains no run.
     """
     paths = [pathlib.Path(directory).resolve() for directory in directories]
     depth = 1
@@ -81,14 +81,14 @@ def _read(path: pathlib.Path, name: str) -> Run:
         settings["workers"] = started["workers"]
     training = _lines(path / METRICS_FILE)
     summary = _json(path / SUMMARY_FILE)
-    # A run that was continued after its end has lines beyond its summary.
+    # The log of a run that continued after its end has lines beyond its summary.
     if summary and training and summary["global_step"] < training[-1]["step"]:
         summary = {}
     return Run(name, training, evaluated.get("evaluations", []), evaluated.get("best"), settings, summary)
 
 
 def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the lines of the file, without lines of steps that a later run trained again."""
+    """Returns the lines of the file, without lines of steps that a resumed run repeated."""
     kept: list[dict[str, Any]] = []
     if not path.exists():
         return kept
@@ -117,7 +117,7 @@ def last(curve: Curve) -> Any:
 
 
 def best(curve: Curve, direction: str) -> tuple[int, Any] | None:
-    """Returns the (step, value) of a curve's best point, by `max` or `min`; None if the curve has no points."""
+    """Returns the (step, value) of a curve's best point; `direction` is `max` or `min`. None if there are no points."""
     points = [point for point in curve if math.isfinite(point[1])]
     if not points:
         return None

@@ -1,4 +1,4 @@
-"""The report page of a search: one HTML file without scripts and external resources."""
+"""The report page of a search: one HTML file without scripts or external resources."""
 
 import dataclasses
 import html as markup
@@ -41,8 +41,8 @@ def html(
 ) -> str:
     """Returns the text of the page.
 
-    `found` are the figures of `results.Found`, `rows` the table of the trials, the best one first, `importances` from 0
-    to 1 by flag, and `points` the trials that have a value. `is_max` says whether a larger value is better.
+    `found` has the figures of `results.Found`, `rows` is the table of the trials, best first, `importances` has a
+    number from 0 to 1 by flag, and `points` are the trials that have a value. `is_max` is whether larger is better.
     """
     metric = found["metric"]
     own = "" if found["own_value"] is None else f"; your settings reach {found['own_value']:.6g}"
@@ -105,7 +105,7 @@ def _over_time(points: Sequence[Point], best: Point, metric: str, is_max: bool) 
 
 
 def _of_parameter(name: str, points: Sequence[Point], best: Point, metric: str) -> str:
-    """Returns the plot of the metric over a parameter. Values are sorted and evenly spaced, as ranges may be log."""
+    """Returns the plot of the metric over a parameter. Values are sorted and evenly spaced, as a range may be log."""
     having = [point for point in points if name in point.texts]
     values = [point.texts[name] for point in having]
     try:

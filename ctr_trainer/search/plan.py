@@ -21,7 +21,7 @@ from ctr_trainer.system.messages.errors import UserError
 GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
 # The objective if the user sets no best_metric. Unlike AUC, it also measures the calibration of the probabilities.
 OBJECTIVE = "logloss"
-# Settings that each trial has itself. Only its best evaluation is needed, so a trial saves no other checkpoints.
+# Settings that each trial sets itself. A trial needs only its best evaluation, so it saves no periodic checkpoints.
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps")
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs")
 # Number of evaluations per epoch if the user does not set it.
@@ -42,7 +42,7 @@ class TrialPlan:
 
     @property
     def step_rows(self) -> int:
-        """The examples of an optimizer step."""
+        """The number of examples per optimizer step."""
         return self.experiment.data.batch_size * self.experiment.train.accumulation_steps
 
     @property
@@ -92,8 +92,8 @@ class TrialPlan:
 class TrialPlans:
     """The plans of all trials of a search.
 
-    The first trial trains the user's own settings, and the others settings of the space. `epoch_rows` are the examples
-    in the training data.
+    The first trial trains the user's own settings, and the others train settings from the space. `epoch_rows` is the
+    number of training examples.
     """
 
     own: TrialPlan
@@ -158,7 +158,7 @@ def found_flags(plan: TrialPlan, model_dir: str) -> list[str]:
 
 
 def _lines(plan: TrialPlan, without: Collection[str], **own: str) -> list[str]:
-    """Returns the lines of a flagfile with the texts of a plan, but for the flags `without`, and own ones."""
+    """Returns the lines of a flagfile with the flags of a plan, except those in `without`, and with `own` flags."""
     texts = {name: text for name, text in plan.texts().items() if name not in without}
     return [f"--{name}={text}" for name, text in (texts | own).items()]
 

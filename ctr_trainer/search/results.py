@@ -25,12 +25,12 @@ _State = optuna.trial.TrialState
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The result of a search, by a metric whose value is that of the best trial.
+    """The result of a search; `value` is the best trial's value of `metric`.
 
     Attributes:
       own_value: value of the metric with the user's settings; None if they were not evaluated.
       trials, stopped, failed: number of trials that have ended, were stopped early, and failed.
-      rows: training examples of all trials.
+      rows: number of training examples of all trials.
       flagfile: path of the flagfile with the settings of the best trial.
     """
 

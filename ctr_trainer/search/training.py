@@ -1,4 +1,4 @@
-"""Runs the training of a trial, `train` in a child process, and reads its evaluations while it runs."""
+"""Runs the training of a trial as `train` in a child process, and reads its evaluations while it runs."""
 
 import contextlib
 import os
@@ -36,12 +36,12 @@ class TrialTraining:
         self._flagfile = place / f"{number}.flags"
 
     def run(self, flags: Sequence[str], metric: str, watch: Callable[[Curve], bool]) -> bool:
-        """Trains to the end; returns whether it got there before `watch` returned True.
+        """Trains, and returns whether the training reached its end before `watch` returned True.
 
         `watch` is called every 0.2 s with the evaluations so far by the metric.
 
         Raises:
-          TrainingFailed: the training failed, with its error in the message; or the directory is not a trial's.
+          TrainingFailed: the training failed, and the message has its error; or the directory is not a trial's.
         """
         self.remove()
         if self.model_dir.exists():
@@ -64,7 +64,7 @@ class TrialTraining:
         return True
 
     def curve(self, metric: str) -> Curve:
-        """Returns the (step, value) of the evaluations so far, without undefined values."""
+        """Returns the (step, value) pairs of the evaluations so far, without undefined values."""
         run = self._run()
         return run.curve(metric, evaluated=True) if run else []
 

@@ -1,1 +1,1 @@
-"""Settings: each declared once, on the frozen dataclass that is made of it; Python and the flags check alike."""
+"""Settings: fields of frozen dataclasses, each declared once; flags and Python arguments are checked alike."""

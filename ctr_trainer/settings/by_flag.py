@@ -1,4 +1,4 @@
-"""`Settings` as values by flag, and back: what the command line, `flags.json` and a job's workers know them by."""
+"""Converts `Settings` to values by flag and back, for the command line, `flags.json` and the workers of a job."""
 
 import contextlib
 import dataclasses
@@ -9,22 +9,22 @@ from ctr_trainer.settings.setting import Setting, SettingError, Settings, declar
 from ctr_trainer.system.messages.errors import UserError
 
 S = TypeVar("S", bound=Settings)
-# Former names of settings, which the checkpoints of earlier versions have.
+# Former names of settings, which occur in the checkpoints of earlier versions.
 FORMER = {"initial_accumulator": "embedding_initial_accumulator"}
-# Second names of flags: `MonitoredTrainingSession` calls it so.
+# Second names of flags, after the arguments of `MonitoredTrainingSession`.
 ALSO = {"save_checkpoint_secs": "save_checkpoints_secs"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A setting as the command line knows it.
+    """A setting on the command line.
 
     Attributes:
-      name: without dashes.
-      kind: the type of its value.
-      default: None of a setting that several kinds have with different defaults.
-      defaults: the default by the name of the kind, if several kinds have different defaults.
-      of_some_kinds: whether only some kinds of a setting have this flag, as `--embedding_initial_accumulator`.
+      name: name without dashes.
+      kind: type of the value.
+      default: default value; None if several kinds of a setting share the flag with different defaults.
+      defaults: in that case, the default by the name of the kind.
+      of_some_kinds: whether only some kinds of a setting have this flag, such as `--embedding_initial_accumulator`.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Flag:
 
 
 def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
-    """Returns (title, flags) of `Settings` and of the `Settings` in them, in order; the values are the defaults."""
+    """Returns (title, flags) of `Settings` and of nested `Settings`, in order; the values are the defaults."""
     own: list[Flag] = []
     inner: list[tuple[str, list[Flag]]] = []
     for field in dataclasses.fields(settings):
@@ -53,7 +53,7 @@ def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
 
 
 def _of_kinds(choice: Setting) -> list[Flag]:
-    """Returns the flags of all kinds of a setting; one for the kinds that have a flag in common."""
+    """Returns the flags of all kinds of a setting; a flag that several kinds share occurs once."""
     having: dict[str, list[tuple[str, dataclasses.Field[Any]]]] = {}
     for name, kind in choice.kinds.items():
         for field in dataclasses.fields(kind):
@@ -72,9 +72,9 @@ def _of_kinds(choice: Setting) -> list[Flag]:
 
 
 def _params_of_kinds(choice: Setting) -> list[Flag]:
-    """Returns the flag of the settings that some kinds have and that have no flag of their own; none if there are none.
+    """Returns the flag for the settings of kinds that have no flag of their own; [] if there are no such settings.
 
-    Its help names each of them, with its default, and the kinds that have it.
+    Its help lists these settings, each with its default and its kinds.
     """
     having: dict[str, list[str]] = {}
     for name, kind in choice.kinds.items():
@@ -88,9 +88,9 @@ def _params_of_kinds(choice: Setting) -> list[Flag]:
 
 
 def replaced(settings: S, values: Mapping[str, Any]) -> S:
-    """Returns `Settings` with other values by flag; flags of other settings are ignored.
+    """Returns `Settings` with other values, given by flag; flags of other settings are ignored.
 
-    None for a flag that only some kinds of a setting have means that it is not given.
+    If only some kinds of a setting have a flag, None means that the flag is not given.
 
     Raises:
       UserError: a setting is refused; the message names flags.
@@ -109,7 +109,7 @@ def replaced(settings: S, values: Mapping[str, Any]) -> S:
 
 
 def _of_kind(field: dataclasses.Field[Any], old: Any, values: Mapping[str, Any]) -> Any:
-    """Returns the settings of the kind that is chosen; of the present kind, what is not given stays."""
+    """Returns the settings of the chosen kind. If it is the current kind, settings that are not given stay."""
     flag, found = flag_of(field), declared(field)
     name = values.get(flag, old.name)
     if name not in found.kinds:
@@ -140,7 +140,7 @@ def _of_kind(field: dataclasses.Field[Any], old: Any, values: Mapping[str, Any])
 
 @contextlib.contextmanager
 def refusing_by_flags() -> Iterator[None]:
-    """Turns a `SettingError` of the block into a UserError whose message names flags."""
+    """Converts a `SettingError` from the block into a UserError whose message names flags."""
     try:
         yield
     except SettingError as error:
@@ -148,9 +148,9 @@ def refusing_by_flags() -> Iterator[None]:
 
 
 def by_flag(settings: Settings) -> dict[str, Any]:
-    """Returns the values of `Settings`, and of the `Settings` in them, by flag; `replaced` gives the settings back.
+    """Returns the values of `Settings` and of nested `Settings` by flag; `replaced` is the inverse.
 
-    A setting of an optimizer that has no flag of its own has a key here all the same, as `adam_beta1`.
+    An optimizer setting without a flag of its own also has a key, such as `adam_beta1`.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
@@ -165,16 +165,16 @@ def by_flag(settings: Settings) -> dict[str, Any]:
 
 
 def alike(settings: Settings) -> dict[str, str]:
-    """Returns, by flag, the values that all ranks of a job need alike, as text."""
+    """Returns, by flag and as text, the values that must be equal on all ranks of a job."""
     flags = {each.name: each for _, found in sections(settings) for each in found}
     values = by_flag(settings)
     return {name: str(value) for name, value in values.items() if name not in flags or flags[name].setting.alike}
 
 
 def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]:
-    """Returns, by flag, the values that are not at their defaults, as the command line takes them.
+    """Returns, by flag, the values that differ from their defaults, as the command line accepts them.
 
-    The defaults are the values of `usual`, or else those of the class.
+    The defaults are the values of `usual` if it is given, else those of the class.
     """
     usual = usual or type(settings)()
     values: dict[str, Any] = {}
@@ -196,7 +196,7 @@ def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]
 
 
 def by_names_of_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values by flag under the flags' present names; some may have a former name."""
+    """Returns the values with former names of flags replaced by the current names."""
     return {FORMER.get(name, name): value for name, value in values.items()}
 
 

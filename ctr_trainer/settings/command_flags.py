@@ -1,4 +1,4 @@
-"""Flags of the commands that supervise trainings, run or ask servers, or use a trained model."""
+"""Flags of the commands that supervise trainings, run or query servers, or use a trained model."""
 
 import dataclasses
 from typing import Any
@@ -99,12 +99,12 @@ class ServiceFlags(Settings, title="Service"):
 
 @dataclasses.dataclass(frozen=True)
 class ScoreLimits(Settings, title="Requests"):
-    """Limits of what a scoring server takes on, and how it batches.
+    """Limits of the requests that a scoring server accepts, and how it batches them.
 
     Attributes:
-      batch_delay_ms: with 0 a batch takes what waits when a thread is free, so batches grow with the load.
-      max_body_bytes, max_values: their defaults grow with `max_examples`.
-      max_queue: a request beyond it is refused by 429, so that those that wait are answered in time.
+      batch_delay_ms: with 0, a free thread scores all waiting requests as one batch, so batches grow with the load.
+      max_body_bytes, max_values: limits whose defaults grow with `max_examples`.
+      max_queue: requests beyond it are refused with status 429, so that waiting requests are answered in time.
     """
 
     max_batch_size: int = setting(

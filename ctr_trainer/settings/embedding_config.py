@@ -8,7 +8,7 @@ from ctr_trainer.settings.setting import Settings, one_of, setting
 
 @dataclasses.dataclass(frozen=True)
 class SecurityFiles(Settings, title="Security of the embedding service"):
-    """The arguments of `security.ClientSecurity.read`, in its order; "" where there is no file."""
+    """The arguments of `security.ClientSecurity.read`, in its order; "" for no file."""
 
     token_file: str = setting(
         "", "file with the token that the embedding service requires of its clients", "path", alike=False
@@ -27,31 +27,32 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     """Where the embedding rows live and how they are trained.
 
     Staleness: with one worker, or with `service="shared"`, a step reads the newest rows. Otherwise each host, or each
-    worker, trains copies of the rows, and a copy may lack the updates that other copies made since the last sync, that
-    is, of up to `sync_steps` steps. With `strict_sync` a lookup sees all pushes of the previous window. With
-    `overlap_lookup` a step also lacks the updates of the previous step.
+    worker, trains copies of the rows, and a copy may lack the updates of other copies since the last sync, that is, of
+    up to `sync_steps` steps. With `strict_sync`, a lookup sees all pushes of the previous window. With
+    `overlap_lookup`, a step also lacks the updates of the previous step.
 
     Attributes:
-      service: place of the rows: `auto`, `shared` (see `SharedTable`), or the addresses of a running service.
+      service: location of the rows: `auto`, `shared` (see `SharedTable`), or the addresses of a running service.
       optimizer: a `RowOptimizer`, or its name.
-      learning_rate: learning rate of the rows. `TrainOp` has its own. `embedding.worker.merging` says what changes with
-        the number of workers.
+      learning_rate: learning rate of the rows; `TrainOp` has the one of the dense variables. `embedding.worker.merging`
+        describes how the number of workers changes the updates.
       stddev: standard deviation of the initial weights, which are uniform; linear weights start at 0.
       overlap_lookup: whether to look up the rows of a batch during the previous step and to train them during the next
-        one, if a core is free, see `RowPipeline`.
-      row_copies: owner of a copy of the rows: `host` (see `HostRows`), `worker` (see `RowCache`) or `auto`.
-      sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last one.
+        step, if a core is free; see `RowPipeline`.
+      row_copies: who keeps a copy of the rows: `host` (see `HostRows`), `worker` (see `RowCache`) or `auto`.
+      sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last sync.
       strict_sync: whether every lookup sees all pushes of the previous window; training waits during a sync.
-      sync_merge: how changes of several copies are merged: `sum`, `mean` or `adaptive`, see `embedding.worker.merging`.
+      sync_merge: how changes from several copies are merged: `sum`, `mean` or `adaptive`; see
+        `embedding.worker.merging`.
       sync_compression: encoding of the rows that are sent: `none` or `fp16`, see `row_codec`.
-      service_shards: raise it if one core cannot merge the pushes of all workers. See
+      service_shards: number of shards. Increase it if one core cannot merge the pushes of all workers; see
         `docs/embedding_service.md`.
       service_restarts: number of times that a lost service is restarted; all workers then return to the last
         checkpoint. With 0 the job ends.
       security: `SecurityFiles`.
 
     Raises:
-      UserError: a setting out of its range, or settings that exclude each other.
+      UserError: a setting is out of its range, or settings exclude each other.
     """
 
     service: str = setting(
@@ -150,7 +151,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
 
     @property
     def row_optimizer(self) -> RowOptimizer:
-        """The optimizer of the rows; the constructor replaces the name of one by its default settings."""
+        """The optimizer of the rows; the constructor replaces a name by that optimizer's default settings."""
         assert isinstance(self.optimizer, RowOptimizer)
         return self.optimizer
 

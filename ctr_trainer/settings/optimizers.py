@@ -18,12 +18,13 @@ _DECAY_HELP = "decay of the dense kernels per step: a step multiplies them by 1 
 
 
 def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Returns objects by name: our own, and those that installed packages declare as entry points of a group.
+    """Returns `own` and the objects that installed packages declare as entry points of a group, by name.
 
-    Every process has them, a shard of the embedding service too, and the flags of their settings are in `--help`.
+    They are available in every process, including the shards of the embedding service, and `--help` shows the flags of
+    their settings.
 
     Raises:
-      UserError: one has the name of another, or cannot be loaded.
+      UserError: two objects have the same name, or one cannot be loaded.
     """
     found = dict(own)
     for point in importlib.metadata.entry_points(group=group):
@@ -42,18 +43,18 @@ def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DenseOptimizer(Settings, title="Optimizer of the dense variables"):
-    """One update of a variable w by its gradient g at the learning rate lr, t optimizer steps after the first.
+    """The update of a variable w by its gradient g at the learning rate lr, t optimizer steps after the first.
 
-    With `weight_decay`, every optimizer except LAMB, which adds the decay to r, first applies w -= lr weight_decay w.
-    FTRL changes z accordingly: z += lr weight_decay w (sqrt(n) + 2 lr ftrl_l2). Only kernels decay, see
-    `estimator.dense_optimizers.is_kernel`. The state has the names that the `tf.compat.v1` optimizers give it, except
-    for FTRL's z, which is another quantity than theirs.
+    With `weight_decay`, every optimizer first applies w -= lr weight_decay w, except LAMB, which adds the decay to r.
+    FTRL changes z accordingly: z += lr weight_decay w (sqrt(n) + 2 lr ftrl_l2). Only kernels decay; see
+    `estimator.dense_optimizers.is_kernel`. The optimizer state has the names that the `tf.compat.v1` optimizers use,
+    except FTRL's z, which is a different quantity.
 
     Attributes:
       name: name of the optimizer.
 
     Raises:
-      UserError: a setting out of its range.
+      UserError: a setting is out of its range.
     """
 
     name: typing.ClassVar[str]
@@ -82,7 +83,7 @@ _dense_accumulator = functools.partial(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adagrad(DenseOptimizer):
-    """a += g^2;  w -= lr g / sqrt(a), a starting at `initial_accumulator`.
+    """a += g^2;  w -= lr g / sqrt(a), where a starts at `initial_accumulator`.
 
     Source: Duchi et al., Adaptive Subgradient Methods, JMLR 2011.
     """
@@ -107,7 +108,7 @@ class Adam(DenseOptimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
-    """`Adam` with a `weight_decay` by default.
+    """`Adam` with a nonzero default `weight_decay`.
 
     Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, algorithm 2; the decay is
     multiplied by lr as in Keras and PyTorch.
@@ -120,7 +121,7 @@ class AdamW(Adam):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lamb(Adam):
     """m, v as `Adam`;  r = m / (1 - beta1^(t+1)) / (sqrt(v / (1 - beta2^(t+1))) + epsilon) + weight_decay w;
-    w -= lr |w| / |r| r, with 1 in place of |w| / |r| where either is 0
+    w -= lr |w| / |r| r, with 1 in place of |w| / |r| if either norm is 0
 
     Source: You et al., Large Batch Optimization for Deep Learning, ICLR 2020, algorithm 2.
     """
@@ -131,11 +132,11 @@ class Lamb(Adam):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ftrl(DenseOptimizer):
-    """s = sqrt(n + g^2) - sqrt(n);  z += lr g - s w;  n += g^2, n starting at `initial_accumulator`;
+    """s = sqrt(n + g^2) - sqrt(n);  z += lr g - s w;  n += g^2, where n starts at `initial_accumulator`;
     w = -(z - sign(z) lr ftrl_l1) / (sqrt(n) + 2 lr ftrl_l2) where |z| > lr ftrl_l1, else 0
 
-    The paper's z is that one over lr: at a rate that stays both make the same steps, but with the paper's a rate that
-    falls would take all weights along, to 0 at its end.
+    This z is lr times the paper's z. At a constant learning rate both give the same steps; with the paper's z, a
+    decaying learning rate would shrink all weights with it.
 
     Source: McMahan et al., Ad Click Prediction, KDD 2013, algorithm 1.
     """
@@ -151,13 +152,13 @@ DENSE_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, Adam, A
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
-    """The base of them; see `embedding.table.optimizer_kernels` for the equations.
+    """The base class of the row optimizers; see `embedding.table.optimizer_kernels` for the equations.
 
-    A package of your own adds one by two entry points, see docs/sparse_optimizers.md.
+    Your own package can add an optimizer with two entry points; see docs/sparse_optimizers.md.
 
     Attributes:
       name: name of the optimizer.
-      moves_all_rows: whether every row moves at every step, see `embedding.table.missed_steps`.
+      moves_all_rows: whether every row moves at every step; see `embedding.table.missed_steps`.
     """
 
     name: typing.ClassVar[str]
@@ -207,7 +208,7 @@ class RowAdam(RowOptimizer):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdamW(RowAdam):
     name: typing.ClassVar[str] = "adamw"
-    weight_decay: float = _of_rows(  # type: ignore[misc]  # Adam has a constant in its place.
+    weight_decay: float = _of_rows(  # type: ignore[misc]  # Adam has a constant instead.
         0.01,
         "decoupled decay of the rows of a batch: share of a weight that a step takes off, times the learning rate",
         "1/step",
@@ -246,7 +247,7 @@ _LAZY = (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, Row
 ROW_OPTIMIZERS = with_plugins(
     {kind.name: kind for kind in (*_LAZY, RowDenseSgd, RowDenseAdagrad, RowDenseAdam)}, "ctr_trainer.row_optimizers"
 )
-# Optimizers of dense variables that rows have not, and why.
+# Optimizers of dense variables that embedding rows do not support, with the reasons.
 NO_ROW_OPTIMIZERS = {
     "lamb": "lamb scales a step by the ratio of norms of a layer's weights and of their change, and of a row that is "
     "one linear weight that ratio says nothing; take adamw"

@@ -12,7 +12,7 @@ from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-# Other names of settings, from `tf.estimator.RunConfig`, and of `MonitoredTrainingSession`.
+# Other names of settings, from `tf.estimator.RunConfig` and `MonitoredTrainingSession`.
 _ALSO = {
     "save_checkpoint_secs": "save_checkpoints_secs",
     "tf_random_seed": "seed",
@@ -40,36 +40,36 @@ class RunConfig(Settings, title="Run"):
     Attributes:
       deterministic: whether equal runs end with bit-identical models; see docs/training.md for its cost. On several
         hosts, or with `row_copies="worker"`, it turns `strict_sync` on.
-      warm_start: source of the first rows and dense variables, see `warm_start.WarmStart`. Once there is a checkpoint,
-        it is not read again.
-      save_checkpoints_steps: steps between checkpoints; None for 1000 if no other period is given.
+      warm_start: source of the initial rows and dense variables, see `warm_start.WarmStart`. It is ignored once the
+        model has a checkpoint.
+      save_checkpoints_steps: steps between checkpoints; None means 1000 if no other period is given.
       save_checkpoints_secs: seconds between checkpoints, see `periods.SecondsOfChief`.
-      save_checkpoints_epochs: epochs between checkpoints, counted from the first epoch of the model.
+      save_checkpoints_epochs: epochs between checkpoints, counted from the model's first epoch.
       grace_secs: seconds that a training may take to end after a signal, see `StopHook`.
       keep_checkpoint_max: number of newest checkpoints to keep, see `retention`.
-      full_checkpoint_every: checkpoints from one full checkpoint to the next; 1 always writes all rows. A damaged file
-        damages all checkpoints up to the next full one.
-      summary_steps: steps between TensorBoard summaries. Each point is made of the next line of the log.
+      full_checkpoint_every: number of checkpoints from one full checkpoint to the next; 1 always writes all rows. A
+        damaged file damages all checkpoints up to the next full one.
+      summary_steps: steps between TensorBoard summaries. Each point has the figures of the next log line.
       profile_steps: () or (first, last) step to profile, see `ProfileHook`.
       progress: whether rank 0 shows a progress line if standard error is a terminal.
-      mixed_precision: precision of the matrix products while training, see `device_config.config_proto`. Evaluation,
-        prediction and exports are float32 in any case.
+      mixed_precision: precision of the matrix products during training, see `device_config.config_proto`. Evaluation,
+        prediction and exports always use float32.
       phase_steps: steps between two traced steps, see `StepTraceHook` and `LoadHook`; the first `phase_steps` steps do
         not count.
-      uneven_inputs: `error` names the rank and the step; `pad`: see `PaddedInput`.
+      uneven_inputs: `error` raises an error that names the rank and the step; for `pad` see `PaddedInput`.
       equal_inputs: see `EqualBatchesHook`.
       embedding: `EmbeddingConfig`.
       publish: `PublishConfig`.
-      model_dir: the model directory, if `Estimator` is not given one.
-      session_config: `tf.compat.v1.ConfigProto`, options of each session. `threads`, the GPU of the local rank and
-        `mixed_precision` take the place of its own; None for none.
-      save_checkpoint_secs, tf_random_seed, log_step_count_steps, save_summary_steps: other names of
-        `save_checkpoints_secs`, `seed`, `log_steps` and `summary_steps`, as TensorFlow calls them; None if not given.
-      keep_checkpoint_every_n_hours, protocol: arguments of `tf.estimator.RunConfig`; not used, as the log says.
+      model_dir: model directory, used if `Estimator` does not get one.
+      session_config: `tf.compat.v1.ConfigProto` with the options of each session, or None. `threads`, the GPU of
+        `local_rank` and `mixed_precision` override its options.
+      save_checkpoint_secs, tf_random_seed, log_step_count_steps, save_summary_steps: TensorFlow's names of
+        `save_checkpoints_secs`, `seed`, `log_steps` and `summary_steps`; None if not given.
+      keep_checkpoint_every_n_hours, protocol: arguments of `tf.estimator.RunConfig` that are ignored with a log line.
       train_distribute, eval_distribute, experimental_distribute, device_fn: refused; Horovod starts the workers.
 
     Raises:
-      UserError: a setting out of its range, or settings that exclude each other.
+      UserError: a setting is out of its range, or settings exclude each other.
     """
 
     seed: int = setting(1, "seed of the order of the data, the dense variables and the new embedding rows", minimum=0)
@@ -224,7 +224,8 @@ class RunConfig(Settings, title="Run"):
             if getattr(self, field.name) != field.default:
                 raise self.refused(f"{name} is another name of {{{field.name}}}: give one of them")
             object.__setattr__(self, field.name, given[name])
-        for name in ("save_checkpoints_secs", "keep_checkpoint_max"):  # tf.estimator's None for none, and for all.
+        # In tf.estimator, None means no checkpoints by time, and no limit on their number.
+        for name in ("save_checkpoints_secs", "keep_checkpoint_max"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, 0.0 if name == "save_checkpoints_secs" else 0)
         super().__post_init__()
@@ -260,18 +261,18 @@ class RunConfig(Settings, title="Run"):
             )
 
     def replace(self, **changes: Any) -> "RunConfig":
-        """Returns the settings with other values, by any of their names."""
+        """Returns the settings with other values, given by any of their names."""
         return dataclasses.replace(self, **{_ALSO.get(name, name): value for name, value in changes.items()})
 
     @property
     def checkpoint_steps(self) -> int:
-        """Steps between checkpoints; 0 if there are none by steps."""
+        """Steps between checkpoints; 0 if the period is not in steps."""
         if self.save_checkpoints_steps is not None:
             return self.save_checkpoints_steps
         return 0 if any(getattr(self, name) for name in _PERIODS) else 1000
 
 
 for _name, _own in _ALSO.items():
-    # `dataclasses.replace` would hand on the former value by its other name, too.
+    # Otherwise `dataclasses.replace` would also pass the former value by its other name.
     del RunConfig.__dataclass_fields__[_name]
     setattr(RunConfig, _name, property(operator.attrgetter(_own)))

@@ -1,4 +1,4 @@
-"""How a learning rate changes with the step."""
+"""The schedule of a learning rate over the steps."""
 
 import dataclasses
 import math
@@ -7,14 +7,14 @@ from ctr_trainer.settings.setting import Settings, declared, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 
-# Those whose length is the run's where `decay_steps` is 0.
+# Schedules that depend on the length of the run if `decay_steps` is 0.
 OF_THE_RUN = ("linear", "cosine", "cooldown")
 _DECAYS = ("linear", "cosine", "exponential", "step", "cooldown")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(Settings, title="Schedule of the learning rate"):
-    """What a learning rate is multiplied by at optimizer step t, counted from 0: warm-up, then decay.
+    """The factor of a learning rate at optimizer step t, counted from 0: warm-up, then decay.
 
         factor(t) = min(1, (t + 1) / warmup_steps) * decay(max(t - first, 0) / steps)
 
@@ -29,19 +29,19 @@ class Schedule(Settings, title="Schedule of the learning rate"):
 
     With `decay_steps`, the decay begins when the warm-up is over (first = warmup_steps) and takes decay_steps; a
     cooldown takes the last decay_steps of the run. Without `decay_steps`, linear and cosine begin with the run, or when
-    the warm-up is over, and end with the run; a cooldown takes the last fifth of the run. If the number of the run's
-    steps is not known, what depends on it does not decay.
+    the warm-up is over, and end with the run; a cooldown takes the last fifth of the run. If the number of steps of the
+    run is unknown, a schedule that depends on it does not decay.
 
     With the unit `epoch`, t is counted from the beginning of the data's first epoch, and warmup_steps, decay_steps and
-    boundaries are multiplied by the optimizer steps of an epoch. So a run that resumes with another batch size or
-    number of workers has the rate of its place in the data. With the unit `step` there are only whole ones.
+    boundaries are multiplied by the optimizer steps per epoch. Therefore the rate depends on the position in the data,
+    also after a resume with another batch size or number of workers. With the unit `step`, they must be whole numbers.
 
     Raises:
-      UserError: settings that do not go together.
+      UserError: settings contradict each other, or a required one is missing.
 
-    Source: the cosine, Loshchilov and Hutter, SGDR, ICLR 2017, equation 5; the warm-up, Goyal et al., Accurate, Large
-    Minibatch SGD, 2017, section 2.2; the stairs, He et al., Deep Residual Learning, CVPR 2016, section 3.4; the
-    cooldown, Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations, NeurIPS 2024.
+    Source: cosine: Loshchilov and Hutter, SGDR, ICLR 2017, equation 5; warm-up: Goyal et al., Accurate, Large
+    Minibatch SGD, 2017, section 2.2; staircases: He et al., Deep Residual Learning, CVPR 2016, section 3.4; cooldown:
+    Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations, NeurIPS 2024.
     """
 
     name: str = setting(
@@ -155,14 +155,14 @@ class Schedule(Settings, title="Schedule of the learning rate"):
 
     @property
     def depends_on_end(self) -> bool:
-        """Whether the factor depends on the step that the run ends at."""
+        """Whether the factor depends on the last step of the run."""
         return self.name == "cooldown" or (self.name in OF_THE_RUN and not self.decay_steps)
 
 
 def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
-    """Raises UserError if the evaluations of a run, None for none, cannot lower its learning rates.
+    """Raises UserError if the evaluations of a run (None if it has none) can never lower its learning rates.
 
-    `estimator.schedules.Plateau` says what the patience is.
+    `estimator.schedules.Plateau` describes the patience.
     """
     if evaluation is None or not evaluation.best_metric:
         missing = "eval_steps and best_metric" if evaluation is None else "best_metric"

@@ -1,4 +1,4 @@
-"""Settings: the fields of a frozen dataclass that say their own default, help, unit and accepted values.
+"""Settings: fields of a frozen dataclass that declare their default, help, unit and accepted values.
 
 Example:
 
@@ -6,7 +6,7 @@ Example:
     class Reading(Settings, title="Data"):
         batch_size: int = setting(1024, "examples of each worker's batch", "examples", minimum=1)
 
-`Reading(batch_size=0)` raises `SettingError`; `flags.define` makes the flag `--batch_size` of the same declaration.
+`Reading(batch_size=0)` raises `SettingError`; `flags.define` creates the flag `--batch_size` from the same declaration.
 """
 
 import dataclasses
@@ -27,20 +27,20 @@ _WITH_PASSWORD = re.compile(r"rediss?://.*@")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a field says in addition to its type and its default.
+    """The declaration of a field, in addition to its type and its default.
 
     Attributes:
-      help: begins with a verb or with its noun.
+      help: text that begins with a verb or a noun.
       unit: unit of the value, such as `steps`; "" if it has none.
-      choices: the accepted texts; of a `float | str` those besides numbers; () for any.
-      kinds: by name, the classes of a field that is one of several kinds of `Settings`, see `one_of`; else None.
-      hints: by the name of a kind that does not exist, what to use instead.
-      of: the choices of another setting that have this setting; () if all have it.
+      choices: the accepted texts; for a `float | str`, the texts accepted in addition to numbers; () for any.
+      kinds: the classes, by name, if the field is one of several kinds of `Settings`, see `one_of`; else None.
+      hints: what to use instead, by the name of a kind that does not exist.
+      of: the choices of another setting for which this setting exists; () for all of them.
       minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
-      flag: the flag's name; "" for the field's own; None for a setting that has no flag.
-      params_flag: the flag that takes `name=value` pairs: of a field with `kinds`, for the settings of its kinds; of a
-        setting of such a kind, the same flag if that is how the command line sets it. "" for none.
-      example: a tuple's value, as the help shows it.
+      flag: name of the flag; "" for the name of the field; None if the setting has no flag.
+      params_flag: flag that takes `name=value` pairs, "" for none. A field with `kinds` has it for the settings of its
+        kinds; a setting of such a kind has it if the command line sets it by this flag.
+      example: value of a tuple, as the help shows it.
       alike: whether all ranks of a job need the same value.
     """
 
@@ -60,9 +60,9 @@ class Setting:
     alike: bool = True
 
     def problem(self, kind: Any, default: Any, value: Any) -> str:
-        """Returns what is wrong with a value, as text to follow `name=value`; "" if nothing is.
+        """Returns the problem with a value, as text to append to `name=value`; "" if the value is accepted.
 
-        `kind` is the type that the field is annotated with. Its default is always accepted.
+        `kind` is the annotated type of the field. The default is always accepted.
         """
         if value == default and type(value) is type(default):
             return ""
@@ -91,7 +91,7 @@ class Setting:
         return "" if not number or value is None or self._is_within(value) else f" must be {self._bounds()}"
 
     def unknown_kind(self, name: Any) -> str:
-        """Returns what is wrong with the name of an unknown kind, as text to follow `name=value`."""
+        """Returns the error about the name of an unknown kind, as text to append to `name=value`."""
         hint = f"; {self.hints[name]}" if name in self.hints else ""
         return f": choose one of {', '.join(self.kinds)}{hint}"
 
@@ -102,7 +102,7 @@ class Setting:
         return " and ".join(f"{words} {bound:g}" for words, _, bound in self._given_bounds())
 
     def _given_bounds(self) -> list[tuple[str, Callable[[Any, Any], bool], float]]:
-        """Returns (words, whether a value is within a bound, the bound) of each bound that is set."""
+        """Returns (words, comparison that a value must pass, bound) for each bound that is set."""
         bounds = [
             ("at least", operator.ge, self.minimum),
             ("above", operator.gt, self.above),
@@ -113,20 +113,20 @@ class Setting:
 
 
 def setting(default: Any, text: str, unit: str = "", **rest: Any) -> Any:
-    """Returns the dataclass field of a `Setting` with this help; `rest` are its other attributes."""
+    """Returns the dataclass field of a `Setting` with the help `text`; `rest` are its other attributes."""
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, unit, **rest)})
 
 
 def one_of(default: Any, kinds: Mapping[str, type["Settings"]], text: str, **rest: Any) -> Any:
-    """Returns the dataclass field of a setting that is an instance of one of several `Settings` classes, or its name.
+    """Returns the dataclass field of a setting that is an instance, or the name, of one of several `Settings` classes.
 
-    `kinds` are the classes by name; each has its name as the class attribute `name`.
+    `kinds` maps names to classes; the class attribute `name` of each is the same name.
     """
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, kinds=kinds, **rest)})
 
 
 def same_as(settings: type["Settings"], name: str) -> Any:
-    """Returns the dataclass field of a setting that `settings` declares as its field `name`: one flag sets both."""
+    """Returns a dataclass field with the setting that `settings` declares as its field `name`; one flag sets both."""
     field = settings.__dataclass_fields__[name]
     declared = dataclasses.replace(field.metadata[_KEY], flag=flag_of(field))
     return dataclasses.field(default=field.default, metadata={_KEY: declared})
@@ -143,7 +143,7 @@ def flag_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def spelled_flag(field: dataclasses.Field[Any]) -> str:
-    """Returns how the command line names a setting: by its flag, or as `optimizer_params=beta1`."""
+    """Returns the command line's name of a setting: its flag, or text such as `optimizer_params=beta1`."""
     found = declared(field)
     return f"{found.params_flag}={field.name}" if is_param(field) else flag_of(field) or field.name
 
@@ -158,8 +158,8 @@ class SettingError(UserError):
     """A setting that is refused.
 
     Args:
-      text: the message as Python words it, with `name=value`.
-      by_flags: the message as the command line words it, with `--flag=value`.
+      text: the message for Python, with `name=value`.
+      by_flags: the message for the command line, with `--flag=value`.
     """
 
     def __init__(self, text: str, by_flags: str) -> None:
@@ -169,7 +169,7 @@ class SettingError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class _Spelled:
-    """A setting in a message, see `Settings.refused`; `dashes` are "--" on the command line and "" in Python."""
+    """A setting in a message, see `Settings.refused`; `dashes` is "--" on the command line and "" in Python."""
 
     dashes: str
     name: str
@@ -185,16 +185,16 @@ def _text(value: Any) -> str:
     """Returns a value as a user writes it, on the command line or as an argument."""
     if isinstance(value, tuple):
         return ",".join(map(_text, value))
-    if dataclasses.is_dataclass(value):  # One of several kinds, which have names.
+    if dataclasses.is_dataclass(value):  # An instance of one of several kinds, which have names.
         kind: Any = value
         return kind.name
     return f"{value:g}" if isinstance(value, float) else masked(str(value))
 
 
 class Settings:
-    """The base of frozen dataclasses of settings: a wrong value is refused when one is made.
+    """The base class of frozen dataclasses of settings; the constructor refuses wrong values.
 
-    A class says the title of its flags in the help by `class Reading(Settings, title="Data")`.
+    `class Reading(Settings, title="Data")` sets the title of the flags in the help.
     """
 
     title: typing.ClassVar[str] = ""
@@ -222,7 +222,7 @@ class Settings:
                 raise self.refused(f"{{{field.name}}}{problem}")
 
     def _choose(self, name: str, found: Setting, value: Any) -> None:
-        """Makes an instance of what is given by name."""
+        """Replaces the name of a kind by an instance of it."""
         if type(value) in found.kinds.values():
             return
         if not isinstance(value, str) or value not in found.kinds:
@@ -233,15 +233,15 @@ class Settings:
         """Returns the `SettingError` of these settings.
 
         Args:
-          text: the message; `{name}` in it stands for a setting and its value, `{name:name}` for the setting alone.
-          **others: what else stands in the text by its name.
+          text: the message, in which `{name}` is replaced by a setting and its value, `{name:name}` by the setting.
+          **others: further values to insert into the text by name.
         """
         fields = [field for field in dataclasses.fields(self) if declared(field)]
         return _refused(text, {each.name: (spelled_flag(each), getattr(self, each.name)) for each in fields}, others)
 
 
 def refused(text: str, settings: Mapping[str, object], **others: object) -> SettingError:
-    """Returns the `SettingError` of settings that are arguments of a function; each has a flag of its name."""
+    """Returns the `SettingError` of settings that are arguments of a function; each has a flag of the same name."""
     return _refused(text, {name: (name, value) for name, value in settings.items()}, others)
 
 

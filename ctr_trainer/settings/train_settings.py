@@ -1,4 +1,4 @@
-"""How the dense variables are trained, and what a step is."""
+"""Settings of the training of the dense variables, and of the training step."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class LrGroups:
-    """A factor of the learning rate for each scope of variables, 1 for those in none; the longest scope counts.
+    """Factors of the learning rate by variable scope; 1 for variables in no scope, the longest scope takes precedence.
 
     A variable is in the scope `mlp` if its name is `mlp` or starts with `mlp/`.
 
@@ -128,13 +128,13 @@ class TrainSettings(Settings, title="Training"):
 
     @property
     def dense_optimizer(self) -> DenseOptimizer:
-        """The optimizer of the dense variables; the constructor replaces the name of one by its default settings."""
+        """The optimizer of the dense variables; the constructor replaces a name by that optimizer's defaults."""
         assert isinstance(self.optimizer, DenseOptimizer)
         return self.optimizer
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.accumulation_steps == 0:  # The other name of 1, so that all that divides by it and compares it sees 1.
+        if self.accumulation_steps == 0:  # Another name of 1; all users divide by it or compare it.
             object.__setattr__(self, "accumulation_steps", 1)
         if self.overlap_allreduce and self.dense_sync_steps > 1:
             raise self.refused(

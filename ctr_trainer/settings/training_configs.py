@@ -1,4 +1,4 @@
-"""What a training does besides its steps: evaluation, publication, and reading a stream."""
+"""Settings of a training's evaluations, publication and streams."""
 
 import dataclasses
 import datetime
@@ -12,7 +12,7 @@ FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig(Settings, title="Metrics"):
-    """Which metrics an evaluation computes in addition to the usual ones; both take memory, see `ScoredExamples`."""
+    """Metrics that an evaluation computes in addition to the usual ones; both take memory, see `ScoredExamples`."""
 
     exact_auc: bool = setting(
         False,
@@ -28,7 +28,7 @@ class MetricsConfig(Settings, title="Metrics"):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Settings, title="Evaluation while training"):
-    """When a training is evaluated on the way, and what comes of it; `EvalSpec` adds on what."""
+    """When a training is evaluated, and how it uses the results; `EvalSpec` adds the data."""
 
     every_n_steps: int | None = setting(
         None,
@@ -75,13 +75,13 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
 
     @property
     def evaluates(self) -> bool:
-        """Whether there are evaluations while training, and not only one at its end."""
+        """Whether there are evaluations during training, not only at its end."""
         return bool(self.every_n_steps or self.every_n_epochs)
 
 
 @dataclasses.dataclass(frozen=True)
 class RedisFiles(Settings, title="Redis or Valkey cluster"):
-    """Files that a client of a cluster reads; "" where there is no file."""
+    """Files that a client of a cluster reads; "" for no file."""
 
     redis_auth_file: str = setting(
         "",
@@ -101,7 +101,7 @@ class RedisFiles(Settings, title="Redis or Valkey cluster"):
 
 @dataclasses.dataclass(frozen=True)
 class PublishConfig(Settings, title="Publishing"):
-    """Where a training is published to, and how often; see `docs/serving.md`.
+    """Where and how often a training publishes; see `docs/serving.md`.
 
     Attributes:
       to: "" publishes nothing.
@@ -188,7 +188,7 @@ class StreamConfig(Settings, title="Stream"):
 
 
 def seconds_of(text: str) -> float | None:
-    """Returns a time in seconds since 1970; without a zone it is UTC. None if the text is not a time."""
+    """Returns a time in seconds since 1970 (UTC if it has no zone), or None if the text is not a time."""
     try:
         found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
