@@ -57,22 +57,12 @@ def test_settled_after_each_step_it_is_training_in_turn(data, tmp_path):
     assert all(np.array_equal(in_turn[name], beside[name]) for name in in_turn.keys() - {"keys", "rows"})
 
 
-class _Limited(BatchReader):
-    """A reader of data whose feature spec has limits."""
-
-    limits = ()
-
-    @property
-    def spec(self):
-        return dataclasses.replace(super().spec, limits=self.limits)
-
-
 def _keys_after(data, model_dir, max_steps, **limits):
     """Returns the keys that have rows in the checkpoint after `max_steps` training steps."""
 
     def input_fn(position):
-        reader = _Limited(data, 16, 0, 1, position=position, seed=5)
-        reader.limits = (TableLimits("dim4", **limits),)
+        reader = BatchReader(data, 16, 0, 1, position=position, seed=5)
+        reader.spec = dataclasses.replace(reader.spec, limits=(TableLimits("dim4", **limits),))
         return reader
 
     embedding = EmbeddingConfig(optimizer="sgd", sync_steps=5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.hooks.log_hooks import MetricLines, Summaries
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries, TrainingProgress
 from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.periods import EverySteps
@@ -439,6 +439,14 @@ def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
     assert embeddings.calls == ["sync", "sync", "flush"]  # after steps 3 and 6, and at the end
     assert {latency.name: latency.count for latency in clock.latencies}["StepSyncWait"] == 3
     assert hook.wait_ms > 0
+
+
+def test_a_training_whose_session_cannot_be_made_closes_what_has_not_started(tmp_path):
+    takers = [MetricLines(), MetricsFile(str(tmp_path)), Summaries(str(tmp_path), every_n_steps=2)]
+    takers += [StepRate(Clock(), 1, str(tmp_path)), TrainingProgress(Clock(), False, None, 9, None)]
+    for taker in takers:
+        taker.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_summaries_hold_the_figures_of_the_lines_that_are_due(tmp_path):

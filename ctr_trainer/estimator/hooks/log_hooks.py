@@ -107,6 +107,7 @@ class Summaries(LineTaker):
     def __init__(self, directory: str, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
         self._timer = periodic(every_n_steps, every_n_secs)
         self._directory = directory
+        self._writer: tf1.summary.FileWriter | None = None  # None before `start`.
 
     def start(self, step: int) -> None:
         # The hooks of the session write to the same writer.
@@ -116,11 +117,13 @@ class Summaries(LineTaker):
     def take(self, line: Line) -> None:
         if self._timer.should_trigger_for_step(line.step):
             self._timer.update_last_triggered_step(line.step)
+            assert self._writer is not None
             summary = tf1.Summary(value=[tf1.Summary.Value(tag=k, simple_value=v) for k, v in line.figures().items()])
             self._writer.add_summary(summary, line.step)
 
     def close(self) -> None:
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
 
 class StepRate(LineTaker):

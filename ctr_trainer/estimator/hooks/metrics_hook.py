@@ -104,7 +104,7 @@ class LineTaker:
         """Takes a line."""
 
     def close(self) -> None:
-        """Called at the end, also after an error, and possibly twice."""
+        """Called at the end, also after an error, possibly before `start`, and possibly twice."""
 
 
 class EventWindows:

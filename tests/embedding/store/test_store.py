@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store import local_store
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -199,7 +199,7 @@ def test_pushes_from_several_threads_all_arrive(store):
 
 
 def test_blocks_cover_each_row_once(store):
-    keys = np.arange(1, snapshot._BATCH_BYTES // 16 + 1001)
+    keys = np.arange(1, local_store._BLOCK_BYTES // 16 + 1001)
     store.push("t", keys, np.zeros((len(keys), 2), np.float32), "a", 1)
     blocks = list(store.read_blocks("t"))
     assert len(blocks) > 1
