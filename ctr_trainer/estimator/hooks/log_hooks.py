@@ -215,8 +215,7 @@ class TrainingProgress(LineTaker):
     ) -> None:
         self._clock, self._draws, self._examples = clock, draws, examples
         self._last_step, self._steps = last_step, steps
-        self._epoch, self._epochs = epoch, epochs
-        self._length = length
+        self._epoch, self._epochs, self._length = epoch, epochs, length
         self._epoch_end: int | None = None
         self._resources = contextlib.ExitStack()
         self._bar: _Bar | None = None
