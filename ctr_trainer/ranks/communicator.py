@@ -50,8 +50,7 @@ def import_horovod() -> Any:
         import horovod.tensorflow as hvd
     except ImportError as error:
         return OneWorker(str(error))
-    if not hasattr(
-        hvd, "BroadcastGlobalVariablesHook"
-    ):  # Horovod was imported earlier, and is not this package's build.
+    # Without the hook, Horovod was imported earlier, and is not this package's build.
+    if not hasattr(hvd, "BroadcastGlobalVariablesHook"):
         hvd = importlib.reload(hvd)
     return hvd
