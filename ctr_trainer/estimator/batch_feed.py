@@ -154,6 +154,10 @@ class InputHook(tf1.train.SessionRunHook):
             if training.share is not None:
                 self._last_fetches.append(training.share)
 
+    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
+        if self.training is not None and self._embeddings.moves_all_rows:
+            self._embeddings.expect_learning_rate(float(session.run(self.training.learning_rate)))
+
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         with self._clock.within(self.phase):
             return self._feed()

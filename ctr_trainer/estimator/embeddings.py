@@ -230,6 +230,16 @@ class Embeddings:
         for rows in self._dense if distributed.local_rank() == 0 else ():
             rows.flush()
 
+    @property
+    def moves_all_rows(self) -> bool:
+        """Whether training updates all rows at every step, with a dense optimizer."""
+        return bool(self._dense)
+
+    def expect_learning_rate(self, learning_rate: float) -> None:
+        """Sets the learning rate of the first step. After a resume, new rows of its batch catch up with this rate."""
+        for rows in self._dense:
+            rows.expect_learning_rate(learning_rate)
+
     def close(self) -> None:
         """Waits for a running sync and ignores its errors, because the training may have ended early."""
         self._background.close()

@@ -54,9 +54,10 @@ def test_all_rows_of_a_checkpoint_and_of_a_publication_have_made_all_steps(data,
 
 
 def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(data, tmp_path):
-    whole = _train(_estimator(tmp_path / "whole"), data, 20)
-    _train(_estimator(tmp_path / "parts"), data, 10)
-    parts = _train(_estimator(tmp_path / "parts"), data, 20)
+    whole = _train(_estimator(tmp_path / "whole"), data, 15)
+    before = _train(_estimator(tmp_path / "parts"), data, 5)
+    assert len(_train(_estimator(tmp_path / "next"), data, 6)) > len(before)  # New keys right after the resume.
+    parts = _train(_estimator(tmp_path / "parts"), data, 15)
     assert parts.keys() == whole.keys()
     for key, row in whole.items():
         np.testing.assert_allclose(parts[key], row, atol=1e-6)

@@ -65,7 +65,7 @@ class StepHistory:
           taken: the rows' new number of steps; one more than `steps` if the caller then applies a step to them.
         """
         if not self._knows_rate:
-            return  # Before the first step of a process, which applies the steps that its rows missed.
+            return  # The first step of a process applies the steps that its rows missed.
         optimizer = OPTIMIZERS[config.optimizer.name]
         assert optimizer.catch_up is not None
         of_steps = self._first, self._rates, self.steps, taken
@@ -155,6 +155,10 @@ class WorkerRows(abc.ABC):
 
     def follow_steps(self, history: StepHistory) -> None:
         """Applies the missed steps of a dense optimizer to the rows of each lookup, and to all rows in `flush`."""
+        raise NotImplementedError(f"table {self.config.name}: these rows cannot apply missed steps")
+
+    def expect_learning_rate(self, learning_rate: float) -> None:
+        """Sets the learning rate of the next step of a dense optimizer, for lookups before the first step."""
         raise NotImplementedError(f"table {self.config.name}: these rows cannot apply missed steps")
 
     def begin(self) -> None:
@@ -249,6 +253,10 @@ class TableRows(WorkerRows):
 
     def follow_steps(self, history: StepHistory) -> None:
         self._history = history
+
+    def expect_learning_rate(self, learning_rate: float) -> None:
+        assert self._history is not None
+        self._history.begin_step(learning_rate)
 
     def flush(self) -> None:
         if self._history:
