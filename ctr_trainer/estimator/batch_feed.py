@@ -137,6 +137,7 @@ class InputHook(tf1.train.SessionRunHook):
         self._fetches: list[tf.Tensor] = []
         self._last_fetches: list[tf.Tensor] = []
         self._micro_batches, self._micro_batch = 1, 0
+        self._awaits_rate = training is not None and embeddings.moves_all_rows
         self.batch: Any = None
         self.examples = 0
 
@@ -154,11 +155,11 @@ class InputHook(tf1.train.SessionRunHook):
             if training.share is not None:
                 self._last_fetches.append(training.share)
 
-    def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        if self.training is not None and self._embeddings.moves_all_rows:
-            self._embeddings.expect_learning_rate(float(session.run(self.training.learning_rate)))
-
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        if self._awaits_rate and self.training is not None:
+            # Not in `after_create_session`, in which a hook of a later order may still lower the learning rate.
+            self._awaits_rate = False
+            self._embeddings.expect_learning_rate(float(run_context.session.run(self.training.learning_rate)))
         with self._clock.within(self.phase):
             return self._feed()
 
