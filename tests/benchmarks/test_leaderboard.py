@@ -190,7 +190,7 @@ def test_a_row_from_files_to_its_figures(tmp_path, capfd, name, model):
     found = json.loads(out.splitlines()[-1])
     assert not found["leaderboard"]
     entry = found["models"][model]
-    assert entry["auc"] > 0.55 and 0 < entry["copc"] < 3 and entry["core_seconds"] > 0.5
+    assert entry["auc"] > 0.55 and 0 < entry["copc"] < 3 and entry["core_seconds"] > 0
     assert ("gauc" in entry) == (name == "amazonelectronics_x1")
     # The same command again trains nothing, and prints the same.
     leaderboard.main([*command, *small])

@@ -64,13 +64,14 @@ def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_t
     assert found["value"] == found["own_value"] == pytest.approx(float(first["logloss"]), abs=1e-5)
     assert (found["trials"], found["best_trial"], found["failed"], found["rows"]) == (1, 0, 0, 320)
 
-    assert cli.main([*arguments, "--budget_rows=400"]) == 0
+    both = "--budget_rows=960"  # Exactly two whole trials: how far a trial gets that the budget ends depends on the time.
+    assert cli.main([*arguments, both]) == 0
     trials = _trials(tmp_path)
     assert sorted(trials) == [0, 1] and trials[0] == first
-    assert trials[1]["learning_rate"] == "0.04"
+    assert (trials[1]["state"], trials[1]["rows"], trials[1]["learning_rate"]) == ("complete", "640", "0.04")
     assert "--epochs=2" in _flags(tmp_path / "out" / "trials" / "1.flags")
     capsys.readouterr()
-    assert cli.main([*arguments, "--budget_rows=400"]) == 0  # The budget is spent.
+    assert cli.main([*arguments, both]) == 0  # The budget is spent.
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["trials"] == 2
 
     assert cli.main(["train", f"--flagfile={tmp_path / 'out' / 'best.flags'}"]) == 0

@@ -11,7 +11,7 @@ from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, RunConfig
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.report.comparison import format_phases
-from ctr_trainer.system.measuring.clock import PHASES, TRAINING
+from ctr_trainer.system.measuring.clock import PHASES, TRAINING, Clock
 from ctr_trainer.system.processes import hardware
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
@@ -21,8 +21,8 @@ STEPS, SKIPPED = 24, 4
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    """The (result, log messages, trace events) of a run."""
-    directory, said = tmp_path_factory.mktemp("run"), []
+    """The (result, log messages, trace events, entered phases) of a run."""
+    directory, said, entered, enter = tmp_path_factory.mktemp("run"), [], set(), Clock.enter
     config = dict(log_steps=8, phase_steps=SKIPPED, profile_steps=(6, 9), save_checkpoints_steps=12)
     estimator = deepfm.estimator(directory / "model", TrainOp("adagrad", 0.1, 0.3, **CONSTANT), **config)
     spec = EvalSpec(lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=8)
@@ -31,21 +31,23 @@ def run(data, tmp_path_factory):
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
-        result = estimator.train(deepfm.batches(data, 16), max_steps=STEPS, evaluation=spec)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Clock, "enter", lambda clock, phase: (entered.add(phase), enter(clock, phase))[1])
+            result = estimator.train(deepfm.batches(data, 16), max_steps=STEPS, evaluation=spec)
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
     (trace,) = (directory / "model" / "profile").glob("rank0/trace.json")
-    return result, said, json.loads(trace.read_text())["traceEvents"]
+    return result, said, json.loads(trace.read_text())["traceEvents"], entered
 
 
 def test_the_summary_has_each_phase_that_the_thread_enters(run):
-    result, _, _ = run
+    result, _, _, entered = run
     seconds = {name: figures["mean"] for name, figures in result["phase_seconds"].items()}
     assert set(seconds) == {*PHASES, "exchange", "syncing"}
-    entered = {name for name in PHASES if seconds[name] > 0}
-    # A lone worker averages with nobody; its feeds, syncs and updates may be too short for three digits.
-    assert entered >= {"start", "read", "lookup", "session", "hooks", "checkpoint", "evaluation", "tracing"}
+    assert entered == set(PHASES) - {"dense_sync"}  # A lone worker averages with nobody.
+    # The other phases of 24 small steps may be too short for the three digits of the summary.
+    assert all(seconds[name] > 0 for name in ("start", "session", "checkpoint"))
     assert result["evaluation_seconds"] == seconds["evaluation"]
     assert result["input_wait_seconds"] == seconds["read"]
     # `seconds` ends with the last step's run; what follows it is of phases too.
@@ -53,7 +55,7 @@ def test_the_summary_has_each_phase_that_the_thread_enters(run):
 
 
 def test_the_log_has_the_percentiles_of_each_phase_with_a_log_name(run):
-    _, said, _ = run
+    _, said, _, _ = run
     counts = {}
     for message in said:
         if match := re.match(r"\[RunStatus\]: (\w+) statistics => count: (\d+) ", message):
@@ -65,7 +67,7 @@ def test_the_log_has_the_percentiles_of_each_phase_with_a_log_name(run):
 
 
 def test_the_trace_has_a_row_for_each_phase(run):
-    _, _, events = run
+    _, _, events, _ = run
     rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert [rows[number] for number in range(len(PHASES))] == list(PHASES)
     spans = [event for event in events if event.get("cat") == "Phase"]
@@ -75,7 +77,7 @@ def test_the_trace_has_a_row_for_each_phase(run):
 
 
 def test_the_phases_of_a_step_add_up_to_what_is_accounted(run):
-    result, _, _ = run
+    result, _, _, _ = run
     phases = result["phases"]
     assert (phases["steps"], phases["traced_steps"]) == (STEPS - SKIPPED, 5)
     assert sum(phases["seconds"].values()) == pytest.approx(phases["accounted"] * phases["step_seconds"])
