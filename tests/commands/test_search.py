@@ -64,7 +64,7 @@ def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_t
     assert found["value"] == found["own_value"] == pytest.approx(float(first["logloss"]), abs=1e-5)
     assert (found["trials"], found["best_trial"], found["failed"], found["rows"]) == (1, 0, 0, 320)
 
-    both = "--budget_rows=960"  # Exactly two whole trials. A trial that the budget stops depends on the machine's speed.
+    both = "--budget_rows=960"  # Two whole trials: how far a stopped trial gets depends on the speed.
     assert cli.main([*arguments, both]) == 0
     trials = _trials(tmp_path)
     assert sorted(trials) == [0, 1] and trials[0] == first
