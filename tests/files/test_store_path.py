@@ -11,6 +11,7 @@ import pytest
 
 from ctr_trainer.data.source import list_files
 from ctr_trainer.serving.export import directory
+from ctr_trainer.system.files import lease
 from ctr_trainer.system.files.lease import StoreLease
 from ctr_trainer.system.files.outputs import FileList, refuse_overlap
 from ctr_trainer.system.files.paths import path_of
@@ -177,6 +178,14 @@ def test_a_lock_of_another_machine_is_waited_for_and_one_that_was_lost_is_said(s
         lock.check()
     lock.close()
     assert path.read_json("")["token"] == "third"
+
+
+def test_an_owner_has_ended_only_if_it_is_known_to_be_of_this_machine(monkeypatch):
+    ended = {**lease.new_owner(), "process": 2**30}
+    assert lease.has_ended(ended) and not lease.has_ended({**ended, "process": os.getpid()})
+    assert not lease.has_ended({**ended, "machine": "another"})
+    monkeypatch.setattr(lease.hardware, "machine_id", lambda namespace: "")
+    assert not lease.has_ended({**ended, "machine": ""})
 
 
 def test_an_export_in_a_store_replaces_an_earlier_one_and_no_other_file(store):

@@ -1,6 +1,7 @@
 """Who may write to a shard, and what becomes of those who did before: real clients over a real socket."""
 
 import contextlib
+import json
 import logging
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
@@ -77,6 +80,9 @@ def test_a_client_without_the_lease_reads_and_copies_but_no_file_away_and_is_ref
     saved = {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()}
     with pytest.raises(UserError, match="exists already, and a copy replaces no file"):
         reader.copy(tmp_path / "checkpoint")
+    with flight.connect(f"grpc://127.0.0.1:{service.port}") as raw, pytest.raises(pa.ArrowInvalid, match="replaces no"):
+        body = {"path": str(tmp_path / "checkpoint"), "shard": 1, "shards": 2}  # The service knows its own place.
+        list(raw.do_action(flight.Action("copy", json.dumps(body).encode())))
     assert {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()} == saved
 
 

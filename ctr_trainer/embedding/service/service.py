@@ -220,7 +220,8 @@ class Service(flight.FlightServerBase):
 
     def _copy(self, body: dict[str, Any]) -> list[FileEntry]:
         """Saves all rows into a directory without files of this shard; any client may request it."""
-        path, own = self._inside(body["path"]), f"-{int(body['shard']):05d}-of-{int(body['shards']):05d}."
+        shard, shards = self._place or (0, 1)
+        path, own = self._inside(body["path"]), f"-{shard:05d}-of-{shards:05d}."
         there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
         if there is not None:
             raise UserError(f"{there} exists already, and a copy replaces no file: name a new directory")

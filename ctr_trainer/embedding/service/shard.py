@@ -92,7 +92,7 @@ class Shard:
         lives, this raises UserError.
         """
         lease = self._lease and dataclasses.asdict(self._lease)
-        body, first_heard = {**self._place(), "lease": lease}, None
+        body, first_heard = {"shard": self.number, "shards": self._shards, "lease": lease}, None
         while True:
             try:
                 self._incarnation = None
@@ -131,7 +131,7 @@ class Shard:
         self._incarnation = self.action(name, body)["incarnation"]
 
     def copy(self, path: str) -> list[FileEntry]:
-        return self.action("copy", {**self._place(), "path": path})
+        return self.action("copy", {"path": path})
 
     def look(self) -> None:
         """Raises ServiceLost if the process of the service is known to have ended."""
@@ -142,9 +142,6 @@ class Shard:
         options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
         with contextlib.suppress(pa.ArrowException):  # The next row request reports the error.
             list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
-
-    def _place(self) -> dict[str, int]:
-        return {"shard": self.number, "shards": self._shards}
 
     def action(self, name: str, body: dict[str, Any]) -> Any:
         def call(options: flight.FlightCallOptions) -> Any:

@@ -235,7 +235,7 @@ class LocalStore(Store):
                 there = keys != 0
                 keys, rows = keys[there], rows[there]
             yield keys, rows
-            first += step
+            first += len(there)
 
     def _locked(self, name: str) -> AbstractContextManager[Table]:
         return self._tables.locked(name)

@@ -159,8 +159,9 @@ def owner_name(owner: dict[str, Any] | None) -> str:
 
 
 def has_ended(owner: dict[str, Any]) -> bool:
-    """Whether an owner was a process of this machine that no longer exists."""
-    if owner.get("machine") != hardware.machine_id("pid") or not isinstance(owner.get("process"), int):
+    """Whether an owner was a process of this machine that no longer exists; False if that is unknown."""
+    machine = hardware.machine_id("pid")
+    if not machine or owner.get("machine") != machine or not isinstance(owner.get("process"), int):
         return False
     return not pathlib.Path(f"/proc/{owner['process']}").exists()
 

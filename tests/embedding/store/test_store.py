@@ -205,3 +205,11 @@ def test_blocks_cover_each_row_once(store):
     assert len(blocks) > 1
     np.testing.assert_array_equal(np.concatenate([block for block, _ in blocks]), keys)
     np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), store.tables["t"].rows)
+
+
+def test_rows_that_come_while_the_blocks_are_read_are_in_a_later_block(store):
+    store.push("t", np.array([1, 2]), _ones(2), "a", 1)
+    blocks = store.read_blocks("t")
+    assert next(blocks)[0].tolist() == [1, 2]
+    store.push("t", np.array([3]), _ones(1), "a", 2)
+    assert [keys.tolist() for keys, _ in blocks] == [[3]]
