@@ -1,48 +1,14 @@
 """Identifies the rows of a service, so that a request reads and changes only the rows for which it was made."""
 
 import contextlib
-import json
 import threading
 import uuid
 from collections.abc import Iterator
 
-from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.system.files.path import AnyPath, Path
-from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.messages.errors import Lost, UserError
+from ctr_trainer.system.messages.errors import Lost
 
-_MANIFEST = "manifest.json"
 # The store works on a request for milliseconds.
 _WAIT_SECONDS = 600
-
-
-def write(store: LocalStore, data_dir: AnyPath, shard: int, shards: int) -> Path:
-    """Writes all rows of a LocalStore, then the manifest, into a directory in `data_dir`, and returns the directory."""
-    path = path_of(data_dir) / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
-    path.mkdir(parents=True, exist_ok=True)
-    manifest = path / _MANIFEST
-    manifest.unlink(missing_ok=True)  # It lists files that are about to be replaced.
-    files = store.save(path, 0)
-    manifest.write_json({"shard": shard, "shards": shards, "files": files})
-    return path
-
-
-def read(store: LocalStore, path: AnyPath) -> tuple[int, int]:
-    """Restores a LocalStore from the snapshot that `write` wrote into `path`. Returns (shard, shards).
-
-    Raises UserError, which names the file, if the snapshot is missing, incomplete, or of another kind.
-    """
-    manifest = path_of(path) / _MANIFEST
-    try:
-        values = json.loads(manifest.read_bytes())
-        shard, shards, files = int(values["shard"]), int(values["shards"]), values["files"]
-    except OSError as error:
-        raise UserError(f"{manifest}: {error.strerror}: expected the directory of a snapshot at exit") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{manifest}: not the manifest of a snapshot at exit: {error}") from None
-    store.take_place(shard, shards)
-    store.restore(path, files)
-    return shard, shards
 
 
 class Replaced(Exception):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from ctr_trainer.embedding.service import incarnation, wire
+from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced, Restarted
 from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.row_requests import ReceivedColumns, RowRequests
@@ -20,7 +21,7 @@ from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.path import AnyPath, Path
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.measuring.resources import resident_bytes
 from ctr_trainer.system.messages.errors import UserError, is_loss
@@ -28,6 +29,7 @@ from ctr_trainer.system.processes import hardware
 
 # One thread writes a checkpoint, one writes an epoch of a publication.
 _FILE_THREADS = 2
+_MANIFEST = "manifest.json"  # Of the rows that are saved at the exit.
 # The actions that need the lease, and the actions that do not depend on the incarnation of the rows.
 _WRITES = ("create_table", "save", "publish", "advance", "restore", "clear")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
@@ -189,15 +191,37 @@ class Service(flight.FlightServerBase):
         if self._directory_lock is not None:
             self._directory_lock.close()
 
-    def restore_exit(self, path: str | os.PathLike) -> None:
-        """Reads the rows that a service saved at its exit, and takes that service's shard number."""
-        self._place = incarnation.read(self._store, path)
-
     def save_exit(self) -> Path | None:
-        """Writes all rows for `restore_exit`. Returns the directory, or None if the service has no tables."""
+        """Writes all rows, then a manifest, into a directory for `restore_exit`, and returns the directory.
+
+        Returns None if the service has no tables.
+        """
         if not self._store.tables:
             return None
-        return incarnation.write(self._store, self._data_dir, *(self._place or (0, 1)))
+        shard, shards = self._place or (0, 1)
+        path = self._data_dir / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
+        path.mkdir(parents=True, exist_ok=True)
+        manifest = path / _MANIFEST
+        manifest.unlink(missing_ok=True)  # It lists files that are about to be replaced.
+        manifest.write_json({"shard": shard, "shards": shards, "files": self._store.save(path, 0)})
+        return path
+
+    def restore_exit(self, path: AnyPath) -> None:
+        """Restores the rows that `save_exit` wrote into the directory `path`, and its service's shard number.
+
+        Raises UserError, which names the file, if the snapshot is missing, incomplete, or of another kind.
+        """
+        manifest = path_of(path) / _MANIFEST
+        try:
+            values = json.loads(manifest.read_bytes())
+            place, files = (int(values["shard"]), int(values["shards"])), values["files"]
+        except OSError as error:
+            raise UserError(f"{manifest}: {error.strerror}: expected the directory of a snapshot at exit") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{manifest}: not the manifest of a snapshot at exit: {error}") from None
+        self._store.take_place(*place)
+        self._store.restore(path, files)
+        self._place = place
 
     def _advance(self, body: dict[str, Any]) -> None:
         with self.incarnation.within(body.get("incarnation")):
