@@ -17,8 +17,7 @@ from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files import outputs
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)

@@ -12,8 +12,7 @@ from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags
 from ctr_trainer.system.files import outputs
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 
 GROUPS = (Experiment, CheckpointFlags, PredictFlags)
 TAKES = (*OF_MODELS, *OF_DATA, "output")

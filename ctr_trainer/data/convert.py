@@ -25,8 +25,7 @@ from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.columns import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_overlap
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 __all__ = ["FORMATS", "SOURCES", "convert", "format_summary", "progress_bar"]

@@ -12,8 +12,7 @@ from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.source import Input
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 COLUMNS = (

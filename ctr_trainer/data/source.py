@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 Input = str | os.PathLike | Sequence[str | os.PathLike]  # A path, URL or pattern, or a list of them.

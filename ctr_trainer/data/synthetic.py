@@ -28,8 +28,7 @@ from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 CTR = 0.25

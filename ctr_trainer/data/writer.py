@@ -12,7 +12,7 @@ from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError, is_loss
 
 _log = logging.getLogger(__name__)

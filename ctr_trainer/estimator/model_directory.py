@@ -20,8 +20,8 @@ from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.path import Path, PathLease
-from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.files.lease import PathLease
+from ctr_trainer.system.files.paths import Path, is_local, path_of
 from ctr_trainer.system.files.staging import held_directory
 from ctr_trainer.system.messages.errors import UserError
 

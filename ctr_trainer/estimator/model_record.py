@@ -13,7 +13,7 @@ from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.settings.by_flag import by_flag, by_names_of_now
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.files.path import PathLease
+from ctr_trainer.system.files.lease import PathLease
 from ctr_trainer.system.files.staging import InPlace, Staging
 from ctr_trainer.system.messages.errors import UserError
 

@@ -38,8 +38,7 @@ from ctr_trainer.serving.publication.publisher import Publisher
 from ctr_trainer.serving.publication.records import BASE, Publication, Record
 from ctr_trainer.serving.publication.spool import DIRECTORY, Spool
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.files.staging import local_directory
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, diverged

@@ -12,8 +12,7 @@ from typing import Any
 
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.checkpoint import Checkpoint, Entry
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ from ctr_trainer.data.typed import check, uses
 from ctr_trainer.data.writer import info_of
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.spark.task import PARTS, SCHEMA, Layout, PartResult, Task, TaskResult, merge
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # PySpark is optional.

@@ -22,8 +22,7 @@ from ctr_trainer.data.statistics import DistinctSketch, Statistics
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 PARTS = "parts/"  # Directory in the data set that contains one directory per task.

@@ -20,8 +20,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import AnyPath
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import AnyPath, path_of
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
 

@@ -19,7 +19,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import AnyPath
+from ctr_trainer.system.files.paths import AnyPath
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError
 from ctr_trainer.system.processes.waiting import Watchdog
 

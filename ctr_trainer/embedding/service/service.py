@@ -21,8 +21,7 @@ from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.system.files.path import AnyPath, Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import AnyPath, Path, path_of
 from ctr_trainer.system.measuring.resources import resident_bytes
 from ctr_trainer.system.messages.errors import UserError, is_loss
 from ctr_trainer.system.processes import hardware
@@ -207,7 +206,7 @@ class Service(flight.FlightServerBase):
         return path
 
     def restore_exit(self, path: AnyPath) -> None:
-        """Restores the rows that `save_exit` wrote into the directory `path`, and its service's shard number.
+        """Restores the rows that `save_exit` wrote into `path`, and takes the number of the shard that wrote them.
 
         Raises UserError, which names the file, if the snapshot is missing, incomplete, or of another kind.
         """

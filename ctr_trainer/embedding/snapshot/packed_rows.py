@@ -27,8 +27,7 @@ from ctr_trainer.embedding.table.row_watchers import Taking
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.training_configs import DTYPES
-from ctr_trainer.system.files.path import AnyPath
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import AnyPath, path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 ROWS, REMOVED = "rows", "removed"

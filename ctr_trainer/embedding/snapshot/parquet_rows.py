@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _SUFFIX = ".parquet"

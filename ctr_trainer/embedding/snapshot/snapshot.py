@@ -26,8 +26,7 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import AnyPath, Path
-from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import AnyPath, Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 # The entry of a file in a manifest: its name `file`, `table`, `kind`, `rows`, `bytes` and `crc32`. An entry of a

@@ -14,8 +14,7 @@ from ctr_trainer.embedding.table.changes import Block, Capture
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import AnyPath, Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import AnyPath, Path, path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 _CURE = (

@@ -22,8 +22,7 @@ from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import AnyPath
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import AnyPath, path_of
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 # Seconds between two uses of a table's lock. A thread that takes it again at once would overtake waiting requests.

@@ -9,7 +9,7 @@ import numpy as np
 from ctr_trainer.embedding.store.versions import Versions
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
-from ctr_trainer.system.files.path import AnyPath
+from ctr_trainer.system.files.paths import AnyPath
 from ctr_trainer.system.messages.errors import UserError
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

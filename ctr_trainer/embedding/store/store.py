@@ -14,7 +14,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import AnyPath
+from ctr_trainer.system.files.paths import AnyPath
 from ctr_trainer.system.messages.errors import ServiceLost
 
 MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes a worker's copies of rows, see `Store.worker_rows`.

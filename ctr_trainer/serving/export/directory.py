@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from ctr_trainer.system.files.durable_file import fsync_path
 from ctr_trainer.system.files.outputs import FileList, Unfinished
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.files.paths import Path, is_local, path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
 

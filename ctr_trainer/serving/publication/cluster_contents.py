@@ -15,7 +15,7 @@ from ctr_trainer.serving.publication.cluster_keys import BUCKETS, control_name, 
 from ctr_trainer.serving.publication.reading import RowsLost
 from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.system.files.lease import LeaseRenewal, has_ended, new_owner, owner_name
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
 _LOOK_SECONDS = 0.2

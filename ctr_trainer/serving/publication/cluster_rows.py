@@ -16,7 +16,7 @@ from ctr_trainer.serving.publication import cluster_contents, cluster_keys
 from ctr_trainer.serving.publication.cluster import Cluster, ClusterChanged
 from ctr_trainer.serving.publication.reading import RowsAhead
 from ctr_trainer.serving.publication.records import Record
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)

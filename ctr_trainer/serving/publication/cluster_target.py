@@ -14,7 +14,7 @@ from ctr_trainer.serving.publication.cluster_rows import ClusterSweep
 from ctr_trainer.serving.publication.records import BASE, Record, refuse_other_model
 from ctr_trainer.serving.publication.spool import NeedsBase
 from ctr_trainer.settings.training_configs import RedisFiles
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)

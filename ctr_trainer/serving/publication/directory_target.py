@@ -17,8 +17,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.records import BASE, EPOCH, Place, Publication, Record
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.waiting import Background
 

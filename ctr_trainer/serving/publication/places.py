@@ -11,7 +11,7 @@ from ctr_trainer.serving.publication.directory_reader import DirectoryReader
 from ctr_trainer.serving.publication.directory_target import DirectoryTarget
 from ctr_trainer.serving.publication.records import Place, Record
 from ctr_trainer.settings.training_configs import RedisFiles
-from ctr_trainer.system.files.path import Path
+from ctr_trainer.system.files.paths import Path
 
 _NO_FILES = RedisFiles()
 

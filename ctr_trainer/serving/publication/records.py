@@ -22,8 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _GENERATION = re.compile(r"generation-(\d{10})")

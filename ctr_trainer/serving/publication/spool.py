@@ -10,8 +10,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.records import BASE, EPOCH, Place, Publication, Record
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _FILE = "delivered.json"

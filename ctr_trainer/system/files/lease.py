@@ -278,3 +278,6 @@ class StoreLease:
     def _write(self) -> None:
         self._count += 1
         self._path.write_json({**self._owner, "renewed": self._count})
+
+
+PathLease = FileLease | StoreLease  # A lease that only this process holds, until `close` or until the process ends.

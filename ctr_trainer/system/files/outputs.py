@@ -10,8 +10,7 @@ from typing import Any, TextIO
 
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import StoreLease
-from ctr_trainer.system.files.path import Path
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _NAMED = 3

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import os
 import pathlib
 import posixpath
 import re
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import StoreLease
@@ -269,7 +270,11 @@ class StorePath(PureStorePath):
             raise UserError(f"{self}: cannot be {what}: {reason(error)}; {advice(self._root)}") from None
 
 
-def bytes_and_crc32(path: LocalPath | StorePath) -> tuple[int, int]:
+Path = LocalPath | StorePath  # For the methods, see `LocalPath`.
+AnyPath: TypeAlias = str | os.PathLike | Path  # A path or URL that a user may specify; see `path_of`.
+
+
+def bytes_and_crc32(path: Path) -> tuple[int, int]:
     """Returns (number of bytes, CRC-32) of a file, in one pass."""
     size = crc32 = 0
     for block in path.blocks(_STREAM_BYTES):
@@ -277,7 +282,7 @@ def bytes_and_crc32(path: LocalPath | StorePath) -> tuple[int, int]:
     return size, crc32
 
 
-def path_of(named: Any) -> LocalPath | StorePath:
+def path_of(named: Any) -> Path:
     """Converts a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`, to a path object.
 
     A store is opened, and an unusable URL is reported, when the path is first used.

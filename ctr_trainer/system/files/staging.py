@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ctr_trainer.system.files.lease import PathLease
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.path import PathLease
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.files.temporary import private_directory, private_path
 from ctr_trainer.system.messages.errors import UserError
