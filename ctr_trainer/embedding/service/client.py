@@ -11,7 +11,7 @@ import numpy as np
 from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.lease import Lease, Renewal
+from ctr_trainer.embedding.service.lease import LEASE_SECONDS, Lease
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
@@ -20,6 +20,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.files.lease import LeaseRenewal
 from ctr_trainer.system.files.paths import AnyPath, path_of
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
@@ -75,7 +76,8 @@ class ServiceClient(Store):
         try:
             self._shards[0].hello()  # First: if two trainings start concurrently, one gets all shards.
             if lease is not None:
-                self._renewal = Renewal([shard.renew for shard in self._shards])
+                name = "lease of the embedding service"
+                self._renewal = LeaseRenewal(LEASE_SECONDS, self._renew, name, renewals=10)
             self._on_all(lambda shard: shard.hello())
         except BaseException:
             self.release()
@@ -210,6 +212,11 @@ class ServiceClient(Store):
             self._threads.shutdown()
         for shard in self._shards:
             shard.close()
+
+    def _renew(self) -> bool:
+        for shard in self._shards:
+            shard.renew()
+        return True
 
     def _width(self, table: str) -> int:
         if table not in self._widths and self._lease is None:

@@ -8,7 +8,6 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctr_trainer.system.messages.errors import UserError
@@ -16,26 +15,6 @@ from ctr_trainer.system.messages.errors import UserError
 # Another training may take a lease after this number of seconds without a request from its holder: long enough for a
 # machine that hangs for a while, short enough to wait for after a kill.
 LEASE_SECONDS = 20.0
-
-
-class Renewal:
-    """Renews a lease with `Shard.renew` of each shard in a background thread, until `close`."""
-
-    def __init__(self, renewals: Sequence[Callable[[], None]]) -> None:
-        self._renewals = renewals
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="lease of the embedding service", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops the renewals, and waits for one that runs."""
-        self._end.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        while not self._end.wait(LEASE_SECONDS / 10):
-            for renew in self._renewals:
-                renew()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -172,20 +172,22 @@ class LeaseRenewal:
     Args:
       seconds: time after which the lease ends without a renewal.
       renew: f() -> whether this process still has the lease. A UserError is logged, and `renew` is called again later.
+      renewals: number of renewals in `seconds`.
     """
 
-    def __init__(self, seconds: float, renew: Callable[[], bool], name: str) -> None:
+    def __init__(self, seconds: float, renew: Callable[[], bool], name: str, renewals: int = _RENEWALS) -> None:
         self._seconds, self._renew, self._ended = seconds, renew, threading.Event()
+        self._period = seconds / renewals
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread; waits at most `seconds` for a renewal that runs."""
         self._ended.set()
         self._thread.join(self._seconds)
 
     def _live(self) -> None:
-        while not self._ended.wait(self._seconds / _RENEWALS):
+        while not self._ended.wait(self._period):
             try:
                 if not self._renew():
                     return
