@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.host_sum import HostSum, host_peers
+from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.system.messages.errors import UserError
 
 WAYS = ("auto", "shared_memory", "hosts", "horovod")
@@ -70,9 +71,8 @@ def choose(how: str) -> None:
 
 def is_by_horovod(how: str) -> bool:
     """Whether steps will wait for Horovod; False for a single worker. It may be called before `distributed.init`."""
-    # Before `distributed.init`, only horovodrun's environment variables contain the numbers of workers.
-    here, workers = (int(os.environ.get(f"HOROVOD_{what}", 1)) for what in ("LOCAL_SIZE", "SIZE"))
-    return _exchange(how, here, workers, by_host=False).way in ("horovod", "hosts")
+    placement = Placement.of_this_process()
+    return _exchange(how, len(placement.host_ranks), placement.size, by_host=False).way in ("horovod", "hosts")
 
 
 def exchange(only_horovod: str = "") -> Exchange:

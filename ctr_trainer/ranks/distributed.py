@@ -11,6 +11,7 @@ import json
 import math
 import os
 import secrets
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,7 +146,7 @@ def sums_by_host() -> bool:
 
 def is_one_machine() -> bool:
     """Whether all ranks are on one machine, so that they can connect over loopback. A collective."""
-    own = f"{hardware.machine_id()}\n".encode()
+    own = f"{hardware.machine_id() or socket.gethostname()}\n".encode()
     return len(set(all_gather(np.frombuffer(own, np.uint8), "machines").tobytes().splitlines())) == 1
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from ctr_trainer.ranks.stopping import Stopping
+from ctr_trainer.system.processes.child import END_SIGNALS
 
 ABORT_SECONDS = int(signal.SIGABRT)
 # Signals within this time count as one request, because both a scheduler and horovodrun may forward the same request.
 _SAME_SECONDS = 1.0
 _WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
 _CLOSING_SECONDS = 3.0
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
 def delay_abort() -> None:
@@ -91,7 +91,7 @@ class StopSignals:
         # signal's number to the pipe, which a thread reads.
         read, write = os.pipe()
         os.set_blocking(write, False)
-        numbers = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
+        numbers = [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         handlers = {number: signal.signal(number, self._in_main_thread) for number in numbers}
         before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         threading.Thread(target=self._read, args=[read], name="signals", daemon=True).start()
@@ -127,7 +127,7 @@ class StopSignals:
 
     def _read(self, read: int) -> None:
         while number := os.read(read, 1):
-            if number[0] in NUMBERS:
+            if number[0] in END_SIGNALS:
                 self._came(number[0])
         os.close(read)
 

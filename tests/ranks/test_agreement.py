@@ -1,9 +1,10 @@
 import dataclasses
 
+import numpy as np
 import pytest
 
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.ranks import agreement
+from ctr_trainer.ranks import agreement, distributed
 from ctr_trainer.ranks.agreement import Introduction
 from ctr_trainer.settings.by_flag import alike
 from ctr_trainer.system.messages.errors import UserError
@@ -83,3 +84,17 @@ def test_clocks_are_looked_at_again_before_they_are_called_apart():
     with pytest.raises(UserError, match="the clocks of the hosts are 3 s apart"):
         agreement.agree(introductions(*[late] * 5))
     assert len(looks) == 3 + 5
+
+
+def test_hosts_whose_machines_are_unknown_are_not_one_machine(monkeypatch):
+    told = []
+
+    def all_gather(own, name):
+        told.append(own)
+        return np.concatenate(told)
+
+    monkeypatch.setattr(distributed, "all_gather", all_gather)
+    monkeypatch.setattr(distributed.hardware, "machine_id", lambda: "")
+    for host, expected in (("a", True), ("a", True), ("b", False)):
+        monkeypatch.setattr(distributed.socket, "gethostname", lambda host=host: host)
+        assert distributed.is_one_machine() == expected
