@@ -37,7 +37,7 @@ def start(data_dir, monkeypatch):
             if is_warm:
                 patched.setattr(sys, "executable", launch.warm_python())
             services.extend(
-                threads.map(lambda _: LocalService(data_dir, data_dir / "log", TIMEOUT, None, TOKEN), range(count))
+                threads.map(lambda _: LocalService(data_dir, data_dir / "log", TIMEOUT, TOKEN), range(count))
             )
         return services[-count:]
 

@@ -39,7 +39,7 @@ def test_the_second_service_of_a_place_on_one_directory_is_refused_until_the_fir
 
 
 def test_sigterm_saves_all_rows_and_restore_takes_them_up_but_from_no_damaged_file(tmp_path, connect):
-    with _Saving(tmp_path, tmp_path / "log", TIMEOUT, None, TOKEN) as service:
+    with _Saving(tmp_path, tmp_path / "log", TIMEOUT, TOKEN) as service:
         client = connect([service.address])
         client.create_table(CONFIG)
         client.push("t", np.arange(1, 2000), ones(1999), "w", 1)
@@ -52,13 +52,13 @@ def test_sigterm_saves_all_rows_and_restore_takes_them_up_but_from_no_damaged_fi
 
     _Saving.more = (f"--restore={path}",)
     try:
-        with _Saving(tmp_path, tmp_path / "log", TIMEOUT, None, TOKEN) as service:
+        with _Saving(tmp_path, tmp_path / "log", TIMEOUT, TOKEN) as service:
             client = connect([service.address])
             client.create_table(CONFIG)
             np.testing.assert_array_equal(client.pull("t", np.arange(1, 2000), missing="zeros"), expected)
         (path / "t-00000-of-00001.arrow").write_bytes(b"")
         with pytest.raises(UserError, match="ended with status 1(?s:.*)t-00000-of-00001.arrow: 0 bytes"):
-            _Saving(tmp_path, tmp_path / "log", TIMEOUT, None, TOKEN)
+            _Saving(tmp_path, tmp_path / "log", TIMEOUT, TOKEN)
     finally:
         _Saving.more = ()
 

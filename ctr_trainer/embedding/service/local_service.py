@@ -145,7 +145,6 @@ class LocalService(Child):
         data_dir: str | os.PathLike,
         log_file: str | os.PathLike,
         timeout: float,
-        cores: set[int] | None = None,
         token: str | None = None,
         file_cores: set[int] | None = None,
     ) -> None:
@@ -156,9 +155,8 @@ class LocalService(Child):
           log_file: the file to which its output is appended.
           timeout: maximum idle seconds while the service starts. Time in which it works, such as compiling kernels on a
             busy machine, does not count, up to ten times `timeout` in CPU time.
-          cores: the cores that the service may use; None for all cores of this process.
           token: token of its clients; None for a random one.
-          file_cores: the cores on which it writes files of rows; None for `cores`.
+          file_cores: the cores on which it writes files of rows; None for all cores of this process.
 
         Raises:
           Lost: the service was killed or did not answer in time; the message shows the end of its log.
@@ -168,7 +166,8 @@ class LocalService(Child):
         with temporary_directory() as directory:
             port_file = pathlib.Path(directory) / "address"
             told = {"sends_token": True, "file_cores": sorted(file_cores or ())}
-            super().__init__(self._command(data_dir, port_file), log_file, cores, {_TUNABLES: _ONE_HEAP}, told)
+            command, environment = self._command(data_dir, port_file), {_TUNABLES: _ONE_HEAP}
+            super().__init__(command, log_file, environment=environment, told=told)
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # The service ended at once; its log shows why.
                 self._process.stdin.write(f"{self.token}\n".encode())
