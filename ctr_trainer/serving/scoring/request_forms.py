@@ -37,7 +37,8 @@ def of_instances(inputs: RawInputs, instances: object, limits: ScoreLimits) -> E
     Raises:
       RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
     """
-    if len(inputs.features) == 1 and isinstance(instances, list):
+    # A list that is too long is refused before a dict is made of each value.
+    if len(inputs.features) == 1 and isinstance(instances, list) and len(instances) <= limits.max_examples:
         if not any(isinstance(each, dict) for each in instances):
             instances = [{inputs.features[0].name: each} for each in instances]
     return _of_rows(inputs, {}, instances, limits, "instances", "example")
