@@ -73,22 +73,17 @@ class Examples:
         """The number of values per example of each feature in `arrays`; for lists, the length of the longest list."""
         return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
 
+    @property
+    def values(self) -> int:
+        """The number of values in all arrays of `arrays`, with a value of the context counted once per example."""
+        return self.count * sum(self.widths)
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the inputs of an exported graph by feature name: float32[B], string[B] or string[B, N].
 
         B is 1 for a feature of the context.
         """
         return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
-
-    def within(self, limits: ScoreLimits) -> "Examples":
-        """Returns these examples. Raises TooLarge if their arrays would have too many values."""
-        values = self.count * sum(self.widths)
-        if values > limits.max_values:
-            raise TooLarge(
-                f"{self.count} examples have {values} values, with each list padded to the longest of its feature, "
-                f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
-            )
-        return self
 
 
 def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = example) -> Column:
@@ -98,12 +93,6 @@ def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Wher
     if feature.is_list:
         return raw_inputs.lists(feature, values, most, where)
     return raw_inputs.texts(feature, values, where)
-
-
-def check_count(count: int, limits: ScoreLimits, what: str) -> None:
-    """Refuses a request that has no examples, or too many."""
-    if not 0 < count <= limits.max_examples:
-        raise RequestRefused(f"{count} {what}: expected 1 to {limits.max_examples} (max_examples)")
 
 
 def _repeated(column: Column, count: int) -> Column:
