@@ -11,15 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.serving.scoring import raw_inputs
-from ctr_trainer.serving.scoring.raw_inputs import (
-    NUMBER,
-    RawFeature,
-    RawInputs,
-    RequestRefused,
-    TooLarge,
-    Where,
-    example,
-)
+from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 # The explanation of the limits of bytes and values in messages.
@@ -86,7 +78,11 @@ class Examples:
         return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
 
 
-def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = example) -> Column:
+def _example(place: int) -> str:
+    return f"example {place}"
+
+
+def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = _example) -> Column:
     """Converts the JSON values of a feature, see `raw_inputs`. A list may have at most `most` values."""
     if feature.kind == NUMBER:
         return raw_inputs.numbers(feature, values, where)
@@ -110,7 +106,7 @@ def _array(column: Column) -> np.ndarray:
     return out
 
 
-def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where = example) -> Column:
+def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where) -> Column:
     """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
     column = _decoded(feature, column, limits)
     kind = column.type
@@ -119,7 +115,7 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
             raise _wrong_type(feature, kind)
         values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
         if np.isinf(values).any():
-            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where=where)
+            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where)
         return values
     if not feature.is_list:
         return np.array(_texts(feature, column, kind).to_pylist() or [], object)
