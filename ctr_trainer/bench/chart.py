@@ -29,16 +29,15 @@ def draw_bars(path: str, title: str, unit: str, bars: Mapping[str, Figure | None
 
 
 def draw_lines(
-    path: str, title: str, x_label: str, y_label: str, lines: Mapping[str, Sequence[tuple[float, float | Figure]]]
+    path: str, title: str, x_label: str, y_label: str, lines: Mapping[str, Sequence[tuple[float, Figure]]]
 ) -> None:
-    """Writes a PNG of lines through points (x, y). If y is a `Figure`, its range is drawn as an area."""
+    """Writes a PNG of lines through points (x, y). The ranges are drawn as areas."""
     figure, axes = _figure(title)
     for number, (name, points) in enumerate(lines.items()):
         color = f"C{number % 10}"
         xs = [x for x, _ in points]
-        figures = [y if isinstance(y, Figure) else Figure((y,)) for _, y in points]
-        axes.plot(xs, [y.median for y in figures], marker="o", markersize=4, color=color, label=name)
-        lows, highs = [min(y.values) for y in figures], [max(y.values) for y in figures]
+        axes.plot(xs, [y.median for _, y in points], marker="o", markersize=4, color=color, label=name)
+        lows, highs = [min(y.values) for _, y in points], [max(y.values) for _, y in points]
         axes.fill_between(xs, lows, highs, color=color, alpha=0.15)
     axes.set_ylim(bottom=0)
     ticks = sorted({x for points in lines.values() for x, _ in points})

@@ -5,7 +5,7 @@ import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.bench import chart, namespaces, network_columns, network_job, report
@@ -85,8 +85,9 @@ def run(bench: BenchFlags, experiment: Experiment, flags: NetworkFlags) -> None:
                 jobs += [make("alone", 1, core_shares=shares), make(ONE_MACHINE, flags.machines)]
                 for place, gbit in speeds.items():
                     log = logs[tower, place] = pathlib.Path(directory, f"{tower}-{gbit:g}.csv")
-                    kind = functools.partial(NetworkJob, machines=machines, gbit=gbit, programs=programs)
-                    jobs += [make(f"{place} {way}", flags.machines, kind=kind, **_of_way(way, log)) for way in ways]
+                    for way in ways:
+                        job = make(f"{place} {way}", flags.machines, **_of_way(way, log))
+                        jobs.append(NetworkJob(**vars(job), machines=machines, gbit=gbit, programs=programs))
             runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
         tuned = _best_rows(logs) if TUNED in ways else {}
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
@@ -138,13 +139,13 @@ def _job(
     workers: int,
     more: tuple[str, ...] = (),
     least_steps: int = 0,
-    kind: Callable[..., Job] = Job,
-    **rest: Any,
+    core_shares: int = 0,
+    environment: tuple[tuple[str, str], ...] = (),
 ) -> Job:
-    """Returns a job of this kind with a tower's flags and `more` flags, of at least `least_steps` steps."""
+    """Returns a job with a tower's flags and `more` flags, of at least `least_steps` steps."""
     steps, warmup = equal_examples(more, bench, experiment)
     flags = (*job_flags(experiment), *tower_flags, *more)
-    return kind(f"{tower} {name}", workers, flags, max(steps, least_steps), warmup, **rest)
+    return Job(f"{tower} {name}", workers, flags, max(steps, least_steps), warmup, core_shares, environment)
 
 
 def _of_way(way: str, log: pathlib.Path) -> dict[str, Any]:

@@ -59,10 +59,8 @@ def measure(
       batches: number of batches per step.
       gbit: speed of the machines' links, in each direction; 0 for no limit.
     """
-    size, memory = (
-        scaling.summarize(rounds, None, batches),
-        [rank[0]["held"]["resident_bytes"]["ranks"] for rank in rounds],
-    )
+    size = scaling.summarize(rounds, None, batches)
+    memory = [ranks[0]["held"]["resident_bytes"]["ranks"] for ranks in rounds]
     received = figure([_gbit(ranks, interface, "received") for ranks in rounds])
     sent = figure([_gbit(ranks, interface, "sent") for ranks in rounds])
     return Column(

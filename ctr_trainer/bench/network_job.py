@@ -153,16 +153,16 @@ class MachineService(LocalService):
         return self._machine.command([*command, f"--bind={self._machine.address}:0"])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkJob(Job):
     """A `Job` with one worker per machine, a limited network, and its own embedding service on the first machine.
 
     `gbit` is the limit of the network in Gbit/s, 0 for none; `programs` has the `ssh` that reaches the machines.
     """
 
-    machines: Sequence[Machine] = ()
-    gbit: float = 0.0
-    programs: pathlib.Path = pathlib.Path()
+    machines: Sequence[Machine]
+    gbit: float
+    programs: pathlib.Path
 
     def launcher(self) -> tuple[str, ...]:
         """Returns the command that runs horovodrun on the first machine."""

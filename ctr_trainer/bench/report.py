@@ -72,7 +72,7 @@ def gains(before: Figure | None, rates: Figure | None) -> Figure | None:
     return figure(100 * (own / other - 1) for own, other in zip(rates.values, before.values, strict=True))
 
 
-def cell(value: Figure | float | str | None, form: str = ",.0f") -> str:
+def cell(value: Figure | float | str | None, form: str) -> str:
     """Returns the text of a table's cell; `-` for None."""
     if value is None:
         return "-"

@@ -167,11 +167,9 @@ def _lines(found: dict[int, Size], bench: BenchFlags, experiment: Experiment, co
 
 
 def _draw_rates(path: str, found: dict[int, Size]) -> None:
-    lines: dict[str, list[tuple[float, float | Figure]]] = {
-        "measured": [(n, size.together) for n, size in found.items()]
-    }
+    lines = {"measured": [(n, size.together) for n, size in found.items()]}
     if 1 in found:
-        lines["one worker's times the workers"] = [(n, n * found[1].together.median) for n in found]
+        lines["one worker's times the workers"] = [(n, Figure((n * found[1].together.median,))) for n in found]
     chart.draw_lines(path, "Workers together", "workers", "examples/s", lines)
 
 

@@ -96,10 +96,6 @@ class Checkpoint:
         snapshot.check_chain(self.tables)
         for entry in self.tables:
             snapshot.check(self.path, entry)
-        self.verify_dense()
-
-    def verify_dense(self) -> None:
-        """Raises UserError if a file of the dense variables is missing or altered. The message names the file."""
         for entry in self.dense:
             path = path_of(self.path) / entry["file"]
             if not path.exists() or describe_file(self.path, entry["file"]) != entry:

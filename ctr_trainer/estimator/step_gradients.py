@@ -18,8 +18,8 @@ class StepGradients:
     """The result of `step_gradients`.
 
     Attributes:
-      pairs: list of (gradient, variable) for the dense variables on which the loss depends.
-      update: f() -> the operations that update these variables and the batch statistics of layers.
+      update: f() -> the operations that update the dense variables on which the loss depends, and the batch statistics
+        of layers.
       rows: dict of placeholder name -> gradient of the embedding rows from this worker's batch.
       weight: scalar float32, the sum of the weights of the examples over which the gradients are averaged.
       own_weight: scalar float32, the part of `weight` that belongs to this worker's examples in this step.
@@ -29,7 +29,6 @@ class StepGradients:
       exchange: the log line that says how the workers exchange gradients, and why.
     """
 
-    pairs: list[tuple[tf.Tensor, Any]]
     update: Callable[[], list[tf.Operation]]
     rows: dict[str, tf.Tensor]
     weight: tf.Tensor
@@ -100,7 +99,6 @@ def step_gradients(
         ]
 
     return StepGradients(
-        pairs=pairs[:dense],
         update=update,
         rows=batch.rows,
         weight=outer.weight,

@@ -99,19 +99,16 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
     way_of_exchange(experiment)
 
 
-def settings_of_horovod(experiment: Experiment) -> list[str]:
-    """Returns the flags in use that apply to Horovod's exchange only, and therefore select it."""
-    values = vars(experiment.train) | vars(experiment.workers)
-    return [name for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log") if values[name]]
-
-
 def way_of_exchange(experiment: Experiment) -> str:
     """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
+
+    Settings that apply to Horovod's exchange only select it.
 
     Raises:
       UserError: --dense_exchange selects shared memory, and settings of Horovod's exchange are given.
     """
-    given = settings_of_horovod(experiment)
+    values = vars(experiment.train) | vars(experiment.workers)
+    given = [name for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log") if values[name]]
     if given and (way := experiment.workers.dense_exchange) in ("shared_memory", "hosts"):
         names = ", ".join(f"--{name}" for name in given)
         raise UserError(f"{names}: of an exchange by Horovod, not of --dense_exchange={way}")

@@ -14,8 +14,7 @@ from ctr_trainer.estimator import Estimator
 from ctr_trainer.estimator.checkpoint import Checkpoint, list_checkpoints
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
-from ctr_trainer.experiment.recipes import text_of
-from ctr_trainer.experiment.size_rules import Facts, choices
+from ctr_trainer.experiment.recipes import Facts, choices, text_of
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.report.training_run import FLAGS_FILE

@@ -86,12 +86,9 @@ REMOVED = {
 # Groups of `train` and of the workers of `bench`.
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # Groups whose flags a flagfile of an experiment may contain.
-EXPERIMENT: Groups = (
-    *(Experiment, EvaluationConfig, MetricsConfig),
-    *(CheckpointFlags, SavedModelFlags, ExportFlags, PredictFlags),
-)
+EXPERIMENT: Groups = (*TRAINING, CheckpointFlags, SavedModelFlags, PredictFlags)
 # The flags of commands that use a trained model, and the further flags of those that also read data.
-OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format"),)
+OF_MODELS = ("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format")
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
 
 

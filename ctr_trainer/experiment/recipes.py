@@ -1,5 +1,10 @@
-"""Presets of flags: one name sets the flags of another library's training loop, and any given flag overrides them."""
+"""What a recipe sets: the flags of another library's training loop, or settings that suit data of a given size.
 
+Any given flag overrides a recipe. `data_recipe` finds the facts of the data; this module reads no files.
+"""
+
+import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -22,6 +27,12 @@ REPLACED_BY = {
     **{"decay_rate": "lr_schedule", "plateau_patience": "lr_schedule"},
     **{"eval_epochs": "eval_steps", "epochs": "max_steps"},
 }
+# The limits of the sizes by which the recipe `data` chooses, in rows.
+MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
+_TINY_ROWS = 2_000
+_RARE = 1_500  # With fewer examples of an outcome, the validation AUC is too noisy to use.
+_STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improvement.
+_BATCH = {"small": 128, "middle": 512}
 
 
 def flags_of(recipe: str, given: Collection[str]) -> dict[str, str]:
@@ -45,3 +56,154 @@ def text_of(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(text_of, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """The facts that are known before a training begins.
+
+    Attributes:
+      rows: number of training examples.
+      rarer: number of examples of the rarer outcome, positive or negative; None if they are not counted.
+      keys: number of distinct keys of all features; None if they are not counted.
+      has_validation: whether --eval_data is given.
+      several_labels: whether the model predicts several labels.
+    """
+
+    rows: int
+    rarer: int | None = None
+    keys: int | None = None
+    has_validation: bool = False
+    several_labels: bool = False
+
+    @property
+    def size(self) -> str:
+        return "large" if self.rows > LARGE_ROWS else "middle" if self.rows > MIDDLE_ROWS else "small"
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the data has too few rows for a network to clearly outperform a linear model."""
+        return self.rows <= _TINY_ROWS
+
+    @property
+    def has_rare_keys(self) -> bool:
+        """Whether small data is known to have more than one key per ten rows."""
+        return self.size == "small" and self.keys is not None and 10 * self.keys > self.rows
+
+    @property
+    def keys_occur_once(self) -> bool:
+        """Whether small data is known to have more than three keys per row, most of which occur once."""
+        return self.size == "small" and self.keys is not None and self.keys > 3 * self.rows
+
+    @property
+    def is_near_linear(self) -> bool:
+        """Whether a large network would memorize these rows."""
+        return self.is_tiny or self.has_rare_keys
+
+    @property
+    def counted(self) -> str:
+        return f"{self.rows:,} rows"
+
+    @property
+    def few(self) -> str:
+        """Text of the facts that make the data nearly linear."""
+        return self.counted if self.is_tiny else f"{self.counted}, {self.keys:,} keys"
+
+    def line(self) -> str:
+        known = [self.counted]
+        known += [f"{self.rarer:,} of the rarer label"] if self.rarer is not None else []
+        known += [f"{self.keys:,} distinct keys"] if self.keys is not None else []
+        return ", ".join([*known, "validation data" if self.has_validation else "no validation data"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Flags that are chosen together, with the reason and the deciding fact about the data.
+
+    If the user gives one of these flags or of `others`, the whole choice is dropped.
+    """
+
+    values: dict[str, Any]
+    why: str
+    fact: str
+    others: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> set[str]:
+        return {*self.values, *self.others}
+
+    def is_replaced(self, given: Collection[str]) -> bool:
+        return not self.flags.isdisjoint(given)
+
+
+def choices(facts: Facts) -> list[Choice]:
+    """Returns the choices for data with these facts; [] keeps the fixed defaults."""
+    if facts.size == "large":
+        return []
+    return [_batch(facts), _length(facts), _dense_rate(facts), _row_rate(facts), *_regularization(facts)]
+
+
+def _batch(facts: Facts) -> Choice:
+    size = _BATCH[facts.size]
+    steps, before = (-(-facts.rows // each) for each in (size, 1024))
+    return Choice({"batch_size": size}, f"{steps:,} steps an epoch of one worker, not {before:,}", facts.counted)
+
+
+def _length(facts: Facts) -> Choice:
+    schedule = ("lr_schedule", "embedding_lr_schedule", "decay_rate", "decay_steps", "plateau_patience")
+    others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
+    passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
+    if not facts.has_validation:
+        values = {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
+        why, fact = "one pass is too short; the rates fall to 0", f"no validation data, {facts.counted}"
+        return Choice(values, why, fact, others)
+    is_rare = facts.rarer is not None and facts.rarer < _RARE
+    metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
+    values = {
+        **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric, "early_stopping_patience": 3},
+        **{"lr_schedule": "plateau", "plateau_patience": 1, "decay_rate": 0.2, "embedding_lr_schedule": "same"},
+    }
+    fact = f"validation data, {facts.rarer:,} of the rarer label" if is_rare else "validation data"
+    return Choice(values, "passes until validation stops to improve; the best is kept", fact, others)
+
+
+def _epochs_unseen(facts: Facts, passes: int) -> int:
+    """Returns the number of epochs of a training without validation data to end it.
+
+    The best number of steps grows with the square root of the number of rows, so the number of epochs decreases with
+    it. If keys occur only once, that number of epochs would memorize every example.
+    """
+    if facts.size != "small":
+        return 3
+    if facts.keys is None or facts.keys_occur_once:
+        return 6 * passes
+    return max(6, round((800 if facts.has_rare_keys else 1000) / math.sqrt(facts.rows)))
+
+
+def _dense_rate(facts: Facts) -> Choice:
+    values = {"optimizer": "adam", "learning_rate": 1e-3}
+    return Choice(values, "full steps from the first on", facts.counted, ("optimizer_params", "weight_decay"))
+
+
+def _row_rate(facts: Facts) -> Choice:
+    others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
+    values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
+    if facts.keys_occur_once:
+        why, first = "small first steps: most keys occur once", 1e-2 if facts.is_tiny else 1e-3
+        return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
+    if facts.is_near_linear:
+        values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
+        return Choice(values, "small steps: each example is seen many times", facts.few, others)
+    why = "full steps from the first on, smaller ones for frequent keys"
+    return Choice({**values, "embedding_initial_accumulator": 1e-5}, why, facts.counted, others)
+
+
+def _regularization(facts: Facts) -> list[Choice]:
+    why = "a network of this size learns so few rows by heart"
+    dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
+    found = [Choice({"dropout": dropout}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
+    if facts.is_near_linear:
+        small = "a small network leaves more of the prediction to the linear part"
+        found[0] = Choice({"dropout": 0.5}, why, facts.few)
+        found.append(Choice({"hidden_units": (128,)}, small, facts.few, ("warm_start",)))  # A warm start has its own.
+    return found

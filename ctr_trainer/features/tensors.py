@@ -120,9 +120,9 @@ class Features(Mapping, abc.ABC):
     def _raw_dense(self) -> tf.Tensor:
         """Returns float32[B, n], NaN for a missing value."""
 
-    @abc.abstractmethod
     def _weight(self) -> tf.Tensor:
-        """Returns float32[B]."""
+        """Returns float32[B]. Raises KeyError in an exported graph."""
+        raise KeyError("no feature 'weight': an exported graph only predicts, and its examples have no weights")
 
     @abc.abstractmethod
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:

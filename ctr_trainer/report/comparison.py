@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctr_trainer.report.training_run import Curve, Run, best, last
+from ctr_trainer.report.training_run import Curve, Run, best
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
@@ -139,7 +139,7 @@ def format_comparison(runs: list[Run]) -> str:
         for label in dict.fromkeys(name.partition("/")[2] for name in names):
             heading = f"{title} {label}".strip()
             curves = [_curve(run, base, in_training, label) for run in runs]
-            columns.append((heading, [format_value(last(curve)) + mark for curve, mark in curves]))
+            columns.append((heading, [format_value(curve[-1][1] if curve else None) + mark for curve, mark in curves]))
             columns.append((f"best {heading}", [_best(curve, direction) for curve, _ in curves]))
     lines = _table(columns)
     if any("*" in cell for _, cells in columns[3:] for cell in cells):

@@ -111,11 +111,6 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
     return durable_file.read_json(path, cure) if path.exists() else {}
 
 
-def last(curve: Curve) -> Any:
-    """Returns the value of a curve's last point; None if the curve has no points."""
-    return curve[-1][1] if curve else None
-
-
 def best(curve: Curve, direction: str) -> tuple[int, Any] | None:
     """Returns the (step, value) of a curve's best point; `direction` is `max` or `min`. None if there are no points."""
     points = [point for point in curve if math.isfinite(point[1])]

@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.checks import check_training
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.size_rules import Facts, choices
+from ctr_trainer.experiment.recipes import Facts, choices
 from ctr_trainer.search.space import Space
 from ctr_trainer.settings.by_flag import alike, by_flag, changed, replaced
 from ctr_trainer.settings.schedule import Schedule

@@ -113,7 +113,7 @@ class Search:
         return [each for each in self._plans.space.parameters if each.flag in given and each.holds(texts[each.flag])]
 
     def _objective(self, trial: optuna.Trial) -> float:
-        is_own = bool(trial.user_attrs.get(results.OWN))
+        is_own = _is_own(trial)
         parameters = self._given_parameters() if is_own else self._plans.space.parameters
         texts = {each.flag: each.suggest(trial) for each in parameters}
         training = TrialTraining(self._output / TRIALS, trial.number)

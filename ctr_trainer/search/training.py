@@ -20,10 +20,6 @@ _POLL_SECONDS = 0.2
 _LOG_BYTES = 4000
 
 
-class TrainingFailed(UserError):
-    """The training of a trial failed."""
-
-
 class TrialTraining:
     """The training process of a trial, and its files: `PLACE/NUMBER.flags`, `NUMBER.log` and the model directory.
 
@@ -41,11 +37,11 @@ class TrialTraining:
         `watch` is called every 0.2 s with the evaluations so far by the metric.
 
         Raises:
-          TrainingFailed: the training failed, and the message has its error; or the directory is not a trial's.
+          UserError: the training failed, and the message has its error; or the directory is not a trial's.
         """
         self.remove()
         if self.model_dir.exists():
-            raise TrainingFailed(
+            raise UserError(
                 f"{self.model_dir}: exists, but was not made by a search, because {self._flagfile.name} is not next to "
                 "it: move it away, or choose another output"
             )
@@ -57,10 +53,10 @@ class TrialTraining:
                     return False
                 time.sleep(_POLL_SECONDS)
         if process.returncode:
-            raise TrainingFailed(self._failure(process.returncode))
+            raise UserError(self._failure(process.returncode))
         watch(self.curve(metric))
         if not self.curve(metric):
-            raise TrainingFailed(f"no evaluation has a number for {metric}; see {self._log}")
+            raise UserError(f"no evaluation has a number for {metric}; see {self._log}")
         return True
 
     def curve(self, metric: str) -> Curve:

@@ -20,7 +20,8 @@ def test_a_figure_is_the_median_and_its_range():
 def test_a_round_without_a_figure_does_not_count_and_none_at_all_is_a_dash():
     assert figure([None, 3.0]) == Figure((3.0,))
     assert figure([None]) is None
-    assert [cell(None), cell("text"), cell(2.0, ".1f"), cell(Figure((2.0,)), ".1f")] == ["-", "text", "2.0", "2.0"]
+    cells = [cell(value, ".1f") for value in (None, "text", 2.0, Figure((2.0,)))]
+    assert cells == ["-", "text", "2.0", "2.0"]
 
 
 def test_the_first_column_stands_left_and_the_others_right():

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.experiment import data_recipe, flags, recipes, size_rules
+from ctr_trainer.experiment import data_recipe, flags, recipes
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.size_rules import Choice, Facts, choices
+from ctr_trainer.experiment.recipes import Choice, Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from tests.parallel import launch
@@ -38,8 +38,8 @@ def test_each_choice_is_a_flag_of_train_with_an_accepted_value(rows, keys, valid
 
 
 def test_the_more_rows_the_larger_the_batch_and_large_data_keep_the_fixed_defaults():
-    assert choices(dataclasses.replace(SMALL, rows=size_rules.LARGE_ROWS + 1)) == []
-    middle = _values(dataclasses.replace(SMALL, rows=size_rules.LARGE_ROWS))
+    assert choices(dataclasses.replace(SMALL, rows=recipes.LARGE_ROWS + 1)) == []
+    middle = _values(dataclasses.replace(SMALL, rows=recipes.LARGE_ROWS))
     assert _values(SMALL)["batch_size"] < middle["batch_size"] < 1024
     assert _values(SMALL)["dropout"] > middle["dropout"] > 0
 

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.worker_rows import RowStep, TableRows, weighed
+from ctr_trainer.embedding.store.worker_rows import RowStep, StepHistory, TableRows, weighed
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
@@ -16,6 +17,7 @@ from ctr_trainer.estimator.open_rows import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.table_inputs import RowGradients, TableGradients
 from ctr_trainer.settings.optimizers import RowAdagrad
+from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError
 from ctr_trainer.settings.training_configs import PublishConfig
 from tests import published, small
@@ -61,6 +63,47 @@ def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(d
     assert parts.keys() == whole.keys()
     for key, row in whole.items():
         np.testing.assert_allclose(parts[key], row, atol=1e-6)
+
+
+class _Killed(Exception):
+    pass
+
+
+class _Kill(tf1.train.SessionRunHook):
+    """Ends a training before its step 12."""
+
+    def __init__(self):
+        self._steps = 0
+
+    def before_run(self, _):
+        self._steps += 1
+        if self._steps == 12:
+            raise _Killed
+
+
+def test_the_first_known_rate_after_a_resume_is_the_one_to_which_a_plateau_has_fallen(data, tmp_path, monkeypatch):
+    """New rows catch up with it. The evaluation at step 8 halves it, and the checkpoint of step 10 is resumed."""
+    rates, begin_step = [], StepHistory.begin_step
+    monkeypatch.setattr(
+        StepHistory, "begin_step", lambda history, rate: rates.append(rate) or begin_step(history, rate)
+    )
+    plateau = Schedule("plateau", decay_rate=0.5, patience=1)
+    operation = TrainOp("adam", 0.01, 0.01, schedule=plateau, embedding_lr_schedule="same")
+    valid = EvalSpec(
+        lambda: BatchReader(data, 100, shuffle=False, epochs=1),
+        every_n_steps=4,
+        best_metric="auc",
+        early_stopping_min_delta=1.0,  # No evaluation improves as much.
+    )
+    config = dict(embedding=EmbeddingConfig(optimizer="dense_adam", l2=0.1, stddev=0.1), save_checkpoints_steps=10)
+    estimator = deepfm.estimator(tmp_path, operation, (4,), **config)
+    train_input = lambda position: BatchReader(data, 16, position=position, seed=5)  # noqa: E731
+    with pytest.raises(_Killed):
+        estimator.train(train_input, [_Kill()], max_steps=15, evaluation=valid)
+    assert rates[0] == pytest.approx(0.01)
+    rates.clear()
+    estimator.train(train_input, max_steps=12, evaluation=valid)
+    assert rates == pytest.approx([0.005] * 3)  # The rate that is expected, and the rates of the steps 11 and 12.
 
 
 def test_an_evaluation_within_training_reads_what_the_checkpoint_of_its_step_has(data, tmp_path):

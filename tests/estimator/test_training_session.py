@@ -171,6 +171,23 @@ def test_a_wrong_shape_is_refused_and_an_error_names_its_operation():
         assert caught.value.op is checked.op
 
 
+def test_what_a_session_refuses_is_refused_and_nothing_to_run_is_no_error():
+    with tf.Graph().as_default():
+        other = tf.constant(5.0, name="same_name")
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        own, fed = tf.constant(1.0, name="same_name"), tf1.placeholder(tf.float32, [])
+        hidden, fixed = tf.constant(1.0), tf.constant(1.0)
+        graph.prevent_fetching(hidden.op)
+        graph.prevent_feeding(fixed)
+        run = PreparedRuns(session)
+        assert run([own]) == [1.0]
+        for fetches, feeds in (([other], None), (own, {other: 2.0}), (hidden, None), (own, {fixed: 2.0})):
+            with pytest.raises((ValueError, TypeError)):
+                run(fetches, feeds)
+        assert run([]) == run([], {fed: 3.0}) == []
+        assert run({"fed": fed}, {fed: 3.0}) == {"fed": 3.0}
+
+
 def test_traces_and_other_fetches_and_feeds_are_runs_of_the_session_itself(monkeypatch):
     with tf.Graph().as_default(), tf1.Session() as session:
         sparse = tf1.sparse_placeholder(tf.float32, [3])

@@ -15,6 +15,7 @@ from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.layers.inputs import all_field_embeddings
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.serving.export.saved_model_evaluation import read_raw
 
 tf1 = tf.compat.v1
@@ -137,3 +138,10 @@ def test_the_columns_of_a_number_are_one_field():
         found, v = session.run([fields, vectors], feed)
     wanted = [np.ones(4), np.ones(4), v[0] + 0.5 * v[1], -2 * v[3], 0 * v[4], v[5] + v[6] + v[7]]
     np.testing.assert_allclose(found[0], wanted, atol=1e-6)
+
+
+def test_examples_of_an_exported_graph_have_no_weights():
+    with tf.Graph().as_default():
+        for features in ExportedFeatures(SPEC, None, {}), RowInputs(SPEC, None):
+            with pytest.raises(KeyError, match="no feature 'weight': an exported graph only predicts"):
+                features["weight"]

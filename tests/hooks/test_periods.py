@@ -49,6 +49,10 @@ def test_the_ends_of_epochs_in_steps_of_batches_of_which_an_epoch_has_five(
     assert [step for step in range(start + 1, 21) if period.is_due(step)] == expected
 
 
+def test_zero_steps_are_never_due():
+    assert not any(EverySteps(0).is_due(step) for step in range(5))
+
+
 def test_an_input_without_epochs_is_refused_with_the_flag_in_steps():
     with pytest.raises(UserError, match="eval_epochs=2: the input does not say .* count in steps, eval_steps"):
         EveryEpochs(2, RunLength(), FLAGS)

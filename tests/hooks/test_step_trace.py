@@ -112,7 +112,7 @@ def test_the_packages_own_operations_are_found_in_a_real_trace():
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
-            session.run([gradient for gradient, _ in gradients.pairs], {x: np.ones((4, 3))}, options, metadata)
+            session.run(gradients.update(), {x: np.ones((4, 3))}, options, metadata)
     purposes = {
         step_trace_hook.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
         for device in metadata.step_stats.dev_stats

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import threading
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from ctr_trainer.serving.scoring.batcher import Batcher
 from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.raw_inputs import (
     NUMBER,
+    TEXT,
     TEXTS,
     QueueFull,
     RawFeature,
@@ -25,6 +27,7 @@ from ctr_trainer.serving.scoring.raw_inputs import (
     RequestRefused,
     TookTooLong,
 )
+from ctr_trainer.serving.scoring.request_forms import of_instances, of_json
 from ctr_trainer.serving.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
@@ -145,6 +148,21 @@ def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(c
     assert status == 413 and "901 examples have" in answer["error"] and "grows with max_examples" in answer["error"]
     status, answer, _ = client.ask(f"/v1/models/{trained.NAME}:predict", b"[" + b"{}," * 200_000 + b"{}]")
     assert status == 413 and "commas and brackets" in answer["error"]
+
+
+def test_plain_values_of_a_model_with_one_feature_are_counted_before_they_are_laid_out():
+    inputs = RawInputs((RawFeature("user", TEXT),), frozenset())
+    for form in ("instances", "inputs"):
+        examples, _ = of_json(inputs, json.dumps({form: ["u1", None]}).encode(), ScoreLimits())
+        assert examples.columns["user"].tolist() == [b"u1", b""]
+    many = ["u1"] * 200_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestRefused, match=r"200000 examples: expected 1 to 1024"):
+            of_instances(inputs, many, ScoreLimits())
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_flight_refuses_what_decodes_to_too_much_and_shows_no_traceback(server, small_model):

@@ -6,7 +6,8 @@ pytest.importorskip("optuna", reason="search needs optuna")
 
 from ctr_trainer.search import results, study
 from ctr_trainer.search.space import Parameter, Space
-from ctr_trainer.search.training import TrainingFailed, TrialTraining
+from ctr_trainer.search.training import TrialTraining
+from ctr_trainer.system.messages.errors import UserError
 from tests.search.test_space import _plans
 
 EVALUATIONS = 20
@@ -25,7 +26,7 @@ class Pretended(TrialTraining):
         self._flagfile.write_text("\n".join(flags))
         self._curve = []
         if rate == 0.25:
-            raise TrainingFailed("no memory")
+            raise UserError("no memory")
         for number in range(1, EVALUATIONS + 1):
             self._curve.append((number, rate * number / EVALUATIONS))
             if watch(self._curve):
@@ -79,7 +80,7 @@ def test_a_failed_trial_is_recorded_and_three_at_the_start_end_the_search(search
     assert results.failure(trials[1]) == "no memory" and found.failed == 1
     kept = [path.name for path in (tmp_path / "out" / "trials").iterdir() if path.is_dir()]
     assert kept == ["2"]
-    with pytest.raises(study.UserError, match="the first 3 trials failed; the last one: no memory"):
+    with pytest.raises(UserError, match="the first 3 trials failed; the last one: no memory"):
         searched([0.25, 0.25, 0.25], rows=400, given=["--learning_rate=0.25"])
 
 
@@ -96,7 +97,7 @@ def test_a_directory_of_the_user_in_the_place_of_a_trial_stays_and_fails_the_tri
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "notes.txt").write_text("mine")
     training = TrialTraining(tmp_path, 3)
-    with pytest.raises(TrainingFailed, match=r"was not made by a search.*another output"):
+    with pytest.raises(UserError, match=r"was not made by a search.*another output"):
         training.run(["--model=lr"], "auc", lambda curve: False)
     training.remove()
     assert (tmp_path / "3" / "notes.txt").read_text() == "mine"

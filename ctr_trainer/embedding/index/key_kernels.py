@@ -107,13 +107,18 @@ class DistinctKeys:
         """Returns the number of each key, int32[n]; a new key gets the next number."""
         numbers = np.empty(len(keys), np.int32)
         keys = np.ascontiguousarray(keys, np.int64)
-        done, self._count = _number(keys, 0, self._heads, self._shift, self._keys, self._count, numbers)
+        done = self._number(keys, numbers)
         while done < len(keys):
             self._make_room(min(4 * self._count, len(self._keys)))
             known = self._keys[: self._count]
-            _number(known, 0, self._heads, self._shift, self._keys, 0, np.empty(len(known), np.int32))
-            done, self._count = _number(keys, done, self._heads, self._shift, self._keys, self._count, numbers)
+            _number(known, self._heads, self._shift, self._keys, 0, np.empty(len(known), np.int32))
+            done += self._number(keys[done:], numbers[done:])
         return numbers
+
+    def _number(self, keys: np.ndarray, numbers: np.ndarray) -> int:
+        """Sets the numbers of keys until there is no room for a new key; returns how many it set."""
+        done, self._count = _number(keys, self._heads, self._shift, self._keys, self._count, numbers)
+        return done
 
     def _make_room(self, keys: int) -> None:
         # A power of two, at most half of it taken.
@@ -139,13 +144,11 @@ def positions_of(unique: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return found.numbers(keys).astype(np.int64)
 
 
-@kernel(
-    types.UniTuple(types.int64, 2)(KEYS, types.int64, _NUMBERS_OUT, types.uint64, _KEYS_OUT, types.int64, _NUMBERS_OUT)
-)
+@kernel(types.UniTuple(types.int64, 2)(KEYS, _NUMBERS_OUT, types.uint64, _KEYS_OUT, types.int64, _NUMBERS_OUT))
 def _number(
-    wanted: np.ndarray, start: int, heads: np.ndarray, shift: Int, keys: np.ndarray, count: int, numbers: np.ndarray
+    wanted: np.ndarray, heads: np.ndarray, shift: Int, keys: np.ndarray, count: int, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """Sets numbers[i] = the position of wanted[i] in keys[:count] for i >= start, and appends new keys to `keys`.
+    """Sets numbers[i] = the position of wanted[i] in keys[:count], and appends new keys to `keys`.
 
     Open addressing with linear probing: heads[h] is the number of a key whose hash begins with h, or of a key that was
     displaced; -1 if the bucket is empty. Returns (the i of the first new key for which there is no room, or
@@ -153,7 +156,7 @@ def _number(
     """
     room = heads.size // 2
     mask = np.uint64(heads.size - 1)
-    for i in range(start, wanted.size):
+    for i in range(wanted.size):
         key = wanted[i]
         if key == 0:
             numbers[i] = -1

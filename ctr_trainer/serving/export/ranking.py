@@ -80,7 +80,8 @@ class RankedFeatures(Features, abc.ABC):
     def _split(self, sizes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the indices of the context's columns and the indices of the candidates' columns."""
         is_own = tf.equal(sizes, self._count)
-        return (tf.cast(tf.where(each)[:, 0], tf.int32) for each in (~is_own, is_own))  # type: ignore[return-value]
+        shared, own = (tf.cast(tf.where(each)[:, 0], tf.int32) for each in (~is_own, is_own))
+        return shared, own
 
     def _expanded(self, value: tf.Tensor) -> tf.Tensor:
         return tf.broadcast_to(value, tf.concat([[self._count], tf.shape(value)[1:]], 0))
@@ -90,9 +91,6 @@ class RankedFeatures(Features, abc.ABC):
 
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         return self._kept(table, kind, dim).expanded()
-
-    def _weight(self) -> tf.Tensor:
-        raise KeyError("no feature 'weight': an exported graph only predicts, and its examples have no weights")
 
 
 class RankedValues(RankedFeatures):

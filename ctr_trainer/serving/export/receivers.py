@@ -11,8 +11,6 @@ from ctr_trainer.features.tensors import EMBEDDING, MASK, SEQUENCE, Features, op
 from ctr_trainer.serving.export.exported_table import ExportedTable
 from ctr_trainer.serving.export.raw_keys import RawKeys
 
-_NO_WEIGHT = "no feature 'weight': an exported graph only predicts, and its examples have no weights"
-
 
 class ExportedFeatures(Features):
     """Features that the graph makes from raw values.
@@ -36,9 +34,6 @@ class ExportedFeatures(Features):
 
     def _raw_dense(self) -> tf.Tensor:
         return tf.stack([self._raw.receiver(feature.name, tf.float32, [None]) for feature in self.spec.dense], 1)
-
-    def _weight(self) -> tf.Tensor:
-        raise KeyError(_NO_WEIGHT)
 
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         start = 0 if kind == EMBEDDING else self._tables[table.name].linear_start
@@ -94,9 +89,6 @@ class RowInputs(Features):
 
     def _raw_dense(self) -> tf.Tensor:
         return tf.stack([self._receiver(feature.name, []) for feature in self.spec.dense], 1)
-
-    def _weight(self) -> tf.Tensor:
-        raise KeyError(_NO_WEIGHT)
 
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         return self._receiver(f"{kind}/{table.name}", [len(table.pooled), dim])

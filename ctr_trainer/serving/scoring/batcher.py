@@ -30,10 +30,6 @@ class _Waiting:
     deadline: float
     future: "concurrent.futures.Future[Scored]"
 
-    @property
-    def values(self) -> int:
-        return self.examples.count * sum(self.examples.widths)
-
 
 class Batcher:
     """A queue of examples, and threads that score batches of them.
@@ -151,7 +147,7 @@ class Batcher:
     def _is_full(self, waiting: _Waiting) -> bool:
         return self._examples > 0 and (
             self._examples + waiting.examples.count > self._limits.max_queue
-            or self._values + waiting.values > self._most_values
+            or self._values + waiting.examples.values > self._most_values
         )
 
     def _drop_late(self) -> None:
@@ -170,7 +166,7 @@ class Batcher:
 
     def _count(self, waiting: _Waiting, sign: int) -> None:
         self._examples += sign * waiting.examples.count
-        self._values += sign * waiting.values
+        self._values += sign * waiting.examples.values
 
     def _score_all(self, batch: list[_Waiting], waited: float) -> None:
         """Scores requests together. An error becomes the answer to these requests, and does not end the thread."""

@@ -11,15 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.serving.scoring import raw_inputs
-from ctr_trainer.serving.scoring.raw_inputs import (
-    NUMBER,
-    RawFeature,
-    RawInputs,
-    RequestRefused,
-    TooLarge,
-    Where,
-    example,
-)
+from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 # The explanation of the limits of bytes and values in messages.
@@ -73,6 +65,11 @@ class Examples:
         """The number of values per example of each feature in `arrays`; for lists, the length of the longest list."""
         return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
 
+    @property
+    def values(self) -> int:
+        """The number of values in all arrays of `arrays`, with a value of the context counted once per example."""
+        return self.count * sum(self.widths)
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the inputs of an exported graph by feature name: float32[B], string[B] or string[B, N].
 
@@ -80,30 +77,18 @@ class Examples:
         """
         return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
 
-    def within(self, limits: ScoreLimits) -> "Examples":
-        """Returns these examples. Raises TooLarge if their arrays would have too many values."""
-        values = self.count * sum(self.widths)
-        if values > limits.max_values:
-            raise TooLarge(
-                f"{self.count} examples have {values} values, with each list padded to the longest of its feature, "
-                f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
-            )
-        return self
+
+def _example(place: int) -> str:
+    return f"example {place}"
 
 
-def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = example) -> Column:
+def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = _example) -> Column:
     """Converts the JSON values of a feature, see `raw_inputs`. A list may have at most `most` values."""
     if feature.kind == NUMBER:
         return raw_inputs.numbers(feature, values, where)
     if feature.is_list:
         return raw_inputs.lists(feature, values, most, where)
     return raw_inputs.texts(feature, values, where)
-
-
-def check_count(count: int, limits: ScoreLimits, what: str) -> None:
-    """Refuses a request that has no examples, or too many."""
-    if not 0 < count <= limits.max_examples:
-        raise RequestRefused(f"{count} {what}: expected 1 to {limits.max_examples} (max_examples)")
 
 
 def _repeated(column: Column, count: int) -> Column:
@@ -121,7 +106,7 @@ def _array(column: Column) -> np.ndarray:
     return out
 
 
-def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where = example) -> Column:
+def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where) -> Column:
     """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
     column = _decoded(feature, column, limits)
     kind = column.type
@@ -130,7 +115,7 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
             raise _wrong_type(feature, kind)
         values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
         if np.isinf(values).any():
-            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where=where)
+            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where)
         return values
     if not feature.is_list:
         return np.array(_texts(feature, column, kind).to_pylist() or [], object)

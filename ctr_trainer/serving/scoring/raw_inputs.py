@@ -164,27 +164,21 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def example(place: int) -> str:
-    return f"example {place}"
-
-
-def refuse(
-    feature: RawFeature, value: object, place: int, expected: str | None = None, where: Where = example
-) -> RequestRefused:
+def refuse(feature: RawFeature, value: object, place: int, where: Where, expected: str | None = None) -> RequestRefused:
     """Returns the error for a value of example number `place`. `expected` replaces the description of the feature."""
     wanted = expected or feature.expected
     return RequestRefused(f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {wanted}")
 
 
-def numbers(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
+def numbers(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
     """Returns a column of JSON numbers as float32[B], NaN for null. Refuses a value that is not a float32 number."""
     for place, value in enumerate(values):
         if value is not None and (type(value) not in (float, int) or not _fits(value)):
-            raise refuse(feature, value, place, where=where)
+            raise refuse(feature, value, place, where)
     return np.array([math.nan if value is None else value for value in values], np.float32)
 
 
-def texts(feature: RawFeature, values: Sequence[Any], where: Where = example) -> np.ndarray:
+def texts(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
     """Returns a column of JSON texts as object[B] of bytes, b"" for null. Refuses a value that is not a text."""
     found = np.empty(len(values), object)
     try:
@@ -195,7 +189,7 @@ def texts(feature: RawFeature, values: Sequence[Any], where: Where = example) ->
     return found
 
 
-def lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where = example) -> list[list[bytes]]:
+def lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where) -> list[list[bytes]]:
     """Returns a column of JSON lists, each of at most `most` values, as lists of bytes; [] for null.
 
     Raises:
@@ -206,21 +200,21 @@ def lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where = 
         if value is None:
             value = []
         if not isinstance(value, list):
-            raise refuse(feature, value, place, where=where)
+            raise refuse(feature, value, place, where)
         check_length(feature, len(value), place, most, where)
         found.append([_bytes(feature, each, value, place, where) for each in value])
     check_weights(feature, found, where)
     return found
 
 
-def check_length(feature: RawFeature, length: int, place: int, most: int, where: Where = example) -> None:
+def check_length(feature: RawFeature, length: int, place: int, most: int, where: Where) -> None:
     """Refuses a list of example `place` that has more than `most` values."""
     if length > most:
         said = f"{length} values, above the {most} of max_list_length"
         raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
 
 
-def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where = example) -> None:
+def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where) -> None:
     """Refuses lists of bytes in which a weight is not a number, if the feature has weights."""
     if feature.separator is None:
         return
@@ -229,7 +223,7 @@ def check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where:
         for each in value:
             _, has_weight, weight = each.rpartition(separator)
             if has_weight and not (_WEIGHT.fullmatch(weight) and _fits(float(weight))):
-                raise refuse(feature, each.decode(errors="replace"), place, "a text whose weight is a number", where)
+                raise refuse(feature, each.decode(errors="replace"), place, where, "a text whose weight is a number")
 
 
 def _fits(value: float) -> bool:
@@ -246,12 +240,12 @@ def _bytes(feature: RawFeature, value: object, whole: object, place: int, where:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise refuse(feature, whole, place, "a text of whole characters", where) from None
+            raise refuse(feature, whole, place, where, "a text of whole characters") from None
     if type(value) is int:
         return str(value).encode()
     if isinstance(value, dict) and value.keys() == {"b64"}:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise refuse(feature, value, place, "base64", where) from None
-    raise refuse(feature, whole, place, where=where)
+            raise refuse(feature, value, place, where, "base64") from None
+    raise refuse(feature, whole, place, where)

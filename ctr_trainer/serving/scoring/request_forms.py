@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from ctr_trainer.serving.scoring.examples import LIMIT, Examples, check_count, column_of, of_arrow
+from ctr_trainer.serving.scoring.examples import LIMIT, Examples, column_of, of_arrow
 from ctr_trainer.serving.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -37,7 +37,8 @@ def of_instances(inputs: RawInputs, instances: object, limits: ScoreLimits) -> E
     Raises:
       RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
     """
-    if len(inputs.features) == 1 and isinstance(instances, list):
+    # A list that is too long is refused before a dict is made of each value.
+    if len(inputs.features) == 1 and isinstance(instances, list) and len(instances) <= limits.max_examples:
         if not any(isinstance(each, dict) for each in instances):
             instances = [{inputs.features[0].name: each} for each in instances]
     return _of_rows(inputs, {}, instances, limits, "instances", "example")
@@ -64,7 +65,7 @@ def _of_rows(
     where = _numbered(what)
     if not isinstance(rows, list) or not rows:
         raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"feature": value, ...}}]')
-    check_count(len(rows), limits, f"{what}s")
+    _check_count(len(rows), limits, f"{what}s")
     _check_names(inputs, context, _names(rows, where), where)
     own = [f for f in inputs.features if f.name not in context]
     columns = {f.name: column_of(f, [each[f.name] for each in rows], limits.max_list_length, where) for f in own}
@@ -89,7 +90,7 @@ def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Exam
                 "one value per example"
             )
     count = len(columns[first]) if inputs.features else 0
-    check_count(count, limits, "examples")
+    _check_count(count, limits, "examples")
     made = {f.name: column_of(f, columns[f.name], limits.max_list_length) for f in inputs.features}
     return _examples(inputs, count, {}, made, limits)
 
@@ -110,7 +111,7 @@ def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits:
             raise RequestRefused('app_metadata is not {"context": {"feature": value, ...}}')
         context, what = _context(found[_CONTEXT]), _CANDIDATE
     _check_names(inputs, context, [dict.fromkeys(batch.schema.names)], lambda place: "columns")
-    check_count(len(batch), limits, f"{what}s")
+    _check_count(len(batch), limits, f"{what}s")
     where, own = _numbered(what), [f for f in inputs.features if f.name not in context]
     columns = {f.name: of_arrow(f, batch[f.name], limits, where) for f in own}
     return _examples(inputs, len(batch), context, columns, limits)
@@ -134,6 +135,12 @@ def _context(context: object) -> dict:
     if not isinstance(context, dict):
         raise RequestRefused(f'"context": {shown(context)} is not an object, as {{"feature": value, ...}}')
     return context
+
+
+def _check_count(count: int, limits: ScoreLimits, what: str) -> None:
+    """Refuses a request that has no examples, or too many."""
+    if not 0 < count <= limits.max_examples:
+        raise RequestRefused(f"{count} {what}: expected 1 to {limits.max_examples} (max_examples)")
 
 
 def _names(rows: list, where: Where) -> Iterator[Collection[str]]:
@@ -180,7 +187,13 @@ def _examples(
             f"context: {size} bytes if each of {count} candidates had its own copy, over {limits.max_body_bytes}, "
             f"{LIMIT}: send fewer candidates at a time"
         )
-    return Examples(inputs, count, columns, frozenset(f.name for f in shared)).within(limits)
+    examples = Examples(inputs, count, columns, frozenset(f.name for f in shared))
+    if examples.values > limits.max_values:
+        raise TooLarge(
+            f"{count} examples have {examples.values} values, with each list padded to the longest of its feature, "
+            f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
+        )
+    return examples
 
 
 def _texts(value: bytes | list[bytes]) -> list[bytes]:
