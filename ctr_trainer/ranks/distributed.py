@@ -22,8 +22,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.graph_notes.notes import WeighedOptimizer, notes
 from ctr_trainer.ranks import agreement, last_words
 from ctr_trainer.ranks.agreement import Introduction, meeting
-from ctr_trainer.ranks.collectives import Collectives
-from ctr_trainer.ranks.communicator import OneWorker, import_horovod
+from ctr_trainer.ranks.collectives import Collectives, OneWorker, import_horovod
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.processes import hardware
