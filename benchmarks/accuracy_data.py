@@ -39,31 +39,19 @@ class Parts:
     test: pathlib.Path
 
 
-class Results:
-    """A file of JSON lines, each with the values that identify a run and the figures of the run."""
+def once(file: pathlib.Path, run: Callable[[], dict[str, Any]], /, **key: Any) -> dict[str, Any]:
+    """Returns the figures of a run with the values that identify it, from a file of JSON lines with one line per run.
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self.lines: list[dict[str, Any]] = []
-        if self._path.is_file():
-            self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
-
-    def add(self, **line: Any) -> None:
-        """Appends a line."""
-        self.lines.append(line)
-        with self._path.open("a") as file:
-            print(json.dumps(line), file=file)
-
-    def of(self, **key: Any) -> list[dict[str, Any]]:
-        """Returns the lines with these values."""
-        return [line for line in self.lines if all(line.get(name) == value for name, value in key.items())]
-
-    def once(self, run: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
-        """Returns the line with these values; if there is none, adds one with the figures that `run` returns."""
-        if not self.of(**key):
-            self.add(**key, **run())
-        return self.of(**key)[0]
+    If the file has no line with these values, `run` measures the figures, and a line is appended.
+    """
+    for line in map(json.loads, file.read_text().splitlines() if file.is_file() else []):
+        if all(line.get(name) == value for name, value in key.items()):
+            return line
+    found = key | run()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
+        print(json.dumps(found), file=out)
+    return found
 
 
 def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = False) -> dict[str, float]:

@@ -1,13 +1,8 @@
 """Measures how much of the loss of quality by late labels `--delayed_labels` recovers, on simulated streams.
 
-The time of each impression of the demo's synthetic data is drawn uniformly from 20 days. A click follows its impression
-after a delay from an exponential distribution, whose mean depends on a feature: 6 minutes or 12 hours, drawn for each
-value of C14. (If delays do not depend on features, late labels do not change the AUC, because p / (1 + p s) orders
-examples as p does.) Records after the last day are not used.
-
-METHODS has the streams and their losses; docs/delayed_labels.md explains them. An impression is recorded with its label
-at that time; a later click is ignored or recorded again as a positive example. Each method trains DeepFM once over its
-records in the order of time, and is evaluated on later impressions with their final labels. It closes the share
+docs/delayed_labels.md describes the data, the methods and the figures. Impressions and delays are drawn at random, and
+records after the last day are not used. METHODS has the streams and their losses: an impression is recorded with its
+label at that time, and a later click is ignored or recorded again as a positive example. A method closes the share
 (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
 
 Example: python benchmarks/delayed_labels.py --rows=100000 --seeds=1

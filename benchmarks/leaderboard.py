@@ -10,13 +10,14 @@ files are rewritten in the leaderboard's form and converted once, below --work. 
 BARS' figures with their sources. movielens, adult and criteo_sample are the real data of the tests, for which BARS has
 no figures: --path is then the directory that has movielens/, adult/ and criteo/. See docs/accuracy.md.
 
-Each run is a line of --results, and is not repeated while its flags are the same. The table has the means over the
-seeds, and the spread, highest minus lowest. Core seconds are the CPU time of the training with its evaluations. The
-last line is JSON.
+Each run is a line of results.jsonl below --work, and is not repeated while its flags are the same. The table has the
+means over the seeds, and the spread, highest minus lowest. Core seconds are the CPU time of the training with its
+evaluations. The last line is JSON.
 """
 
 import argparse
 import functools
+import itertools
 import json
 import pathlib
 import statistics
@@ -28,7 +29,7 @@ import accuracy_data
 import leaderboard_data
 import numpy as np
 import sides
-from accuracy_data import Parts, Results
+from accuracy_data import Parts
 from leaderboard_data import load
 
 SAMPLES = ("movielens", "adult", "criteo_sample")
@@ -90,17 +91,15 @@ def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tu
 
 
 def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """Returns the results of each model, one per seed; only runs that --results lacks are made."""
+    """Returns the results of each model, one per seed; only runs that results.jsonl lacks are made."""
     trainings = {model: _training(flags, model) for model in flags.models}
-    results, number = Results(flags.results), 0
     found: dict[str, list[dict[str, float]]] = {model: [] for model in trainings}
-    for model, training in trainings.items():
-        for seed in flags.seeds:
-            number += 1
-            title = f"run {number} of {len(trainings) * len(flags.seeds)}: {flags.data}, {model}, seed {seed}"
-            result = functools.partial(_result, training, model, seed, flags.work / flags.data, title)
-            key = {"data": flags.data, "model": model, "seed": seed, "flags": _experiment(training)}
-            found[model].append(results.once(result, **key))
+    runs = list(itertools.product(trainings, flags.seeds))
+    for number, (model, seed) in enumerate(runs, 1):
+        title = f"run {number} of {len(runs)}: {flags.data}, {model}, seed {seed}"
+        result = functools.partial(_result, trainings[model], model, seed, flags.work / flags.data, title)
+        key = {"data": flags.data, "model": model, "seed": seed, "flags": _experiment(trainings[model])}
+        found[model].append(accuracy_data.once(flags.work / "results.jsonl", result, **key))
     return found
 
 
@@ -131,7 +130,8 @@ def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]])
     bars = load(flags.data) if known and not flags.any_files else None
     models: dict[str, dict[str, Any]] = {}
     for model, lines in found.items():
-        entry = {name: _mean([line[name] for line in lines]) for name in _FIGURES if name in lines[0]}
+        means = {name: statistics.mean(line[name] for line in lines) for name in _FIGURES if name in lines[0]}
+        entry = {name: round(mean, 6) if mean < 100 else round(mean) for name, mean in means.items()}
         for name in ("auc", "logloss"):
             values = [line[name] for line in lines]
             entry[f"{name}_spread"] = round(max(values) - min(values), 6)
@@ -148,14 +148,9 @@ def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]])
     return {"data": flags.data, "leaderboard": is_bars, "chosen_on_test": chosen_on_test, "models": models}
 
 
-def _mean(values: list[float]) -> float:
-    mean = statistics.mean(values)
-    return round(mean, 6) if mean < 100 else round(mean)
-
-
 _COLUMNS = (
-    *(("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f"), ("BARS", "bars_auc", ".4f")),
-    *(("mean of 5", "bars_mean_auc", ".4f"), ("ours - BARS", "auc_minus_bars", "+.4f")),
+    *(("model", "model", ""), ("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f")),
+    *(("BARS", "bars_auc", ".4f"), ("mean of 5", "bars_mean_auc", ".4f"), ("ours - BARS", "auc_minus_bars", "+.4f")),
     *(("log loss", "logloss", ".4f"), ("spread", "logloss_spread", ".4f"), ("BARS", "bars_logloss", ".4f")),
     *(("ours - BARS", "logloss_minus_bars", "+.4f"), ("gauc", "gauc", ".4f"), ("BARS", "bars_gauc", ".4f")),
     *(("COPC", "copc", ".3f"), ("examples/s", "examples_per_sec", ",.0f"), ("core s", "core_seconds", ",.0f")),
@@ -164,11 +159,7 @@ _COLUMNS = (
 
 def table(models: dict[str, dict[str, Any]]) -> list[str]:
     """Returns the lines of a Markdown table without empty columns."""
-    columns = [column for column in _COLUMNS if any(column[1] in entry for entry in models.values())]
-    rows = []
-    for model, entry in models.items():
-        rows.append([model, *(format(entry[key], form) if key in entry else "" for _, key, form in columns)])
-    return sides.markdown(["model", *(title for title, *_ in columns)], rows)
+    return sides.markdown(_COLUMNS, [{"model": model, **entry} for model, entry in models.items()])
 
 
 def notes(flags: argparse.Namespace) -> list[str]:
@@ -211,13 +202,11 @@ def _flags(arguments: list[str] | None) -> argparse.Namespace:
     )
     default = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_leaderboard"
     parser.add_argument("--work", type=pathlib.Path, default=default, help="directory of converted data and results")
-    parser.add_argument("--results", type=pathlib.Path, help="JSON lines; default: results.jsonl below --work")
     parser.add_argument("more", nargs="*", help="further flags of `train`, after a --: -- --epochs=1 --threads=8")
     flags = parser.parse_args(arguments)
     if flags.path is None and flags.data not in SAMPLES:
         parser.error(f"--data={flags.data} needs --path=DIR, the directory of {load(flags.data).download}, unpacked")
     flags.path = flags.path or accuracy_data.default_directory()
-    flags.results = flags.results or flags.work / "results.jsonl"
     return flags
 
 

@@ -19,19 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import tqdm
-from accuracy_data import Parts, Results
+from accuracy_data import Parts, once
 from sides import ROOT
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.features import toml
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.times import LOG_SQUARED, derived
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CONFIGS = ROOT / "configs" / "leaderboard"
 HISTORY_MODELS = ("din", "dien", "bst")
@@ -43,22 +39,10 @@ _PREFIXES = {"isrc": 2}  # Columns of which FuxiCTR keeps only the first letters
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A data set of the leaderboard, as described in `configs/leaderboard/figures.toml`.
+    """A data set of the leaderboard; the head of `configs/leaderboard/figures.toml` describes the attributes.
 
-    Attributes:
-      name: name in figures.toml, and of the feature spec and the flagfile.
-      title: BARS' name of the data set.
-      download: source of the files.
-      md5_source: source of BARS' MD5s of the files.
-      figures: source of BARS' table.
-      md5, rows: MD5 and number of rows of `train`, `valid` and `test`; without `valid`, BARS chooses the epoch by the
-        test file.
-      models: BARS' AUC, log loss and, for some data sets, gauc by model.
-      means: BARS' mean AUC and log loss of five runs by model, if they are published.
-      flags: additional flags by model, which follow the flagfile.
-      min_count: see the module.
-      group: column of the user by which gauc groups examples; the column `group` of the feature spec is a copy.
-      note: a remaining difference from BARS' runs.
+    `name` is also the name of the feature spec and of the flagfile, which `flags` follow. The column `group` of the
+    feature spec is a copy of the column that the attribute names. `note` is a remaining difference from BARS' runs.
     """
 
     name: str
@@ -90,8 +74,7 @@ class Data:
 
 def figures() -> dict[str, dict[str, Any]]:
     """Returns the contents of figures.toml by data set."""
-    with (CONFIGS / "figures.toml").open("rb") as file:
-        return tomllib.load(file)
+    return toml.read(CONFIGS / "figures.toml")
 
 
 def load(name: str) -> Data:
@@ -104,7 +87,6 @@ def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -
 
     A file is not read again while its size and modification time stay the same.
     """
-    known = Results(work / "md5.jsonl")
     for part, wanted in data.md5.items():
         file = path / f"{part}.csv"
         if not file.is_file():
@@ -112,7 +94,7 @@ def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -
         if any_files:
             continue
         state = {"file": str(file), "size": file.stat().st_size, "time": file.stat().st_mtime_ns}
-        found = known.once(functools.partial(_md5, file), **state)["md5"]
+        found = once(work / "md5.jsonl", functools.partial(_md5, file), **state)["md5"]
         if found != wanted:
             sys.exit(
                 f"{file}: has the MD5 {found}; the leaderboard's {data.title} has {wanted} ({data.md5_source}). "

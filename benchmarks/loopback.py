@@ -27,6 +27,7 @@ from ctr_trainer.settings.run_config import RunConfig
 DISTRIBUTIONS, ZIPF = ("uniform", "zipf"), 1.2
 CONFIG = TableConfig("bench", (16,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))
 LOAD_ROWS, REQUEST_ROWS, BATCHES, CLIENTS = 1 << 18, 20_000, 32, 2
+SYNCS = 300  # Syncs at half load, from which the percentiles are computed.
 TIMEOUT_S = 60
 LEASE = Lease.new("benchmark")
 # Steps of each worker before the measurement, during which the service loads its kernels and the caches fill.
@@ -108,7 +109,7 @@ class Worker:
 Figures = dict[str, float]
 
 
-def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) -> tuple[float, dict[str, Figures]]:
+def measure(rows: int, seconds: float, directory: str, core: int) -> tuple[float, dict[str, Figures]]:
     """Returns the index bytes per row of a service, and its rates and percentiles by distribution."""
     results: dict[str, dict[str, float]] = {}
     with LocalServices(1, directory, TIMEOUT_S).running({core}) as (service,):
@@ -128,7 +129,7 @@ def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) ->
             figures = results[distribution] = {}
             for op in ("pull", "push", "sync"):
                 figures |= saturate(op, service, workers, seconds)
-            figures |= at_half_load(workers, figures["sync_rows_per_sec"] / 2, syncs)
+            figures |= at_half_load(workers, figures["sync_rows_per_sec"] / 2)
             for worker in workers:
                 worker.client.close()
     return table["bytes"] / rows - 4 * CONFIG.width, results
@@ -159,14 +160,14 @@ def saturate(op: str, service: LocalService, workers: list[Worker], seconds: flo
     return figures
 
 
-def at_half_load(workers: list[Worker], rows_per_sec: float, syncs: int) -> dict[str, float]:
+def at_half_load(workers: list[Worker], rows_per_sec: float) -> dict[str, float]:
     """Returns latency percentiles, in ms, of syncs at a fixed rate, measured from their due times."""
     interval = len(workers[0].batches[0]) / rows_per_sec
     begin = time.perf_counter() + interval
 
     def ask(number: int) -> list[float]:
         worker, latencies = workers[number], []
-        for i in range(number, syncs, len(workers)):
+        for i in range(number, SYNCS, len(workers)):
             due = begin + i * interval
             time.sleep(max(due - time.perf_counter(), 0))
             worker.sync(worker.batches[i % len(worker.batches)])

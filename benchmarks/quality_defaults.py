@@ -17,7 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from accuracy_data import Parts, Results, converted, export_arrays, spec_path, test, train
+import pyarrow as pa
+import pyarrow.parquet as pq
+from accuracy_data import Parts, converted, export_arrays, once, spec_path, test, train
 
 from ctr_trainer.features.spec import FeatureSpec
 
@@ -28,12 +30,13 @@ SPLIT = f"random:{TRAINED / (TRAINED + OTHERS)},{2_000 / (TRAINED + OTHERS)},{20
 RARE = 0.01  # Share of positives in the samples with rare positives.
 
 
-def run(flags: argparse.Namespace) -> dict[str, float]:
+def measure(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `defaults_minus_lr_min`, the smallest difference of mean test AUCs; prints a line per data set."""
-    results, model, differences = Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0], []
+    model, differences = (flags.models or ["deepfm"])[0], []
     for data in flags.data or DATA:
         keys = [{"data": data, "seed": seed, "model": model} for seed in flags.seeds]
-        runs = [results.once(functools.partial(both, **key, real_data=flags.real_data), **key) for key in keys]
+        file, run = flags.work / "defaults.jsonl", functools.partial(both, real_data=flags.real_data)
+        runs = [once(file, functools.partial(run, **key), **key) for key in keys]
         differences.append(_difference(data, runs))
     return {"defaults_minus_lr_min": round(min(differences), 6)}
 
@@ -88,22 +91,20 @@ def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
 
 
 def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
-    """Returns a sparse float32[n, columns] with one-hot ids and the numbers; id 0 has no column."""
+    """Returns a sparse float32[n, columns] with one-hot ids and the numbers.
+
+    Each of k values of an example has 1 / k in its column; id 0 has no column.
+    """
     import scipy.sparse
 
-    names = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
-    shares = [_shares(arrays[f"{part}/ids/{name}"], int(arrays[f"sizes/{name}"])) for name in names]
-    return scipy.sparse.hstack([*shares, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
-
-
-def _shares(values: np.ndarray, size: int) -> Any:
-    """Returns a sparse float32[n, size - 1]; each of k values of an example has 1 / k in its column."""
-    import scipy.sparse
-
-    counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
-    shares = np.broadcast_to(1 / counts, values.shape).astype(np.float32).ravel()
-    rows = np.repeat(np.arange(len(values)), values.shape[1])
-    return scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:]
+    columns = []
+    for name in (each.removeprefix("sizes/") for each in arrays if each.startswith("sizes/")):
+        values, size = arrays[f"{part}/ids/{name}"], int(arrays[f"sizes/{name}"])
+        counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
+        shares = np.broadcast_to(1 / counts, values.shape).astype(np.float32).ravel()
+        rows = np.repeat(np.arange(len(values)), values.shape[1])
+        columns.append(scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:])
+    return scipy.sparse.hstack([*columns, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
 
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
@@ -138,14 +139,13 @@ def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Call
         import sklearn.datasets
 
         bunch = getattr(sklearn.datasets, f"load_{name}")()
-        columns = [f"x{number}" for number in range(bunch.data.shape[1])]
-        rows = np.column_stack([bunch.data, is_positive(bunch.target)])
-        header = ",".join([*columns, "label"])
-        np.savetxt(work / "rows.csv", rows, fmt="%.10g", delimiter=",", header=header, comments="")
+        columns = {f"x{number}": values for number, values in enumerate(bunch.data.T)}
+        table = pa.table({**columns, "label": is_positive(bunch.target).astype(int)})
+        pq.write_table(table, work / "rows.parquet")
         levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
         dense = [{"name": column, "transform": "standardize"} for column in columns]
         spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
-        return converted("csv", work / "rows.csv", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
+        return converted("parquet", work / "rows.parquet", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
 
     return write
 

@@ -130,7 +130,9 @@ def measure(epochs: int = 100) -> dict[str, Any]:
                     spool.release()
                 memory[phase].append(server.resident_mb())
                 time.sleep(max(began + (number + 1) * ARRIVAL_SECONDS - time.monotonic(), 0))
-            sides.wait_until(lambda: _epoch(client) == spool.released, "the last record", TIMEOUT_SECONDS)
+            sides.wait_until(
+                lambda: client.ask("/healthz")[1]["epoch"] == spool.released, "the last record", TIMEOUT_SECONDS
+            )
             phases.append((phase, began, time.monotonic()))
         ended.set()
         sender.join(TIMEOUT_SECONDS)
@@ -140,10 +142,6 @@ def measure(epochs: int = 100) -> dict[str, Any]:
         "memory_during_switches_over_before": round(max(memory["switches"]) / memory["steady"][0], 3),
         "switches": switched,
     }
-
-
-def _epoch(client: Client) -> int:
-    return client.ask("/healthz")[1]["epoch"]
 
 
 def _summary(found: np.ndarray, phases: list[tuple[str, float, float]]) -> dict[str, Any]:
