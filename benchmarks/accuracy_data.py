@@ -16,14 +16,14 @@ import numpy as np
 import sides
 from sides import ROOT
 
+from ctr_trainer import BatchReader, FeatureSpec
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import dense_transform
 
 CONFIGS = ROOT / "configs"
+REAL_DATA = pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 _OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
 _SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
@@ -81,11 +81,6 @@ def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
         train(parts, model_dir, *flags, *own)
         valid, tested = (test(model_dir, data, "--checkpoint=best") for data in (parts.valid, parts.test))
     return {name: tested[name] for name in ("auc", "logloss", "copc")} | {"valid": valid["auc"]}
-
-
-def default_directory() -> pathlib.Path:
-    """Returns the default of `--real_data`."""
-    return pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
 def flagfile(data: str, model: str) -> pathlib.Path:

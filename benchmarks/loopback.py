@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 
-from ctr_trainer.data.reader import BatchReader
+from ctr_trainer import BatchReader, RunConfig
 from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease
@@ -22,7 +22,6 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowwiseAdagrad
-from ctr_trainer.settings.run_config import RunConfig
 
 DISTRIBUTIONS, ZIPF = ("uniform", "zipf"), 1.2
 CONFIG = TableConfig("bench", (16,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))

@@ -21,7 +21,7 @@ import tempfile
 from typing import Any
 
 import sides
-from accuracy_data import default_directory, export_arrays, flagfile, flags_of, once, prepare, train_and_test
+from accuracy_data import REAL_DATA, export_arrays, flagfile, flags_of, once, prepare, train_and_test
 from sides import Part, later
 
 # Chosen from a grid by FuxiCTR's validation AUC. FuxiCTR embeds numbers and we do not, so Adult has them as categories.
@@ -147,17 +147,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", type=sides.words, default=[], help="models of a part; all by default")
     parser.add_argument("--data", type=sides.words, default=[], help="data sets of a part; all by default")
     parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3], help="seeds of each run; default 1,2,3")
-    parser.add_argument(
-        "--real_data", type=pathlib.Path, default=default_directory(), help="directory of movielens/ and adult/"
-    )
+    parser.add_argument("--real_data", type=pathlib.Path, default=REAL_DATA, help="directory of movielens/ and adult/")
     work = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
     parser.add_argument("--work", type=pathlib.Path, default=work, help="directory of converted data and results")
-    parser.add_argument(
-        "--sizes",
-        type=sides.integers,
-        default=[],
-        help="of the part `zoo`: also measure its models of several sizes at these ones, 1 (the smallest) to 5",
-    )
+    sizes_help = "of the part `zoo`: also measure its models of several sizes at these ones, 1 (the smallest) to 5"
+    parser.add_argument("--sizes", type=sides.integers, default=[], help=sizes_help)
     parser.add_argument("--search_minutes", type=float, default=60, help="of all searches of the part `search`")
     parser.add_argument("--peer_python", default=sys.executable, help="the Python interpreter that has FuxiCTR")
     flags = parser.parse_args(arguments)

@@ -1,10 +1,8 @@
 """The part `defaults` of `model_quality.py`: DeepFM with default settings and a tuned logistic regression, same rows.
 
-DeepFM uses `train` with only the flags for the data, the model, the model directory and the seed, then `evaluate` with
-only the flag for the data. The regression is scikit-learn's, on one-hot columns and scaled numbers. Its C is the one of
-ten with the best log loss on the validation part, which DeepFM uses for early stopping. Each seed has its own split,
-and its own sample if the data is a sample. The rules of `--recipe=data` were chosen on validation parts of the data
-sets that are not in ASIDE, and on other samples of their files. Results are kept in defaults.jsonl below --work.
+docs/accuracy.md describes both sides. DeepFM uses the validation part, by which the regression's C is chosen, for early
+stopping. Each seed has its own split, and its own sample if the data is a sample. The rules of `--recipe=data` were
+chosen on validation parts of the data sets that are not in ASIDE, and on other samples of their files.
 """
 
 import argparse

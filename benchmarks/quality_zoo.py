@@ -1,13 +1,8 @@
 """The part `zoo` of `model_quality.py`: all models for one label on the same rows, and their table in docs/models.md.
 
-The rows are those of MovieLens-1M, split by time. Models that read histories also get the user's last 20 liked movies
-and last 20 ratings. All models use the settings of configs/movielens_time_deepfm.flags; the epoch is chosen by the
-validation AUC, and the test part is read once. The speed is that of one worker with one thread in examples per second
-of CPU time, which depends little on other programs on the machine. With --sizes, the models in SIZES are also measured
-at these sizes, and a second table has their AUC against the floating-point operations of one prediction.
-
-docs/models.json has the figures of each model and size, and the tables of the page are written from it. A run replaces
-the figures of the models that it measures, so `--models=tabm` changes one row.
+The page describes the data, the settings and the figures. The speed is in examples per second of CPU time, on which
+other programs on the machine have little influence. docs/models.json has the figures of each model and size, and the
+tables of the page are written from it. A run replaces the figures of the models that it measures.
 """
 
 import argparse

@@ -201,13 +201,13 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     flags = [*training_flags(work, proxy.address, model_dir), f"--publish={publication}", "--publish_secs=2"]
     command = [*sides.COMMAND, "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
     asked = [without_label(row) for row in itertools.islice(clicks(3, COLUMNS, 0, "asked"), EXAMPLES)]
-    rows = clicks(1, COLUMNS, 0, "record")
+    rows = itertools.islice(clicks(1, COLUMNS, 0, "record"), records)
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(sides.running(command, log))
         until = functools.partial(sides.wait_until, seconds=WAIT_SECONDS, process=process, log=log)
         until((publication / "publication.json").exists, "the first publication")
         servers = Servers(publication, work, stack)
-        appender = Appender(proxy.address, records / kills / kill_secs, rows, LINGER_MS, records)
+        appender = Appender(proxy.address, records / kills / kill_secs, rows, LINGER_MS)
         appender.start()
         stack.callback(appender.close)
         threads, killed = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)), threading.Event()

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 import pathlib
 import tempfile
 import threading
@@ -59,36 +58,36 @@ def without_label(row: Row) -> Row:
 
 
 class Appender(threading.Thread):
-    """Appends `rate` records per second to the topic, at most `most` in total.
+    """Appends the rows to the topic, `rate` records per second.
 
     A record waits up to `linger_ms` for other records, with which it is appended. The producer is idempotent: otherwise
     it would append records again if the connection is cut before the response.
     """
 
-    def __init__(
-        self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5, most: float = math.inf
-    ) -> None:
+    def __init__(self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
 
         settings = {"bootstrap.servers": address, "linger.ms": linger_ms, "log_level": 0, "enable.idempotence": True}
         self._producer = Producer(settings)
-        self._rate, self._rows, self._most, self._ends = rate, rows, most, threading.Event()
+        self._rate, self._rows, self._ends = rate, rows, threading.Event()
         self.appended = 0
 
     def run(self) -> None:
         begin = time.monotonic()
-        while self.appended != self._most and not self._ends.wait(0.01):
-            due = min((time.monotonic() - begin) * self._rate, self._most)
-            for _ in range(int(due) - self.appended):
-                self.append(next(self._rows))
-                self.appended += 1
-            self._producer.poll(0)
+        for row in self._rows:
+            while time.monotonic() < begin + self.appended / self._rate and not self._ends.wait(0.01):
+                self._producer.poll(0)
+            if self._ends.is_set():
+                break
+            self.append(row)
+            self.appended += 1
         self._producer.flush(TIMEOUT_SECONDS)
 
     def append(self, row: Row) -> None:
         """Appends a record immediately, in addition to the records at the fixed rate."""
         self._producer.produce(TOPIC, json.dumps(row).encode(), partition=self.appended % PARTITIONS)
+        self._producer.poll(0)
 
     def close(self) -> None:
         """Stops the thread, and waits until the broker has all records."""
