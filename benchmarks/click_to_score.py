@@ -51,7 +51,7 @@ PARTS = {
 }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = sides.parser(__doc__)
     sides.add_parts(parser, PARTS, default=[*PARTS])
     parser.add_argument("--rate", type=float, default=2000.0, help="records per second of the part loop")
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100, help="kills of the part kills")
     parser.add_argument("--kill_secs", type=float, default=8.0, help="mean time between two kills of the part kills")
     parser.add_argument("--kill_records", type=int, default=1_000_000, help="records of the part kills")
-    sides.run_parts(PARTS, parser.parse_args())
+    sides.run_parts(PARTS, parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -166,9 +166,9 @@ def shown(client: Client, rows: list[Row]) -> list[bool]:
     return (np.abs(scores[: len(rows)] - scores[len(rows) :]) > SHOWN).tolist()
 
 
-def measure_file(count: int, rounds: int) -> dict[str, Any]:
+def measure_file(flags: argparse.Namespace) -> dict[str, Any]:
     """Measures trainings on the same rows from the broker and from Parquet, in turn."""
-    table = pa.Table.from_pylist([*itertools.islice(clicks(seed=2), count)])
+    table = pa.Table.from_pylist([*itertools.islice(clicks(seed=2), flags.records)])
     messages = {"json": [json.dumps(row).encode() for row in table.to_pylist()], "arrow": []}
     for at in range(0, len(table), 1024):
         sink = pa.BufferOutputStream()
@@ -178,9 +178,9 @@ def measure_file(count: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         file = pathlib.Path(directory) / "rows.parquet"
         pq.write_table(table, file, row_group_size=50_000)
-        measured = {kind: functools.partial(_streamed, count, records) for kind, records in messages.items()}
-        measured["file"] = functools.partial(_rate, count, file)
-        rates = sides.in_turn(measured, rounds)
+        measured = {kind: functools.partial(_streamed, flags.records, records) for kind, records in messages.items()}
+        measured["file"] = functools.partial(_rate, flags.records, file)
+        rates = sides.in_turn(measured, flags.rounds)
     found = {f"stream_over_file_{kind}": sides.ratio(rates, kind, "file") for kind in messages}
     return {"stream_over_file": max(found.values()), **found}
 
