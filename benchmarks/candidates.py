@@ -8,6 +8,7 @@ Flight. The figures are ratios of medians: of the client's waiting time, and of 
 
 import contextlib
 import functools
+import itertools
 import json
 import pathlib
 import statistics
@@ -34,7 +35,6 @@ label = {column = "label"}
 sparse = [{columns = ["C1..C26"], dim = 16}]
 """
 Ask = Callable[[], np.ndarray]
-Stream = tuple[flight.FlightStreamWriter, flight.FlightStreamReader]
 
 
 def publication(work: pathlib.Path) -> tuple[pathlib.Path, list[dict[str, str]]]:
@@ -60,21 +60,15 @@ def ask_http(client: Client, body: bytes) -> np.ndarray:
     return probabilities(answer)
 
 
-def ask_flight(stream: Stream, batch: pa.RecordBatch, metadata: bytes) -> np.ndarray:
+def ask_flight(
+    writer: flight.FlightStreamWriter, reader: flight.FlightStreamReader, batch: pa.RecordBatch, metadata: bytes
+) -> np.ndarray:
     """Returns the probabilities in the server's response on a Flight stream of record batches."""
-    writer, reader = stream
     if metadata:
         writer.write_with_metadata(batch, metadata)
     else:
         writer.write_batch(batch)
     return reader.read_chunk().data["probabilities"].to_numpy()
-
-
-def opened(client: flight.FlightClient, batch: pa.RecordBatch, stack: contextlib.ExitStack) -> Stream:
-    """Returns a stream for batches with the columns of `batch`; `stack` closes it."""
-    writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(NAME))
-    stack.enter_context(writer).begin(batch.schema)
-    return writer, reader
 
 
 def compare(expanded: Ask, ranked: Ask, process: psutil.Process) -> tuple[float, float]:
@@ -102,25 +96,24 @@ def measure(candidates: int = 200) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         work = pathlib.Path(directory)
         path, rows = publication(work)
-        shared = list(rows[0])[:SHARED]
-        context = {name: rows[0][name] for name in shared}
+        context = dict(itertools.islice(rows[0].items(), SHARED))
         offered = [{name: value for name, value in row.items() if name not in context} for row in rows[:candidates]]
         expanded = [{**context, **each} for each in offered]
         server = stack.enter_context(serving(path, work / "score.log", f"--name={NAME}", "--timeout_secs=60"))
         http = stack.enter_context(contextlib.closing(Client(server.port)))
         client = stack.enter_context(flight.connect(f"grpc://127.0.0.1:{server.flight_port}"))
         bodies = {"instances": expanded}, {"context": context, "candidates": offered}
-        batches = (expanded, b""), (offered, json.dumps({"context": context}).encode())
-        asks: dict[str, list[Ask]] = {
-            "http": [functools.partial(ask_http, http, json.dumps(body).encode()) for body in bodies],
-            "flight": [],
-        }
-        for records, metadata in batches:
+        asks: dict[str, list[Ask]] = {"http": [], "flight": []}
+        for body in bodies:
+            asks["http"].append(functools.partial(ask_http, http, json.dumps(body).encode()))
+        for records, metadata in ((expanded, b""), (offered, json.dumps({"context": context}).encode())):
             batch = pa.RecordBatch.from_pylist(records)
-            asks["flight"].append(functools.partial(ask_flight, opened(client, batch, stack), batch, metadata))
-        for name, pair in asks.items():
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(NAME))
+            stack.enter_context(writer).begin(batch.schema)
+            asks["flight"].append(functools.partial(ask_flight, writer, reader, batch, metadata))
+        for name, (of_rows, of_context) in asks.items():
             print(f"{name}: ", end="")
-            waited, used = compare(*pair, psutil.Process(server.process.pid))
+            waited, used = compare(of_rows, of_context, psutil.Process(server.process.pid))
             found |= {f"candidates_speedup_{name}": round(waited, 2), f"candidates_speedup_{name}_cpu": round(used, 2)}
     least = min(found["candidates_speedup_http"], found["candidates_speedup_flight"])
     return {"candidates_speedup": least, **found, "candidates": candidates}

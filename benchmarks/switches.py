@@ -121,7 +121,8 @@ def measure(epochs: int = 100) -> dict[str, Any]:
         sender = processes.Process(target=send_at_rate, args=(server.port, bodies, out, begun, ended), daemon=True)
         sender.start()
         begun.wait(TIMEOUT_SECONDS)
-        phases, memory = [], {"steady": [], "switches": []}
+        phases = list[tuple[str, float, float]]()
+        memory: dict[str, list[float]] = {"steady": [], "switches": []}
         time.sleep(WARM_SECONDS)
         for phase, arrivals in ROUNDS * (("steady", STEADY_ARRIVALS), ("switches", epochs // ROUNDS)):
             began = time.monotonic()
