@@ -147,15 +147,13 @@ def converted(
 
 
 def export_arrays(parts: Parts, path: pathlib.Path) -> None:
-    """Writes the rows of a data set to `path` as a NumPy archive for the compared libraries, unless it exists.
+    """Writes the rows of a data set to `path` as a NumPy archive for the compared libraries.
 
     Each part (train, valid and test) has `PART/ids/NAME` int32[n, largest number of values] for each feature,
     `PART/dense` float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids number the values of the
     training part from 1; the id of other values, missing values and padding is 0. `sizes/NAME` is the number of ids,
     including 0. The features with one value are named `id0`, `id1` and so on.
     """
-    if path.is_file():
-        return
     train = BatchReader(parts.train, 1)
     arrays: dict[str, np.ndarray] = {}
     values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
@@ -174,9 +172,7 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
             padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
             padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(keys, vocabulary)
             arrays[f"{part}/ids/{name}"] = padded
-    unfinished = path.with_suffix(".unfinished.npz")
-    np.savez(unfinished, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
-    unfinished.replace(path)
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
 
 
 def _values(batch: Batch) -> dict[str, tuple[np.ndarray, np.ndarray]]:

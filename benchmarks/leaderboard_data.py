@@ -34,7 +34,6 @@ HISTORY_MODELS = ("din", "dien", "bst")
 HELD_OUT = "random:0.9,0.1"
 _OOV, _GROUP = "<OOV>", "group"
 _BLOCK = 16 << 20
-_PREFIXES = {"isrc": 2}  # Columns of which FuxiCTR keeps only the first letters.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,30 +116,21 @@ def prepare(
     for part in data.md5:
         target = learn if part == "train" else output / part
         if not any((place / FILE).is_file() for place in (target, target / "train")):
-            source, form = _source(data, spec, path, work, part)
+            source = work / "rewritten" / f"{part}.parquet"
+            if not (source.parent / "done").is_file():
+                _rewrite(data, spec, path, source.parent)
             print(f"{data.name}: converting {part}", file=sys.stderr, flush=True)
-            done = convert(form, str(source), target, spec, split=HELD_OUT if held_out and part == "train" else None)
+            split = HELD_OUT if held_out and part == "train" else None
+            done = convert("parquet", str(source), target, spec, split=split)
             rows = sum(each.rows for each in done["parts"].values())
             if rows != data.rows[part] and not any_files:
-                sys.exit(f"{source}: {rows:,} rows were converted, and the leaderboard's part has {data.rows[part]:,}")
+                sys.exit(f"{part}.csv: {rows:,} rows were converted, and the leaderboard's has {data.rows[part]:,}")
     parts = Parts(learn, output / ("valid" if own_valid else "test"), output / "test")
     if held_out:
         parts = Parts(learn / "train", learn / "test", output / "test")
     if open_dataset(parts.train).spec != spec:
         sys.exit(f"{output} was converted with another {data.name}.toml: remove it, or give another --work")
     return parts
-
-
-def _source(
-    data: Data, spec: FeatureSpec, path: pathlib.Path, work: pathlib.Path, part: str
-) -> tuple[pathlib.Path, str]:
-    """Returns the file to convert and its format: BARS' file, or a copy in the leaderboard's form."""
-    if data.min_count == 1 and not data.group and not any(f.weight_separator for f in spec.sparse):
-        return path / f"{part}.csv", "csv"
-    rewritten = work / "rewritten"
-    if not (rewritten / "done").is_file():
-        _rewrite(data, spec, path, rewritten)
-    return rewritten / f"{part}.parquet", "parquet"
 
 
 def _rewrite(data: Data, spec: FeatureSpec, path: pathlib.Path, output: pathlib.Path) -> None:
@@ -172,10 +162,9 @@ def _tables(data: Data, spec: FeatureSpec, file: pathlib.Path, what: str) -> Ite
         try:
             for batch in pa.csv.open_csv(file, pa.csv.ReadOptions(block_size=_BLOCK), convert_options=form):
                 table = pa.Table.from_batches([batch])
-                for name, length in _PREFIXES.items():
-                    if name in table.column_names:
-                        place = table.column_names.index(name)
-                        table = table.set_column(place, name, pc.utf8_slice_codeunits(table[name], 0, length))
+                if "isrc" in columns:  # FuxiCTR keeps only the country, the first two letters.
+                    country = pc.utf8_slice_codeunits(table["isrc"], 0, 2)
+                    table = table.set_column(table.column_names.index("isrc"), "isrc", country)
                 yield table.append_column(_GROUP, table[data.group]) if data.group else table
                 bar.update(min(_BLOCK, bar.total - bar.n))
         except (pa.ArrowInvalid, pa.ArrowKeyError) as error:

@@ -105,10 +105,7 @@ class Worker:
         self.came += len(newer.positions)
 
 
-Figures = dict[str, float]
-
-
-def measure(rows: int, seconds: float, directory: str, core: int) -> tuple[float, dict[str, Figures]]:
+def measure(rows: int, seconds: float, directory: str, core: int) -> tuple[float, dict[str, dict[str, float]]]:
     """Returns the index bytes per row of a service, and its rates and percentiles by distribution."""
     results: dict[str, dict[str, float]] = {}
     with LocalServices(1, directory, TIMEOUT_S).running({core}) as (service,):

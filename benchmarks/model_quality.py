@@ -27,8 +27,6 @@ from sides import Part, later
 # Chosen from a grid by FuxiCTR's validation AUC. FuxiCTR embeds numbers and we do not, so Adult has them as categories.
 BARS_L2 = {"movielens-random": 1e-4, "adult-categories": 1e-5}
 BARS_MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp", "pnn")
-# Params of the models whose default variant differs from FuxiCTR's.
-BARS_PARAMS = {"fibinet": ("--model_params=bilinear=interaction",)}
 # The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
 SEARCHED, SEARCHED_MODEL = ("movielens-random", "adult"), "deepfm"
 # The data sets and models from whose flagfiles the part `best` chooses, by figure; see `flagfile`.
@@ -51,7 +49,9 @@ def bars(flags: argparse.Namespace) -> dict[str, float]:
 
 def bars_flags(data: str, model: str) -> list[str]:
     """Returns the flags of our run, except paths and seed."""
-    own = [f"--model={model}", f"--embedding_l2={BARS_L2[data]}", *BARS_PARAMS.get(model, ())]
+    own = [f"--model={model}", f"--embedding_l2={BARS_L2[data]}"]
+    if model == "fibinet":
+        own.append("--model_params=bilinear=interaction")  # The variant that is FuxiCTR's default.
     return ["--recipe=bars", *own, "--batch_size=2048", "--hidden_units=256,128,64"]
 
 

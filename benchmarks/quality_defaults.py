@@ -107,11 +107,11 @@ def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of adult.data, for training and validation, and adult.test, sampled if `share` is given."""
-    spec = FeatureSpec.load(spec_path("adult"))
     for part, most in (("data", TRAINED + 2_000), ("test", 12_000 if share else None)):
-        lines = [line for line in _lines(real_data / "adult" / f"adult.{part}") if not line.startswith("|")]
-        _write_sample(work / f"sample.{part}", lines, lambda line: ">50K" in line, most or len(lines), seed, share)
-    return converted("csv", work / "sample.data", spec, work / "parts", "random:0.8,0.2", work / "sample.test", seed)
+        source = real_data / "adult" / f"adult.{part}"
+        (work / f"sample.{part}").write_bytes(_sample(source, lambda line: ">50K" in line, most, seed, share))
+    spec, samples = FeatureSpec.load(spec_path("adult")), (work / "sample.data", work / "sample.test")
+    return converted("csv", samples[0], spec, work / "parts", "random:0.8,0.2", samples[1], seed)
 
 
 def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
@@ -120,8 +120,9 @@ def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: fl
     sample.mkdir()
     for name in ("users.dat", "movies.dat"):
         (sample / name).write_bytes((source / name).read_bytes())
-    lines, is_liked = _lines(source / "ratings.dat"), lambda line: int(line.split("::")[2]) >= 4
-    _write_sample(sample / "ratings.dat", lines, is_liked, TRAINED + OTHERS, seed, share)
+    ratings, rows = source / "ratings.dat", TRAINED + OTHERS
+    chosen = _sample(ratings, lambda line: int(line.split("::")[2]) >= 4, rows, seed, share)
+    (sample / ratings.name).write_bytes(chosen)
     return converted("movielens", sample, FeatureSpec.load(spec_path("movielens")), work / "parts", SPLIT, seed=seed)
 
 
@@ -130,37 +131,31 @@ def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     return converted("criteo", source, spec, work / "parts", "random:0.6,0.15,0.25", seed=seed)
 
 
-def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Parts]:
-    """Returns a function that converts a data set of scikit-learn; each number is a scaled feature and a decile."""
+def _bundled(
+    seed: int, real_data: pathlib.Path, work: pathlib.Path, name: str, is_positive: Callable[[np.ndarray], np.ndarray]
+) -> Parts:
+    """Converts a data set of scikit-learn; each number is a scaled feature and a decile."""
+    import sklearn.datasets
 
-    def write(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
-        import sklearn.datasets
-
-        bunch = getattr(sklearn.datasets, f"load_{name}")()
-        columns = {f"x{number}": values for number, values in enumerate(bunch.data.T)}
-        table = pa.table({**columns, "label": is_positive(bunch.target).astype(int)})
-        pq.write_table(table, work / "rows.parquet")
-        levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
-        dense = [{"name": column, "transform": "standardize"} for column in columns]
-        spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
-        return converted("parquet", work / "rows.parquet", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
-
-    return write
+    bunch = getattr(sklearn.datasets, f"load_{name}")()
+    columns = {f"x{number}": values for number, values in enumerate(bunch.data.T)}
+    pq.write_table(pa.table({**columns, "label": is_positive(bunch.target).astype(int)}), work / "rows.parquet")
+    levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
+    dense = [{"name": column, "transform": "standardize"} for column in columns]
+    spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
+    return converted("parquet", work / "rows.parquet", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
 
 
-def _lines(path: pathlib.Path) -> list[str]:
-    return [line for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
-
-
-def _write_sample(
-    file: pathlib.Path, lines: list[str], is_positive: Callable[[str], bool], rows: int, seed: int, share: float | None
-) -> None:
-    """Writes a random sample of `rows` lines; if `share` is given, it is the share of positive ones."""
-    order = np.random.default_rng(seed).permutation(len(lines))
+def _sample(
+    source: pathlib.Path, is_positive: Callable[[str], bool], rows: int | None, seed: int, share: float | None
+) -> bytes:
+    """Returns `rows` random lines of a file, or all; if `share` is given, it is the share of positive ones."""
+    lines = [line for line in source.read_text(encoding="latin-1").splitlines() if line.strip() and line[0] != "|"]
+    rows, order = rows or len(lines), np.random.default_rng(seed).permutation(len(lines))
     if share:
         positive, count = np.array([is_positive(lines[place]) for place in order]), round(share * rows)
         order = np.concatenate([order[positive][:count], order[~positive][: rows - count]])
-    file.write_text("\n".join(lines[place] for place in order[:rows]) + "\n", encoding="latin-1")
+    return ("\n".join(lines[place] for place in order[:rows]) + "\n").encode("latin-1")
 
 
 DATA: dict[str, Callable[..., Parts]] = {
@@ -168,11 +163,11 @@ DATA: dict[str, Callable[..., Parts]] = {
     "movielens-8000": _movielens,
     "adult-rare": functools.partial(_adult, share=RARE),
     "criteo-6000": _criteo,
-    "breast_cancer": _bundled("breast_cancer", lambda target: target == 1),
-    "digits": _bundled("digits", lambda target: target % 2 == 1),
+    "breast_cancer": functools.partial(_bundled, name="breast_cancer", is_positive=lambda target: target == 1),
+    "digits": functools.partial(_bundled, name="digits", is_positive=lambda target: target % 2 == 1),
     "movielens-rare": functools.partial(_movielens, share=RARE),
-    "diabetes": _bundled("diabetes", lambda target: target > np.median(target)),
-    "wine": _bundled("wine", lambda target: target == 1),
+    "diabetes": functools.partial(_bundled, name="diabetes", is_positive=lambda target: target > np.median(target)),
+    "wine": functools.partial(_bundled, name="wine", is_positive=lambda target: target == 1),
 }
 # The data sets on which no rule was chosen.
 ASIDE = ("movielens-rare", "diabetes", "wine")

@@ -248,10 +248,11 @@ def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(cap
 
 
 def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(tmp_path):
+    (tmp_path / "rows").write_text("".join(f"{number}\n" for number in range(1000)))
+
     def sample(seed, share):
-        lines = [str(number) for number in range(1000)]
-        quality_defaults._write_sample(tmp_path / "sample", lines, lambda line: int(line) < 300, 200, seed, share)
-        return (tmp_path / "sample").read_text().splitlines()
+        found = quality_defaults._sample(tmp_path / "rows", lambda line: int(line) < 300, 200, seed, share)
+        return found.decode().splitlines()
 
     one = sample(1, 0.01)
     assert len(set(one)) == 200 and sum(int(line) < 300 for line in one) == 2
