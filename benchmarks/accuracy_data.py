@@ -17,7 +17,6 @@ import sides
 from sides import ROOT
 
 from ctr_trainer import BatchReader, FeatureSpec
-from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.tensors import dense_transform
@@ -156,13 +155,16 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
     """
     train = BatchReader(parts.train, 1)
     arrays: dict[str, np.ndarray] = {}
+    # By part and feature, the concatenated keys of all rows and the number of keys in each row.
     values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for part in ("train", "valid", "test"):
         rows = BatchReader(getattr(parts, part), 1).rows
         (batch,) = BatchReader(getattr(parts, part), rows, shuffle=False, epochs=1).with_statistics(train.statistics)
         arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
         arrays[f"{part}/labels"] = batch.labels
-        values[part] = _values(batch)
+        (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
+        values[part] = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
+        values[part] |= {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
     for name, (keys, _) in values["train"].items():
         vocabulary = np.unique(keys)
         vocabulary = vocabulary[vocabulary != 0]
@@ -173,13 +175,6 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
             padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(keys, vocabulary)
             arrays[f"{part}/ids/{name}"] = padded
     np.savez(path, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
-
-
-def _values(batch: Batch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns, by feature, the concatenated keys of all rows and the number of keys in each row."""
-    (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
-    found = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
-    return found | {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
 
 
 def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
