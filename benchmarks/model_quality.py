@@ -20,6 +20,7 @@ import sys
 import tempfile
 from typing import Any
 
+import quality_speed
 import sides
 from accuracy_data import REAL_DATA, export_arrays, flagfile, flags_of, once, prepare, train_and_test
 from sides import Part, later
@@ -125,12 +126,7 @@ PARTS = {
     "defaults": Part("defaults with logistic regression", ("defaults_minus_lr_min",), later("quality_defaults")),
     "best": Part("our best models with LightGBM and DIN", ("adult_best_auc", "movielens_history_best_auc"), best),
     "speed": Part(
-        "examples per second of sequence models with DeepFM's",
-        (
-            *("din_over_deepfm_speed", "dien_over_deepfm_speed", "bst_over_deepfm_speed"),
-            *("din_over_deepfm_speed_50", "sdim_1000_over_din_50_speed", "sdim_1000_over_sdim_50_speed"),
-        ),
-        later("quality_speed"),
+        "examples per second of sequence models with DeepFM's", (*quality_speed.RATIOS,), quality_speed.measure
     ),
     "zoo": Part(
         "all models of one label on MovieLens, and writes their table into docs/models.md",
