@@ -16,14 +16,13 @@ import numpy as np
 import sides
 from sides import ROOT
 
-from ctr_trainer.data.batch import Batch
+from ctr_trainer import BatchReader, FeatureSpec
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import dense_transform
 
 CONFIGS = ROOT / "configs"
+REAL_DATA = pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 _OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
 _SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
@@ -39,31 +38,19 @@ class Parts:
     test: pathlib.Path
 
 
-class Results:
-    """A file of JSON lines, each with the values that identify a run and the figures of the run."""
+def once(file: pathlib.Path, run: Callable[[], dict[str, Any]], /, **key: Any) -> dict[str, Any]:
+    """Returns the figures of a run with the values that identify it, from a file of JSON lines with one line per run.
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self.lines: list[dict[str, Any]] = []
-        if self._path.is_file():
-            self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
-
-    def add(self, **line: Any) -> None:
-        """Appends a line."""
-        self.lines.append(line)
-        with self._path.open("a") as file:
-            print(json.dumps(line), file=file)
-
-    def of(self, **key: Any) -> list[dict[str, Any]]:
-        """Returns the lines with these values."""
-        return [line for line in self.lines if all(line.get(name) == value for name, value in key.items())]
-
-    def once(self, run: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
-        """Returns the line with these values; if there is none, adds one with the figures that `run` returns."""
-        if not self.of(**key):
-            self.add(**key, **run())
-        return self.of(**key)[0]
+    If the file has no line with these values, `run` measures the figures, and a line is appended.
+    """
+    for line in map(json.loads, file.read_text().splitlines() if file.is_file() else []):
+        if all(line.get(name) == value for name, value in key.items()):
+            return line
+    found = key | run()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
+        print(json.dumps(found), file=out)
+    return found
 
 
 def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = False) -> dict[str, float]:
@@ -93,11 +80,6 @@ def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
         train(parts, model_dir, *flags, *own)
         valid, tested = (test(model_dir, data, "--checkpoint=best") for data in (parts.valid, parts.test))
     return {name: tested[name] for name in ("auc", "logloss", "copc")} | {"valid": valid["auc"]}
-
-
-def default_directory() -> pathlib.Path:
-    """Returns the default of `--real_data`."""
-    return pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
 def flagfile(data: str, model: str) -> pathlib.Path:
@@ -164,24 +146,25 @@ def converted(
 
 
 def export_arrays(parts: Parts, path: pathlib.Path) -> None:
-    """Writes the rows of a data set to `path` as a NumPy archive for the compared libraries, unless it exists.
+    """Writes the rows of a data set to `path` as a NumPy archive for the compared libraries.
 
     Each part (train, valid and test) has `PART/ids/NAME` int32[n, largest number of values] for each feature,
     `PART/dense` float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids number the values of the
     training part from 1; the id of other values, missing values and padding is 0. `sizes/NAME` is the number of ids,
     including 0. The features with one value are named `id0`, `id1` and so on.
     """
-    if path.is_file():
-        return
     train = BatchReader(parts.train, 1)
     arrays: dict[str, np.ndarray] = {}
+    # By part and feature, the concatenated keys of all rows and the number of keys in each row.
     values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for part in ("train", "valid", "test"):
         rows = BatchReader(getattr(parts, part), 1).rows
         (batch,) = BatchReader(getattr(parts, part), rows, shuffle=False, epochs=1).with_statistics(train.statistics)
         arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
         arrays[f"{part}/labels"] = batch.labels
-        values[part] = _values(batch)
+        (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
+        values[part] = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
+        values[part] |= {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
     for name, (keys, _) in values["train"].items():
         vocabulary = np.unique(keys)
         vocabulary = vocabulary[vocabulary != 0]
@@ -191,16 +174,7 @@ def export_arrays(parts: Parts, path: pathlib.Path) -> None:
             padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
             padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(keys, vocabulary)
             arrays[f"{part}/ids/{name}"] = padded
-    unfinished = path.with_suffix(".unfinished.npz")
-    np.savez(unfinished, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
-    unfinished.replace(path)
-
-
-def _values(batch: Batch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns, by feature, the concatenated keys of all rows and the number of keys in each row."""
-    (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
-    found = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
-    return found | {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
 
 
 def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:

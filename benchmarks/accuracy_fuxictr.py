@@ -105,11 +105,7 @@ def autoint(features: FeatureMap, fields: int, width: int) -> Built:
     """p = sigmoid(w attention(e) + MLP(e))."""
     attention = nn.Sequential(*map(Interacting, [DIM, *[HEADS * HEAD_DIM] * (ATTENTION_LAYERS - 1)]))
     out, deep = nn.Linear(fields * HEADS * HEAD_DIM, 1), mlp(width)
-    return [
-        attention,
-        out,
-        deep,
-    ], lambda x, e, flat: out(attention(e).flatten(start_dim=1)) + deep(flat)
+    return [attention, out, deep], lambda x, e, flat: out(attention(e).flatten(start_dim=1)) + deep(flat)
 
 
 class PairMatrices(layers.BilinearInteractionV2):

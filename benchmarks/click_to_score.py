@@ -8,38 +8,29 @@
 The last line is JSON. The values of a part that did not run or that failed are null; `failed` lists the failed parts.
 """
 
-import importlib
-from typing import Any
-
 import sides
-from sides import Part
-
-
-def _of(module: str, *arguments: Any, function: str = "measure") -> dict[str, Any]:
-    """Calls a function of a module and returns the result; only the modules of the chosen parts are imported."""
-    return getattr(importlib.import_module(module), function)(*arguments)
-
+from sides import Part, later
 
 PARTS = {
     "loop": Part(
         "seconds from the append of a record with a new key until an answer shows that it was trained",
         ("click_to_score_p50_secs", "click_to_score_p99_secs", "marked_records", "records_per_sec"),
-        lambda flags: _of("stream_loop", flags),
+        later("stream_loop"),
     ),
     "file": Part(
         "examples/s that one worker trains from the broker over examples/s from the same rows in Parquet",
         ("stream_over_file", "stream_over_file_json", "stream_over_file_arrow"),
-        lambda flags: _of("stream_loop", flags.records, flags.rounds, function="measure_file"),
+        later("stream_loop", "measure_file"),
     ),
     "delayed": Part(
         "the shares of the gaps of late labels that --delayed_labels closes, see delayed_labels.py",
         ("delayed_auc_gap_closed", "delayed_nll_gap_closed", "delayed_copc"),
-        lambda flags: _of("delayed_labels"),
+        lambda flags: later("delayed_labels")(),
     ),
     "candidates": Part(
         "scores per second of requests with one context over those of expanded rows, see candidates.py",
         ("candidates_speedup", "candidates_speedup_http", "candidates_speedup_flight"),
-        lambda flags: _of("candidates"),
+        lambda flags: later("candidates")(),
     ),
     "switches": Part(
         "the 99th percentile of answers while towers and rows arrive, over that without, see switches.py",
@@ -47,7 +38,7 @@ PARTS = {
             *("p99_during_switches_over_steady", "errors_during_switches", "p99_steady_ms", "p99_switches_ms"),
             *("memory_during_switches_over_before", "switches"),
         ),
-        lambda flags: _of("switches", flags.epochs),
+        lambda flags: later("switches")(flags.epochs),
     ),
     "kills": Part(
         "records of a stream that random kills of its parts have cost or repeated, see stream_kills.py",
@@ -55,27 +46,24 @@ PARTS = {
             *("records", "kill_runs", "records_not_trained", "records_trained_twice", "auc_minus_undisturbed"),
             *("log_loss_minus_undisturbed", "restarts", "requests_during_kills", "requests_failed_during_kills"),
         ),
-        lambda flags: _of("stream_kills", flags.kills, flags.kill_secs, flags.kill_records),
+        lambda flags: later("stream_kills")(flags.kills, flags.kill_secs, flags.kill_records),
     ),
 }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = sides.parser(__doc__)
     sides.add_parts(parser, PARTS, default=[*PARTS])
-    loop = parser.add_argument_group("of the part loop")
-    loop.add_argument("--rate", type=float, default=2000.0, help="records per second")
-    loop.add_argument("--seconds", type=float, default=120.0, help="time in which marked records are appended")
-    loop.add_argument("--warm_secs", type=float, default=15.0, help="time that the loop runs before the first of them")
-    loop.add_argument("--publish_secs", type=float, default=2.0, help="publication period")
-    loop.add_argument("--keep_logs", default="", help="directory that keeps the logs")
+    parser.add_argument("--rate", type=float, default=2000.0, help="records per second of the part loop")
+    parser.add_argument("--seconds", type=float, default=120.0, help="time of the part loop with marked records")
+    parser.add_argument("--publish_secs", type=float, default=2.0, help="publication period of the part loop")
     parser.add_argument("--records", type=int, default=400_000, help="rows of the part file")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the part file")
     parser.add_argument("--epochs", type=int, default=100, help="towers and epochs of rows of the part switches")
     parser.add_argument("--kills", type=int, default=100, help="kills of the part kills")
     parser.add_argument("--kill_secs", type=float, default=8.0, help="mean time between two kills of the part kills")
     parser.add_argument("--kill_records", type=int, default=1_000_000, help="records of the part kills")
-    sides.run_parts(PARTS, parser.parse_args())
+    sides.run_parts(PARTS, parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,8 @@
 """Measures how much of the loss of quality by late labels `--delayed_labels` recovers, on simulated streams.
 
-The time of each impression of the demo's synthetic data is drawn uniformly from 20 days. A click follows its impression
-after a delay from an exponential distribution, whose mean depends on a feature: 6 minutes or 12 hours, drawn for each
-value of C14. (If delays do not depend on features, late labels do not change the AUC, because p / (1 + p s) orders
-examples as p does.) Records after the last day are not used.
-
-METHODS has the streams and their losses; docs/delayed_labels.md explains them. An impression is recorded with its label
-at that time; a later click is ignored or recorded again as a positive example. Each method trains DeepFM once over its
-records in the order of time, and is evaluated on later impressions with their final labels. It closes the share
+docs/delayed_labels.md describes the data, the methods and the figures. Impressions and delays are drawn at random, and
+records after the last day are not used. METHODS has the streams and their losses: an impression is recorded with its
+label at that time, and a later click is ignored or recorded again as a positive example. A method closes the share
 (method - ignore) / (oracle - ignore) of a gap. The last line is JSON.
 
 Example: python benchmarks/delayed_labels.py --rows=100000 --seeds=1
@@ -94,7 +89,7 @@ def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pat
 
 def measure(rows: int = 400_000, seeds: int = 3) -> dict[str, Any]:
     """Returns the figures of the last line by key: mean, minimum and maximum of each figure over the seeds."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in METHODS}
+    runs: list[dict[str, dict[str, float]]] = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as directory:
             data = pathlib.Path(directory)
@@ -102,13 +97,13 @@ def measure(rows: int = 400_000, seeds: int = 3) -> dict[str, Any]:
             train, test = (pq.read_table(data / "demo" / part, partitioning=None) for part in ("train", "test"))
             of_seed = {name: scores(each, train, test, seed, data / name) for name, each in METHODS.items()}
         low, high = of_seed["ignore"], of_seed["oracle"]
+        runs.append({})
         for name, one in of_seed.items():
             closed = {key: (one[of] - low[of]) / (high[of] - low[of]) for key, of in GAPS.items()}
-            found[name].append(one | closed)
-            print(f"seed {seed}, {name}: {found[name][-1]}", flush=True)
-    methods: dict[str, dict[str, dict[str, float]]] = {}
-    for name, runs in found.items():
-        methods[name] = {key: summary([run[key] for run in runs]) for key in (*METRICS, *GAPS)}
+            runs[-1][name] = one | closed
+            print(f"seed {seed}, {name}: {runs[-1][name]}", flush=True)
+    keys = (*METRICS, *GAPS)
+    methods = {name: {key: summary([run[name][key] for run in runs]) for key in keys} for name in METHODS}
     chosen = {f"delayed_{key}": methods["fake_negative"][key]["mean"] for key in (*GAPS, "copc")}
     return {**chosen, "delayed_labels": {"rows": rows, "seeds": seeds, **methods}}
 

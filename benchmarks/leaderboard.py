@@ -1,22 +1,20 @@
 """Trains our models on the files of the BARS leaderboard with its settings, and compares them with its figures.
 
-    python benchmarks/leaderboard.py --data=criteo_x4 --path=data/Criteo_x4 --models=deepfm,dcn_v2
     python benchmarks/leaderboard.py --data=frappe_x1 --path=data/Frappe_x1 --seeds=1
     python benchmarks/leaderboard.py --data=taobaoad_x1 --path=data/TaobaoAd_x1 --models=din,deepfm --choose_on_test
-    python benchmarks/leaderboard.py --data=movielens
 
---path is the directory of BARS' train.csv, valid.csv and test.csv, whose MD5s are checked; nothing is downloaded. The
-files are rewritten in the leaderboard's form and converted once, below --work. configs/leaderboard has the settings and
-BARS' figures with their sources. movielens, adult and criteo_sample are the real data of the tests, for which BARS has
-no figures: --path is then the directory that has movielens/, adult/ and criteo/. See docs/accuracy.md.
+docs/accuracy.md describes files, preprocessing and settings. The files are rewritten in the leaderboard's form and
+converted once, below --work. movielens, adult and criteo_sample are the real data of the tests, for which BARS has no
+figures: --path is then the directory that has movielens/, adult/ and criteo/.
 
-Each run is a line of --results, and is not repeated while its flags are the same. The table has the means over the
-seeds, and the spread, highest minus lowest. Core seconds are the CPU time of the training with its evaluations. The
-last line is JSON.
+Each run is a line of results.jsonl below --work, and is not repeated while its flags are the same. The table has the
+means over the seeds, and the spread, highest minus lowest. Core seconds are the CPU time of the training with its
+evaluations. The last line is JSON.
 """
 
 import argparse
 import functools
+import itertools
 import json
 import pathlib
 import statistics
@@ -28,7 +26,7 @@ import accuracy_data
 import leaderboard_data
 import numpy as np
 import sides
-from accuracy_data import Parts, Results
+from accuracy_data import Parts, flags_of
 from leaderboard_data import load
 
 SAMPLES = ("movielens", "adult", "criteo_sample")
@@ -44,28 +42,28 @@ _HELD_OUT = (
 
 
 class Training(NamedTuple):
-    """The data of a training; its flags except paths, model and seed; and the group column of gauc, "" for no gauc."""
+    """The data of a training, its flags except paths, model and seed, and the flags of its test."""
 
     parts: Parts
-    flags: tuple[str, ...]
-    group: str = ""
+    flags: list[str]
+    of_test: tuple[str, ...] = ()
 
 
 def _training(flags: argparse.Namespace, model: str) -> Training:
     """Checks and converts the data for a model."""
     work = flags.work / flags.data
     if flags.data in SAMPLES:
-        parts, given = _sample(flags.data, flags.path, work, model)
-        return Training(parts, (*given, *flags.more))
+        parts, flagfile = _sample(flags.data, flags.path, work, model)
+        return Training(parts, [*flags_of(flagfile), *flags.more])
     data = load(flags.data)
     leaderboard_data.check(data, flags.path, work, flags.any_files)
     parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
-    given = f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more
-    return Training(parts, given, "group" if data.group else "")
+    given = [*flags_of(data.flagfile), *data.flags.get(model, ()), *flags.more]
+    return Training(parts, given, ("--group_by=group",) if data.group else ())
 
 
-def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tuple[Parts, tuple[str, ...]]:
-    """Returns the converted parts of one of SAMPLES, and the flags of a model.
+def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tuple[Parts, pathlib.Path]:
+    """Returns the converted parts of one of SAMPLES, and the flagfile of a model.
 
     For `criteo_sample`, the first rows of Criteo's challenge are split at random into files in the form of Criteo_x4.
     """
@@ -74,7 +72,7 @@ def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tu
         flagfile = accuracy_data.flagfile(data, model)
         if not flagfile.is_file():
             sys.exit(f"{flagfile}: there is no such flagfile, so {model} has no settings that were chosen on {name}")
-        return accuracy_data.prepare(data, path, work), (f"--flagfile={flagfile}",)
+        return accuracy_data.prepare(data, path, work), flagfile
     files, source = work / "files", path / "criteo" / "train_head.tsv"
     if not (files / "test.csv").is_file():
         if not source.is_file():
@@ -86,21 +84,21 @@ def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tu
             rows = [lines[row].replace("\t", ",") for row in np.flatnonzero(part_of == part)]
             (files / f"{part}.csv").write_text("\n".join([_HEADER, *rows, ""]))
     parts = leaderboard_data.prepare(load("criteo_x4"), files, work, model, choose_on_test=False, any_files=True)
-    return parts, (f"--flagfile={leaderboard_data.CONFIGS / 'criteo_sample.flags'}",)
+    return parts, leaderboard_data.CONFIGS / "criteo_sample.flags"
 
 
 def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """Returns the results of each model, one per seed; only runs that --results lacks are made."""
+    """Returns the results of each model, one per seed; only runs that results.jsonl lacks are made."""
     trainings = {model: _training(flags, model) for model in flags.models}
-    results, number = Results(flags.results), 0
     found: dict[str, list[dict[str, float]]] = {model: [] for model in trainings}
-    for model, training in trainings.items():
-        for seed in flags.seeds:
-            number += 1
-            title = f"run {number} of {len(trainings) * len(flags.seeds)}: {flags.data}, {model}, seed {seed}"
-            result = functools.partial(_result, training, model, seed, flags.work / flags.data, title)
-            key = {"data": flags.data, "model": model, "seed": seed, "flags": _experiment(training)}
-            found[model].append(results.once(result, **key))
+    runs = list(itertools.product(trainings, flags.seeds))
+    for number, (model, seed) in enumerate(runs, 1):
+        title = f"run {number} of {len(runs)}: {flags.data}, {model}, seed {seed}"
+        result = functools.partial(_result, trainings[model], model, seed, flags.work / flags.data, title)
+        parts, given, _ = trainings[model]
+        given = [*given, f"--train_data={parts.train}", f"--eval_data={parts.valid}"]
+        key = {"data": flags.data, "model": model, "seed": seed, "flags": given}
+        found[model].append(accuracy_data.once(flags.work / "results.jsonl", result, **key))
     return found
 
 
@@ -108,21 +106,11 @@ def _result(training: Training, model: str, seed: int, work: pathlib.Path, title
     """Prints the title, trains, tests the best epoch, and returns the figures that `_FIGURES` names."""
     print(title, file=sys.stderr, flush=True)
     own = f"--model={model}", f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
-    groups = [f"--group_by={training.group}"] if training.group else []
     with tempfile.TemporaryDirectory(prefix=f"{model}_", dir=work) as directory:
         model_dir = pathlib.Path(directory)
         trained = accuracy_data.train(training.parts, model_dir, *training.flags, *own, shows_log=True)
-        tested = accuracy_data.test(model_dir, training.parts.test, "--checkpoint=best", *groups)
+        tested = accuracy_data.test(model_dir, training.parts.test, "--checkpoint=best", *training.of_test)
     return {name: value for name, value in (tested | trained).items() if name in _FIGURES}
-
-
-def _experiment(training: Training) -> list[str]:
-    """Returns the flags that identify a training: those of its flagfile, its other flags, and the paths of its data."""
-    lines: list[str] = []
-    for flag in training.flags:
-        name, _, value = flag.partition("=")
-        lines += accuracy_data.flags_of(pathlib.Path(value)) if name == "--flagfile" else [flag]
-    return [*lines, f"--train_data={training.parts.train}", f"--eval_data={training.parts.valid}"]
 
 
 def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -131,7 +119,8 @@ def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]])
     bars = load(flags.data) if known and not flags.any_files else None
     models: dict[str, dict[str, Any]] = {}
     for model, lines in found.items():
-        entry = {name: _mean([line[name] for line in lines]) for name in _FIGURES if name in lines[0]}
+        means = {name: statistics.mean(line[name] for line in lines) for name in _FIGURES if name in lines[0]}
+        entry = {name: round(mean, 6) if mean < 100 else round(mean) for name, mean in means.items()}
         for name in ("auc", "logloss"):
             values = [line[name] for line in lines]
             entry[f"{name}_spread"] = round(max(values) - min(values), 6)
@@ -148,14 +137,9 @@ def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]])
     return {"data": flags.data, "leaderboard": is_bars, "chosen_on_test": chosen_on_test, "models": models}
 
 
-def _mean(values: list[float]) -> float:
-    mean = statistics.mean(values)
-    return round(mean, 6) if mean < 100 else round(mean)
-
-
 _COLUMNS = (
-    *(("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f"), ("BARS", "bars_auc", ".4f")),
-    *(("mean of 5", "bars_mean_auc", ".4f"), ("ours - BARS", "auc_minus_bars", "+.4f")),
+    *(("model", "model", ""), ("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f")),
+    *(("BARS", "bars_auc", ".4f"), ("mean of 5", "bars_mean_auc", ".4f"), ("ours - BARS", "auc_minus_bars", "+.4f")),
     *(("log loss", "logloss", ".4f"), ("spread", "logloss_spread", ".4f"), ("BARS", "bars_logloss", ".4f")),
     *(("ours - BARS", "logloss_minus_bars", "+.4f"), ("gauc", "gauc", ".4f"), ("BARS", "bars_gauc", ".4f")),
     *(("COPC", "copc", ".3f"), ("examples/s", "examples_per_sec", ",.0f"), ("core s", "core_seconds", ",.0f")),
@@ -164,11 +148,7 @@ _COLUMNS = (
 
 def table(models: dict[str, dict[str, Any]]) -> list[str]:
     """Returns the lines of a Markdown table without empty columns."""
-    columns = [column for column in _COLUMNS if any(column[1] in entry for entry in models.values())]
-    rows = []
-    for model, entry in models.items():
-        rows.append([model, *(format(entry[key], form) if key in entry else "" for _, key, form in columns)])
-    return sides.markdown(["model", *(title for title, *_ in columns)], rows)
+    return sides.markdown(_COLUMNS, [{"model": model, **entry} for model, entry in models.items()])
 
 
 def notes(flags: argparse.Namespace) -> list[str]:
@@ -206,18 +186,15 @@ def _flags(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=sides.words, default=["deepfm", "dcn_v2"], help="default deepfm,dcn_v2")
     parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3, 4, 5], help="default 1,2,3,4,5")
     parser.add_argument("--any_files", action="store_true", help="take files of other MD5s; the output says so")
-    parser.add_argument(
-        "--choose_on_test", action="store_true", help="choose the epoch by the test file where BARS has no valid.csv"
-    )
+    on_test_help = "choose the epoch by the test file where BARS has no valid.csv"
+    parser.add_argument("--choose_on_test", action="store_true", help=on_test_help)
     default = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_leaderboard"
     parser.add_argument("--work", type=pathlib.Path, default=default, help="directory of converted data and results")
-    parser.add_argument("--results", type=pathlib.Path, help="JSON lines; default: results.jsonl below --work")
     parser.add_argument("more", nargs="*", help="further flags of `train`, after a --: -- --epochs=1 --threads=8")
     flags = parser.parse_args(arguments)
     if flags.path is None and flags.data not in SAMPLES:
         parser.error(f"--data={flags.data} needs --path=DIR, the directory of {load(flags.data).download}, unpacked")
-    flags.path = flags.path or accuracy_data.default_directory()
-    flags.results = flags.results or flags.work / "results.jsonl"
+    flags.path = flags.path or accuracy_data.REAL_DATA
     return flags
 
 

@@ -19,46 +19,29 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import tqdm
-from accuracy_data import Parts, Results
+from accuracy_data import Parts, once
 from sides import ROOT
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.features import toml
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.times import LOG_SQUARED, derived
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CONFIGS = ROOT / "configs" / "leaderboard"
 HISTORY_MODELS = ("din", "dien", "bst")
 HELD_OUT = "random:0.9,0.1"
 _OOV, _GROUP = "<OOV>", "group"
 _BLOCK = 16 << 20
-_PREFIXES = {"isrc": 2}  # Columns of which FuxiCTR keeps only the first letters.
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A data set of the leaderboard, as described in `configs/leaderboard/figures.toml`.
+    """A data set of the leaderboard; the head of `configs/leaderboard/figures.toml` describes the attributes.
 
-    Attributes:
-      name: name in figures.toml, and of the feature spec and the flagfile.
-      title: BARS' name of the data set.
-      download: source of the files.
-      md5_source: source of BARS' MD5s of the files.
-      figures: source of BARS' table.
-      md5, rows: MD5 and number of rows of `train`, `valid` and `test`; without `valid`, BARS chooses the epoch by the
-        test file.
-      models: BARS' AUC, log loss and, for some data sets, gauc by model.
-      means: BARS' mean AUC and log loss of five runs by model, if they are published.
-      flags: additional flags by model, which follow the flagfile.
-      min_count: see the module.
-      group: column of the user by which gauc groups examples; the column `group` of the feature spec is a copy.
-      note: a remaining difference from BARS' runs.
+    `name` is also the name of the feature spec and of the flagfile, which `flags` follow. The column `group` of the
+    feature spec is a copy of the column that the attribute names. `note` is a remaining difference from BARS' runs.
     """
 
     name: str
@@ -90,8 +73,7 @@ class Data:
 
 def figures() -> dict[str, dict[str, Any]]:
     """Returns the contents of figures.toml by data set."""
-    with (CONFIGS / "figures.toml").open("rb") as file:
-        return tomllib.load(file)
+    return toml.read(CONFIGS / "figures.toml")
 
 
 def load(name: str) -> Data:
@@ -104,7 +86,6 @@ def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -
 
     A file is not read again while its size and modification time stay the same.
     """
-    known = Results(work / "md5.jsonl")
     for part, wanted in data.md5.items():
         file = path / f"{part}.csv"
         if not file.is_file():
@@ -112,7 +93,7 @@ def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -
         if any_files:
             continue
         state = {"file": str(file), "size": file.stat().st_size, "time": file.stat().st_mtime_ns}
-        found = known.once(functools.partial(_md5, file), **state)["md5"]
+        found = once(work / "md5.jsonl", functools.partial(_md5, file), **state)["md5"]
         if found != wanted:
             sys.exit(
                 f"{file}: has the MD5 {found}; the leaderboard's {data.title} has {wanted} ({data.md5_source}). "
@@ -135,30 +116,21 @@ def prepare(
     for part in data.md5:
         target = learn if part == "train" else output / part
         if not any((place / FILE).is_file() for place in (target, target / "train")):
-            source, form = _source(data, spec, path, work, part)
+            source = work / "rewritten" / f"{part}.parquet"
+            if not (source.parent / "done").is_file():
+                _rewrite(data, spec, path, source.parent)
             print(f"{data.name}: converting {part}", file=sys.stderr, flush=True)
-            done = convert(form, str(source), target, spec, split=HELD_OUT if held_out and part == "train" else None)
+            split = HELD_OUT if held_out and part == "train" else None
+            done = convert("parquet", str(source), target, spec, split=split)
             rows = sum(each.rows for each in done["parts"].values())
             if rows != data.rows[part] and not any_files:
-                sys.exit(f"{source}: {rows:,} rows were converted, and the leaderboard's part has {data.rows[part]:,}")
+                sys.exit(f"{part}.csv: {rows:,} rows were converted, and the leaderboard's has {data.rows[part]:,}")
     parts = Parts(learn, output / ("valid" if own_valid else "test"), output / "test")
     if held_out:
         parts = Parts(learn / "train", learn / "test", output / "test")
     if open_dataset(parts.train).spec != spec:
         sys.exit(f"{output} was converted with another {data.name}.toml: remove it, or give another --work")
     return parts
-
-
-def _source(
-    data: Data, spec: FeatureSpec, path: pathlib.Path, work: pathlib.Path, part: str
-) -> tuple[pathlib.Path, str]:
-    """Returns the file to convert and its format: BARS' file, or a copy in the leaderboard's form."""
-    if data.min_count == 1 and not data.group and not any(f.weight_separator for f in spec.sparse):
-        return path / f"{part}.csv", "csv"
-    rewritten = work / "rewritten"
-    if not (rewritten / "done").is_file():
-        _rewrite(data, spec, path, rewritten)
-    return rewritten / f"{part}.parquet", "parquet"
 
 
 def _rewrite(data: Data, spec: FeatureSpec, path: pathlib.Path, output: pathlib.Path) -> None:
@@ -190,10 +162,9 @@ def _tables(data: Data, spec: FeatureSpec, file: pathlib.Path, what: str) -> Ite
         try:
             for batch in pa.csv.open_csv(file, pa.csv.ReadOptions(block_size=_BLOCK), convert_options=form):
                 table = pa.Table.from_batches([batch])
-                for name, length in _PREFIXES.items():
-                    if name in table.column_names:
-                        place = table.column_names.index(name)
-                        table = table.set_column(place, name, pc.utf8_slice_codeunits(table[name], 0, length))
+                if "isrc" in columns:  # FuxiCTR keeps only the country, the first two letters.
+                    country = pc.utf8_slice_codeunits(table["isrc"], 0, 2)
+                    table = table.set_column(table.column_names.index("isrc"), "isrc", country)
                 yield table.append_column(_GROUP, table[data.group]) if data.group else table
                 bar.update(min(_BLOCK, bar.total - bar.n))
         except (pa.ArrowInvalid, pa.ArrowKeyError) as error:

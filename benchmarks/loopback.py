@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 
-from ctr_trainer.data.reader import BatchReader
+from ctr_trainer import BatchReader, RunConfig
 from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease
@@ -22,11 +22,11 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowwiseAdagrad
-from ctr_trainer.settings.run_config import RunConfig
 
 DISTRIBUTIONS, ZIPF = ("uniform", "zipf"), 1.2
 CONFIG = TableConfig("bench", (16,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))
 LOAD_ROWS, REQUEST_ROWS, BATCHES, CLIENTS = 1 << 18, 20_000, 32, 2
+SYNCS = 300  # Syncs at half load, from which the percentiles are computed.
 TIMEOUT_S = 60
 LEASE = Lease.new("benchmark")
 # Steps of each worker before the measurement, during which the service loads its kernels and the caches fill.
@@ -105,10 +105,7 @@ class Worker:
         self.came += len(newer.positions)
 
 
-Figures = dict[str, float]
-
-
-def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) -> tuple[float, dict[str, Figures]]:
+def measure(rows: int, seconds: float, directory: str, core: int) -> tuple[float, dict[str, dict[str, float]]]:
     """Returns the index bytes per row of a service, and its rates and percentiles by distribution."""
     results: dict[str, dict[str, float]] = {}
     with LocalServices(1, directory, TIMEOUT_S).running({core}) as (service,):
@@ -128,7 +125,7 @@ def measure(rows: int, seconds: float, syncs: int, directory: str, core: int) ->
             figures = results[distribution] = {}
             for op in ("pull", "push", "sync"):
                 figures |= saturate(op, service, workers, seconds)
-            figures |= at_half_load(workers, figures["sync_rows_per_sec"] / 2, syncs)
+            figures |= at_half_load(workers, figures["sync_rows_per_sec"] / 2)
             for worker in workers:
                 worker.client.close()
     return table["bytes"] / rows - 4 * CONFIG.width, results
@@ -159,14 +156,14 @@ def saturate(op: str, service: LocalService, workers: list[Worker], seconds: flo
     return figures
 
 
-def at_half_load(workers: list[Worker], rows_per_sec: float, syncs: int) -> dict[str, float]:
+def at_half_load(workers: list[Worker], rows_per_sec: float) -> dict[str, float]:
     """Returns latency percentiles, in ms, of syncs at a fixed rate, measured from their due times."""
     interval = len(workers[0].batches[0]) / rows_per_sec
     begin = time.perf_counter() + interval
 
     def ask(number: int) -> list[float]:
         worker, latencies = workers[number], []
-        for i in range(number, syncs, len(workers)):
+        for i in range(number, SYNCS, len(workers)):
             due = begin + i * interval
             time.sleep(max(due - time.perf_counter(), 0))
             worker.sync(worker.batches[i % len(worker.batches)])

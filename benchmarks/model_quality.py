@@ -12,28 +12,24 @@ the parts that failed.
 
 import argparse
 import functools
-import importlib
+import itertools
 import json
 import pathlib
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
+import quality_speed
 import sides
-from accuracy_data import Parts, Results, default_directory, export_arrays, flagfile, flags_of, prepare, train_and_test
-from sides import Part
+from accuracy_data import REAL_DATA, export_arrays, flagfile, flags_of, once, prepare, train_and_test
+from sides import Part, later
 
 # Chosen from a grid by FuxiCTR's validation AUC. FuxiCTR embeds numbers and we do not, so Adult has them as categories.
 BARS_L2 = {"movielens-random": 1e-4, "adult-categories": 1e-5}
 BARS_MODELS = ("deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp", "pnn")
-# Params of the models whose default variant differs from FuxiCTR's.
-BARS_PARAMS = {"fibinet": ("--model_params=bilinear=interaction",)}
 # The Criteo sample has 10,000 rows, of which 1,000 test: an AUC there has a standard error of 0.02.
 SEARCHED, SEARCHED_MODEL = ("movielens-random", "adult"), "deepfm"
-
-
 # The data sets and models from whose flagfiles the part `best` chooses, by figure; see `flagfile`.
 BEST = {
     "adult_best_auc": {"adult": ("dcn_v2", "deepfm", "lr", "tabm", "wide_deep"), "adult-pieces": ("tabm",)},
@@ -43,34 +39,34 @@ BEST = {
 
 def bars(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `bars_gap_max`, the largest shortfall of our mean test AUC; prints a line for each model and data set."""
-    results, gaps = Results(flags.work / "bars.jsonl"), []
-    for data in flags.data or BARS_L2:
-        parts = prepare(data, flags.real_data, flags.work)
-        for model in flags.models or BARS_MODELS:
-            peer = _fuxictr(results, data, parts, model, flags)
-            ours = _trained(results, data, parts, flags.seeds, bars_flags(data, model))
-            aucs = {side: {run["seed"]: run["auc"] for run in runs} for side, runs in (("peer", peer), ("ours", ours))}
-            gaps.append(_mean(peer, "auc") - _mean(ours, "auc"))
-            print(json.dumps({"data": data, "model": model, **aucs, "gap": round(gaps[-1], 6)}), flush=True)
+    gaps = []
+    for data, model in itertools.product(flags.data or BARS_L2, flags.models or BARS_MODELS):
+        runs = {"peer": _fuxictr(flags, data, model), "ours": _trained(flags, "bars", data, bars_flags(data, model))}
+        aucs = {side: {run["seed"]: run["auc"] for run in of_side} for side, of_side in runs.items()}
+        gaps.append(statistics.mean(aucs["peer"].values()) - statistics.mean(aucs["ours"].values()))
+        print(json.dumps({"data": data, "model": model, **aucs, "gap": round(gaps[-1], 6)}), flush=True)
     return {"bars_gap_max": round(max(gaps), 6)}
 
 
 def bars_flags(data: str, model: str) -> list[str]:
     """Returns the flags of our run, except paths and seed."""
-    own = [f"--model={model}", f"--embedding_l2={BARS_L2[data]}", *BARS_PARAMS.get(model, ())]
+    own = [f"--model={model}", f"--embedding_l2={BARS_L2[data]}"]
+    if model == "fibinet":
+        own.append("--model_params=bilinear=interaction")  # The variant that is FuxiCTR's default.
     return ["--recipe=bars", *own, "--batch_size=2048", "--hidden_units=256,128,64"]
 
 
-def _fuxictr(results: Results, data: str, parts: Parts, model: str, flags: argparse.Namespace) -> list[dict[str, Any]]:
+def _fuxictr(flags: argparse.Namespace, data: str, model: str) -> list[dict[str, Any]]:
     """Returns FuxiCTR's results by seed, which `accuracy_fuxictr.py` measures with --peer_python."""
+    arrays, file = flags.work / f"{data}-arrays.npz", flags.work / "bars.jsonl"
     key = {"side": "peer", "data": data, "model": model, "library": "FuxiCTR", "setting": BARS_L2[data]}
-    if missing := [seed for seed in flags.seeds if not results.of(**key, seed=seed)]:
-        arrays = flags.work / f"{data}-arrays.npz"
-        export_arrays(parts, arrays)
-        command = [flags.peer_python, sides.HERE / "accuracy_fuxictr.py", arrays, model, BARS_L2[data], *missing]
-        for line in sides.call(command, shows_log=True).splitlines():
-            results.add(**key | json.loads(line))
-    return [results.of(**key, seed=seed)[0] for seed in flags.seeds]
+
+    def measured(seed: int) -> dict[str, Any]:
+        export_arrays(prepare(data, flags.real_data, flags.work), arrays)
+        command = [flags.peer_python, sides.HERE / "accuracy_fuxictr.py", arrays, model, BARS_L2[data], seed]
+        return sides.last_json(sides.call(command, shows_log=True))
+
+    return [once(file, functools.partial(measured, seed), **key, seed=seed) for seed in flags.seeds]
 
 
 def best(flags: argparse.Namespace) -> dict[str, float]:
@@ -78,13 +74,12 @@ def best(flags: argparse.Namespace) -> dict[str, float]:
 
     `--data=adult` selects both feature specs of Adult.
     """
-    results, found = Results(flags.work / "best.jsonl"), dict[str, list[dict[str, float]]]()
+    found = dict[str, list[dict[str, float]]]()
     for figure, data, known in [(figure, *each) for figure, data_sets in BEST.items() for each in data_sets.items()]:
         models = [model for model in known if not flags.models or model in flags.models]
         if not models or (flags.data and not {data, data.partition("-")[0]} & {*flags.data}):
             continue
-        parts = prepare(data, flags.real_data, flags.work)
-        means = {model: _by_hand(results, data, parts, model, flags.seeds)[0] for model in models}
+        means = {model: _means(_trained(flags, "best", data, flags_of(flagfile(data, model)))) for model in models}
         print(json.dumps({"data": data, "means": means}), flush=True)
         found.setdefault(figure, []).extend(means.values())
     return {figure: max(means, key=lambda each: each["valid"])["auc"] for figure, means in found.items()}
@@ -92,69 +87,51 @@ def best(flags: argparse.Namespace) -> dict[str, float]:
 
 def search(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `search_minus_hand_tuned_min`, the smallest difference of mean test AUCs; prints a line per data set."""
-    results, gains = Results(flags.work / "search.jsonl"), []
-    data_sets = flags.data or SEARCHED
+    gains, data_sets = [], flags.data or SEARCHED
     for data in data_sets:
-        parts = prepare(data, flags.real_data, flags.work)
-        found = _searched(data, parts, flags.work, flags.search_minutes / len(data_sets))
-        runs = _trained(results, data, parts, flags.seeds, flags_of(pathlib.Path(found["flagfile"])))
-        means, by_hand = _by_hand(results, data, parts, SEARCHED_MODEL, flags.seeds)
-        gains.append(_mean(runs, "auc") - means["auc"])
+        found = _searched(flags, data, flags.search_minutes / len(data_sets))
+        runs = _trained(flags, "search", data, flags_of(pathlib.Path(found["flagfile"])))
+        by_hand = _trained(flags, "search", data, flags_of(flagfile(data, SEARCHED_MODEL)))
+        gains.append(_means(runs)["auc"] - _means(by_hand)["auc"])
         gain = {"data": data, "search": found, "gain": round(gains[-1], 6)}
         print(json.dumps({**gain, "found": runs, "by_hand": by_hand}), flush=True)
     return {"search_minus_hand_tuned_min": round(min(gains), 6)}
 
 
-def _searched(data: str, parts: Parts, work: pathlib.Path, minutes: float) -> dict[str, Any]:
+def _searched(flags: argparse.Namespace, data: str, minutes: float) -> dict[str, Any]:
     """Searches by validation AUC, or continues a search for the same time again; returns its last line."""
-    paths = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={work / f'{data}.model'}"
-    file = work / f"{data}.search.flags"
+    parts, file = prepare(data, flags.real_data, flags.work), flags.work / f"{data}.search.flags"
+    paths = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={flags.work / f'{data}.model'}"
     file.write_text("\n".join([*paths, f"--model={SEARCHED_MODEL}", "--best_metric=auc", "--seed=1", ""]))
-    given = f"--flagfile={file}", f"--minutes={minutes}", f"--output={work / f'{data}.search'}"
+    given = f"--flagfile={file}", f"--minutes={minutes}", f"--output={flags.work / f'{data}.search'}"
     return sides.last_json(sides.call([*sides.COMMAND, "search", *given], shows_log=True))
 
 
-def _by_hand(
-    results: Results, data: str, parts: Parts, model: str, seeds: list[int]
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Returns the means of a flagfile's runs with the `spread` of the test AUC, highest minus lowest, and the runs."""
-    runs = _trained(results, data, parts, seeds, flags_of(flagfile(data, model)))
-    means = {name: round(_mean(runs, name), 6) for name in ("valid", "auc", "logloss", "copc")}
-    aucs = [each["auc"] for each in runs]
-    return {**means, "spread": round(max(aucs) - min(aucs), 6)}, runs
+def _trained(flags: argparse.Namespace, part: str, data: str, given: list[str]) -> list[dict[str, Any]]:
+    """Returns the results of our runs by seed, which are kept in the file of a part below --work."""
+    parts, key = prepare(data, flags.real_data, flags.work), {"side": "ours", "data": data, "flags": given}
+    run, file = functools.partial(train_and_test, parts), flags.work / f"{part}.jsonl"
+    return [once(file, functools.partial(run, seed, *given), **key, seed=seed) for seed in flags.seeds]
 
 
-def _trained(results: Results, data: str, parts: Parts, seeds: list[int], given: list[str]) -> list[dict[str, Any]]:
-    """Returns the results of our runs by seed."""
-    key = {"side": "ours", "data": data, "flags": given}
-    return [results.once(functools.partial(train_and_test, parts, seed, *given), **key, seed=seed) for seed in seeds]
-
-
-def _mean(runs: list[dict[str, Any]], name: str) -> float:
-    return statistics.mean(run[name] for run in runs)
-
-
-def _of(module: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
-    """Returns the function that measures the part in a module; it imports the module when it is called."""
-    return lambda flags: importlib.import_module(module).run(flags)
+def _means(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """Returns the means over the runs, and the `spread` of the test AUC, highest minus lowest."""
+    means = {name: statistics.mean(run[name] for run in runs) for name in ("valid", "auc", "logloss", "copc")}
+    means["spread"] = max(run["auc"] for run in runs) - min(run["auc"] for run in runs)
+    return {name: round(value, 6) for name, value in means.items()}
 
 
 PARTS = {
     "bars": Part("our models by --recipe=bars with FuxiCTR's, on the same rows", ("bars_gap_max",), bars),
-    "defaults": Part("default settings with logistic regression", ("defaults_minus_lr_min",), _of("quality_defaults")),
+    "defaults": Part("defaults with logistic regression", ("defaults_minus_lr_min",), later("quality_defaults")),
     "best": Part("our best models with LightGBM and DIN", ("adult_best_auc", "movielens_history_best_auc"), best),
     "speed": Part(
-        "examples per second of sequence models with DeepFM's",
-        (
-            *("din_over_deepfm_speed", "dien_over_deepfm_speed", "bst_over_deepfm_speed"),
-            *("din_over_deepfm_speed_50", "sdim_1000_over_din_50_speed", "sdim_1000_over_sdim_50_speed"),
-        ),
-        _of("quality_speed"),
+        "examples per second of sequence models with DeepFM's", (*quality_speed.RATIOS,), quality_speed.measure
     ),
     "zoo": Part(
         "all models of one label on MovieLens, and writes their table into docs/models.md",
         ("zoo_best_auc", "zoo_best_history_auc"),
-        _of("quality_zoo"),
+        later("quality_zoo"),
     ),
     "search": Part("`search` with the settings found by hand", ("search_minus_hand_tuned_min",), search),
 }
@@ -166,17 +143,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", type=sides.words, default=[], help="models of a part; all by default")
     parser.add_argument("--data", type=sides.words, default=[], help="data sets of a part; all by default")
     parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3], help="seeds of each run; default 1,2,3")
-    parser.add_argument(
-        "--real_data", type=pathlib.Path, default=default_directory(), help="directory of movielens/ and adult/"
-    )
+    parser.add_argument("--real_data", type=pathlib.Path, default=REAL_DATA, help="directory of movielens/ and adult/")
     work = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
     parser.add_argument("--work", type=pathlib.Path, default=work, help="directory of converted data and results")
-    parser.add_argument(
-        "--sizes",
-        type=sides.integers,
-        default=[],
-        help="of the part `zoo`: also measure its models of several sizes at these ones, 1 (the smallest) to 5",
-    )
+    sizes_help = "of the part `zoo`: also measure its models of several sizes at these ones, 1 (the smallest) to 5"
+    parser.add_argument("--sizes", type=sides.integers, default=[], help=sizes_help)
     parser.add_argument("--search_minutes", type=float, default=60, help="of all searches of the part `search`")
     parser.add_argument("--peer_python", default=sys.executable, help="the Python interpreter that has FuxiCTR")
     flags = parser.parse_args(arguments)

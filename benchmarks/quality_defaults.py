@@ -1,10 +1,8 @@
 """The part `defaults` of `model_quality.py`: DeepFM with default settings and a tuned logistic regression, same rows.
 
-DeepFM uses `train` with only the flags for the data, the model, the model directory and the seed, then `evaluate` with
-only the flag for the data. The regression is scikit-learn's, on one-hot columns and scaled numbers. Its C is the one of
-ten with the best log loss on the validation part, which DeepFM uses for early stopping. Each seed has its own split,
-and its own sample if the data is a sample. The rules of `--recipe=data` were chosen on validation parts of the data
-sets that are not in ASIDE, and on other samples of their files. Results are kept in defaults.jsonl below --work.
+docs/accuracy.md describes both sides. DeepFM uses the validation part, by which the regression's C is chosen, for early
+stopping. Each seed has its own split, and its own sample if the data is a sample. The rules of `--recipe=data` were
+chosen on validation parts of the data sets that are not in ASIDE, and on other samples of their files.
 """
 
 import argparse
@@ -17,7 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from accuracy_data import Parts, Results, converted, export_arrays, spec_path, test, train
+import pyarrow as pa
+import pyarrow.parquet as pq
+from accuracy_data import Parts, converted, export_arrays, once, spec_path, test, train
 
 from ctr_trainer.features.spec import FeatureSpec
 
@@ -28,12 +28,13 @@ SPLIT = f"random:{TRAINED / (TRAINED + OTHERS)},{2_000 / (TRAINED + OTHERS)},{20
 RARE = 0.01  # Share of positives in the samples with rare positives.
 
 
-def run(flags: argparse.Namespace) -> dict[str, float]:
+def measure(flags: argparse.Namespace) -> dict[str, float]:
     """Returns `defaults_minus_lr_min`, the smallest difference of mean test AUCs; prints a line per data set."""
-    results, model, differences = Results(flags.work / "defaults.jsonl"), (flags.models or ["deepfm"])[0], []
+    model, differences = (flags.models or ["deepfm"])[0], []
     for data in flags.data or DATA:
         keys = [{"data": data, "seed": seed, "model": model} for seed in flags.seeds]
-        runs = [results.once(functools.partial(both, **key, real_data=flags.real_data), **key) for key in keys]
+        file, run = flags.work / "defaults.jsonl", functools.partial(both, real_data=flags.real_data)
+        runs = [once(file, functools.partial(run, **key), **key) for key in keys]
         differences.append(_difference(data, runs))
     return {"defaults_minus_lr_min": round(min(differences), 6)}
 
@@ -88,31 +89,29 @@ def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
 
 
 def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
-    """Returns a sparse float32[n, columns] with one-hot ids and the numbers; id 0 has no column."""
+    """Returns a sparse float32[n, columns] with one-hot ids and the numbers.
+
+    Each of k values of an example has 1 / k in its column; id 0 has no column.
+    """
     import scipy.sparse
 
-    names = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
-    shares = [_shares(arrays[f"{part}/ids/{name}"], int(arrays[f"sizes/{name}"])) for name in names]
-    return scipy.sparse.hstack([*shares, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
-
-
-def _shares(values: np.ndarray, size: int) -> Any:
-    """Returns a sparse float32[n, size - 1]; each of k values of an example has 1 / k in its column."""
-    import scipy.sparse
-
-    counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
-    shares = np.broadcast_to(1 / counts, values.shape).astype(np.float32).ravel()
-    rows = np.repeat(np.arange(len(values)), values.shape[1])
-    return scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:]
+    columns = []
+    for name in (each.removeprefix("sizes/") for each in arrays if each.startswith("sizes/")):
+        values, size = arrays[f"{part}/ids/{name}"], int(arrays[f"sizes/{name}"])
+        counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
+        shares = np.broadcast_to(1 / counts, values.shape).astype(np.float32).ravel()
+        rows = np.repeat(np.arange(len(values)), values.shape[1])
+        columns.append(scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:])
+    return scipy.sparse.hstack([*columns, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
 
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
     """Converts a sample of adult.data, for training and validation, and adult.test, sampled if `share` is given."""
-    spec = FeatureSpec.load(spec_path("adult"))
     for part, most in (("data", TRAINED + 2_000), ("test", 12_000 if share else None)):
-        lines = [line for line in _lines(real_data / "adult" / f"adult.{part}") if not line.startswith("|")]
-        _write_sample(work / f"sample.{part}", lines, lambda line: ">50K" in line, most or len(lines), seed, share)
-    return converted("csv", work / "sample.data", spec, work / "parts", "random:0.8,0.2", work / "sample.test", seed)
+        source = real_data / "adult" / f"adult.{part}"
+        (work / f"sample.{part}").write_bytes(_sample(source, lambda line: ">50K" in line, most, seed, share))
+    spec, samples = FeatureSpec.load(spec_path("adult")), (work / "sample.data", work / "sample.test")
+    return converted("csv", samples[0], spec, work / "parts", "random:0.8,0.2", samples[1], seed)
 
 
 def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
@@ -121,8 +120,9 @@ def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: fl
     sample.mkdir()
     for name in ("users.dat", "movies.dat"):
         (sample / name).write_bytes((source / name).read_bytes())
-    lines, is_liked = _lines(source / "ratings.dat"), lambda line: int(line.split("::")[2]) >= 4
-    _write_sample(sample / "ratings.dat", lines, is_liked, TRAINED + OTHERS, seed, share)
+    ratings, rows = source / "ratings.dat", TRAINED + OTHERS
+    chosen = _sample(ratings, lambda line: int(line.split("::")[2]) >= 4, rows, seed, share)
+    (sample / ratings.name).write_bytes(chosen)
     return converted("movielens", sample, FeatureSpec.load(spec_path("movielens")), work / "parts", SPLIT, seed=seed)
 
 
@@ -131,38 +131,31 @@ def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     return converted("criteo", source, spec, work / "parts", "random:0.6,0.15,0.25", seed=seed)
 
 
-def _bundled(name: str, is_positive: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Parts]:
-    """Returns a function that converts a data set of scikit-learn; each number is a scaled feature and a decile."""
+def _bundled(
+    seed: int, real_data: pathlib.Path, work: pathlib.Path, name: str, is_positive: Callable[[np.ndarray], np.ndarray]
+) -> Parts:
+    """Converts a data set of scikit-learn; each number is a scaled feature and a decile."""
+    import sklearn.datasets
 
-    def write(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
-        import sklearn.datasets
-
-        bunch = getattr(sklearn.datasets, f"load_{name}")()
-        columns = [f"x{number}" for number in range(bunch.data.shape[1])]
-        rows = np.column_stack([bunch.data, is_positive(bunch.target)])
-        header = ",".join([*columns, "label"])
-        np.savetxt(work / "rows.csv", rows, fmt="%.10g", delimiter=",", header=header, comments="")
-        levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
-        dense = [{"name": column, "transform": "standardize"} for column in columns]
-        spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
-        return converted("csv", work / "rows.csv", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
-
-    return write
+    bunch = getattr(sklearn.datasets, f"load_{name}")()
+    columns = {f"x{number}": values for number, values in enumerate(bunch.data.T)}
+    pq.write_table(pa.table({**columns, "label": is_positive(bunch.target).astype(int)}), work / "rows.parquet")
+    levels = [{"name": f"{column}_level", "column": column, "quantiles": 10, "dim": 16} for column in columns]
+    dense = [{"name": column, "transform": "standardize"} for column in columns]
+    spec = FeatureSpec.from_dict({"name": name, "label": {"column": "label"}, "dense": dense, "sparse": levels})
+    return converted("parquet", work / "rows.parquet", spec, work / "parts", "random:0.6,0.2,0.2", seed=seed)
 
 
-def _lines(path: pathlib.Path) -> list[str]:
-    return [line for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
-
-
-def _write_sample(
-    file: pathlib.Path, lines: list[str], is_positive: Callable[[str], bool], rows: int, seed: int, share: float | None
-) -> None:
-    """Writes a random sample of `rows` lines; if `share` is given, it is the share of positive ones."""
-    order = np.random.default_rng(seed).permutation(len(lines))
+def _sample(
+    source: pathlib.Path, is_positive: Callable[[str], bool], rows: int | None, seed: int, share: float | None
+) -> bytes:
+    """Returns `rows` random lines of a file, or all; if `share` is given, it is the share of positive ones."""
+    lines = [line for line in source.read_text(encoding="latin-1").splitlines() if line.strip() and line[0] != "|"]
+    rows, order = rows or len(lines), np.random.default_rng(seed).permutation(len(lines))
     if share:
         positive, count = np.array([is_positive(lines[place]) for place in order]), round(share * rows)
         order = np.concatenate([order[positive][:count], order[~positive][: rows - count]])
-    file.write_text("\n".join(lines[place] for place in order[:rows]) + "\n", encoding="latin-1")
+    return ("\n".join(lines[place] for place in order[:rows]) + "\n").encode("latin-1")
 
 
 DATA: dict[str, Callable[..., Parts]] = {
@@ -170,11 +163,11 @@ DATA: dict[str, Callable[..., Parts]] = {
     "movielens-8000": _movielens,
     "adult-rare": functools.partial(_adult, share=RARE),
     "criteo-6000": _criteo,
-    "breast_cancer": _bundled("breast_cancer", lambda target: target == 1),
-    "digits": _bundled("digits", lambda target: target % 2 == 1),
+    "breast_cancer": functools.partial(_bundled, name="breast_cancer", is_positive=lambda target: target == 1),
+    "digits": functools.partial(_bundled, name="digits", is_positive=lambda target: target % 2 == 1),
     "movielens-rare": functools.partial(_movielens, share=RARE),
-    "diabetes": _bundled("diabetes", lambda target: target > np.median(target)),
-    "wine": _bundled("wine", lambda target: target == 1),
+    "diabetes": functools.partial(_bundled, name="diabetes", is_positive=lambda target: target > np.median(target)),
+    "wine": functools.partial(_bundled, name="wine", is_positive=lambda target: target == 1),
 }
 # The data sets on which no rule was chosen.
 ASIDE = ("movielens-rare", "diabetes", "wine")

@@ -48,7 +48,7 @@ RATIOS = {
 }
 
 
-def run(flags: argparse.Namespace) -> dict[str, float | None]:
+def measure(flags: argparse.Namespace) -> dict[str, float | None]:
     """Returns the ratios by their keys."""
     every = sorted({side for pair in RATIOS.values() for side in pair})
     with tempfile.TemporaryDirectory() as directory:
@@ -81,10 +81,7 @@ def data(place: pathlib.Path, length: int, rows: int) -> None:
 
 def examples_per_sec(work: pathlib.Path, side: Side) -> float:
     """Trains a model on core 0, and returns its examples per second."""
-    with tempfile.TemporaryDirectory(dir=work) as model_dir:
-        place = work / f"{side.length}-{side.rows}"
-        flags = [f"--train_data={place / 'data'}", f"--model_dir={model_dir}", f"--model={side.model}"]
-        flags += ["--threads=1", "--save_checkpoints_steps=0", "--eval_data=", "--epochs=1", "--recipe=none"]
-        on_core_0 = ["taskset", "-c", "0", *sides.COMMAND, "train", *flags]
-        sides.call(on_core_0, {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"})
-        return sides.summary(model_dir)["examples_per_sec"]
+    flags = [f"--train_data={work / f'{side.length}-{side.rows}' / 'data'}", f"--model={side.model}"]
+    flags += ["--threads=1", "--save_checkpoints_steps=0", "--eval_data=", "--epochs=1", "--recipe=none"]
+    on_core_0 = ["taskset", "-c", "0", *sides.COMMAND, "train", *flags]
+    return sides.trained(on_core_0, {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"})["examples_per_sec"]

@@ -1,13 +1,8 @@
 """The part `zoo` of `model_quality.py`: all models for one label on the same rows, and their table in docs/models.md.
 
-The rows are those of MovieLens-1M, split by time. Models that read histories also get the user's last 20 liked movies
-and last 20 ratings. All models use the settings of configs/movielens_time_deepfm.flags; the epoch is chosen by the
-validation AUC, and the test part is read once. The speed is that of one worker with one thread in examples per second
-of CPU time, which depends little on other programs on the machine. With --sizes, the models in SIZES are also measured
-at these sizes, and a second table has their AUC against the floating-point operations of one prediction.
-
-docs/models.json has the figures of each model and size, and the tables of the page are written from it. A run replaces
-the figures of the models that it measures, so `--models=tabm` changes one row.
+The page describes the data, the settings and the figures. The speed is in examples per second of CPU time, on which
+other programs on the machine have little influence. docs/models.json has the figures of each model and size, and the
+tables of the page are written from it. A run replaces the figures of the models that it measures.
 """
 
 import argparse
@@ -23,7 +18,7 @@ from typing import Any
 import numpy as np
 import sides
 import tensorflow as tf
-from accuracy_data import Parts, Results, flagfile, flags_of, prepare, train_and_test
+from accuracy_data import Parts, flagfile, flags_of, once, prepare, train_and_test
 
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.experiment import build
@@ -66,12 +61,14 @@ SIZES = {
         ("token_dim=160,blocks=2,expansion=2", "512,256,64"),
     ),
 }
-# The columns of both tables: the title, the name in models.json, and the format.
+# The columns of both tables; the keys are those of models.json.
 _FIGURES = (
     *(("AUC", "auc", ".4f"), ("log loss", "logloss", ".4f"), ("COPC", "copc", ".3f"), ("valid AUC", "valid", ".4f")),
     *(("dense parameters", "parameters", ",.0f"), ("seeds", "seeds", "d")),
 )
-_SPEED, _OPERATIONS = ("examples/s", "examples_per_sec", ",.0f"), ("kFLOPs", "kflops", ",.0f")
+_MODEL, _SPEED = ("model", "name", ""), ("examples/s", "examples_per_sec", ",.0f")
+_OF_MODELS = (_MODEL, _SPEED, *_FIGURES, ("no faster one is better", "ahead", ""))
+_OF_SIZES = (("size", "size", "d"), _MODEL, ("kFLOPs", "kflops", ",.0f"), *_FIGURES)
 
 
 def models() -> list[str]:
@@ -79,9 +76,9 @@ def models() -> list[str]:
     return [name for name in MODELS if not find_model(name).params_class.several_labels]
 
 
-def run(flags: argparse.Namespace) -> dict[str, float]:
+def measure(flags: argparse.Namespace) -> dict[str, float]:
     """Measures the models, writes the tables, and returns the best test AUCs with and without histories."""
-    results, best = Results(flags.work / "zoo.jsonl"), dict[str, float]()
+    best = dict[str, float]()
     rows = {(row["model"], row["size"]): row for row in json.loads(ROWS.read_text())}
     for size, model in itertools.product((0, *flags.sizes), flags.models or models()):
         if size and model not in SIZES:
@@ -90,7 +87,7 @@ def run(flags: argparse.Namespace) -> dict[str, float]:
         parts = prepare(data, flags.real_data, flags.work)
         for seed in flags.seeds:
             measured = functools.partial(_measured, parts, seed, given)
-            runs.append(results.once(measured, model=model, seed=seed, flags=[*given]))
+            runs.append(once(flags.work / "zoo.jsonl", measured, model=model, seed=seed, flags=[*given]))
             print(json.dumps(runs[-1]), flush=True)
         names = ("auc", "logloss", "copc", "valid", "examples_per_sec", "parameters", "kflops")
         means = {name: round(statistics.mean(each[name] for each in runs), 6) for name in names}
@@ -172,24 +169,14 @@ def _flops(op: tf.Operation) -> int:
 def tables(rows: list[dict[str, Any]]) -> str:
     """Returns both tables in Markdown: the models, highest AUC first, and the models of several sizes."""
     plain = sorted((row for row in rows if not row["size"]), key=lambda row: -row["auc"])
-    of_models, of_sizes = [], []
+    of_models = []
     for row in plain:
         history = " (histories)" if reads_histories(row["model"]) else ""
         faster = [other for other in plain if other["examples_per_sec"] > row["examples_per_sec"]]
         ahead = all(round(row["valid"], 4) >= round(other["valid"], 4) for other in faster)
-        of_models.append([f"`{row['model']}`{history}", *_cells(row, _SPEED), "yes" if ahead else ""])
-    for row in sorted((row for row in rows if row["size"]), key=lambda row: (row["size"], row["model"])):
-        of_sizes.append([str(row["size"]), f"`{row['model']}`", *_cells(row, _OPERATIONS)])
-    titles = [title for title, *_ in _FIGURES]
-    return "\n".join(
-        [
-            *sides.markdown(["model", _SPEED[0], *titles, "no faster one is better"], of_models),
-            *("", "Models of several sizes, by the thousand operations of one prediction:", ""),
-            *sides.markdown(["size", "model", _OPERATIONS[0], *titles], of_sizes),
-            "",
-        ]
-    )
-
-
-def _cells(row: dict[str, Any], first: tuple[str, str, str]) -> list[str]:
-    return [format(row[name], form) for _, name, form in (first, *_FIGURES)]
+        of_models.append({**row, "name": f"`{row['model']}`{history}", "ahead": "yes" if ahead else ""})
+    sized = sorted((row for row in rows if row["size"]), key=lambda row: (row["size"], row["model"]))
+    of_sizes = [{**row, "name": f"`{row['model']}`"} for row in sized]
+    title = "Models of several sizes, by the thousand operations of one prediction:"
+    both = [*sides.markdown(_OF_MODELS, of_models), "", title, "", *sides.markdown(_OF_SIZES, of_sizes)]
+    return "\n".join([*both, ""])

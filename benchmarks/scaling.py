@@ -121,9 +121,9 @@ def every_side(steps: int) -> dict[str, Callable[[], float]]:
     }
 
 
-def runnable(every: dict[str, Callable[[], float]], cpuinfo: str | os.PathLike[str]) -> dict[str, Callable[[], float]]:
+def runnable(every: dict[str, Callable[[], float]]) -> dict[str, Callable[[], float]]:
     """Returns the sides that this processor can run, and prints which side is left out."""
-    if hardware.has_bfloat16(cpuinfo):
+    if hardware.has_bfloat16():
         return every
     print("left out: one_bf16, since this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)")
     return {name: side for name, side in every.items() if name != "one_bf16"}
@@ -132,9 +132,7 @@ def runnable(every: dict[str, Callable[[], float]], cpuinfo: str | os.PathLike[s
 def demo(flags: Sequence[str], data: pathlib.Path) -> float:
     """Returns the examples/s of the demo with two workers."""
     job = ("horovodrun", "-np", "2", "--gloo", sides.ROOT / "run.sh", f"--flagfile={sides.ROOT}/configs/demo.flags")
-    with tempfile.TemporaryDirectory() as model_dir:
-        sides.call([*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model_dir}", *flags])
-        return sides.summary(model_dir)["examples_per_sec"]
+    return sides.trained([*job, f"--train_data={data}/train", "--eval_data=", *flags])["examples_per_sec"]
 
 
 def logged_steps(command: Sequence[object]) -> Iterator[tuple[int, float, int]]:
@@ -175,11 +173,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of all sides, in turn")
     parser.add_argument("--steps", type=int, default=300, help="steps measured in each run, after 20 others")
     parser.add_argument("--rss_steps", type=int, default=20_000, help="steps for rss_growth_percent; null below 4,000")
-    parser.add_argument("--cpuinfo", default="/proc/cpuinfo", help="file that names the processor's instructions")
     flags = parser.parse_args()
     every = every_side(flags.steps)
     every["one"]()  # Compiles the kernels and warms the file cache.
-    rates = sides.in_turn(runnable(every, flags.cpuinfo), flags.rounds)
+    rates = sides.in_turn(runnable(every), flags.rounds)
     growth = rss_growth_percent(flags.rss_steps)
     with tempfile.TemporaryDirectory() as directory:
         data = pathlib.Path(directory, "demo")

@@ -33,8 +33,9 @@ from ctr_trainer.features.spec import FeatureSpec
 SPEC = sides.ROOT / "configs" / "features" / "demo.toml"
 OPTIMIZERS = ("rowwise_adagrad", "adagrad")
 BATCH_KEYS = 26 * 1024
+# The demo's traffic; half of the steps of each of the eight workers of two hosts are their warm-up.
+DEMO_ROWS, WORKERS, HOSTS, WORKERS_A_HOST = 1_000_000, 4, 2, 4
 WORKER_EXAMPLES_PER_SEC = 60_000
-HOSTS, WORKERS_A_HOST = 2, 4
 
 
 def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], seconds: float) -> float:
@@ -82,13 +83,7 @@ def main() -> None:
     rows_help = "resident rows, such as 1000,2000; the last counts"
     parser.add_argument("--rows", type=sides.integers, default=[10**6, 2 * 10**7], help=rows_help)
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds for each rate")
-    parser.add_argument("--syncs", type=int, default=300, help="syncs at half load, for the percentiles")
-    parser.add_argument("--demo_rows", type=int, default=1_000_000, help="training examples of the demo's data")
-    parser.add_argument("--workers", type=int, default=4, help="workers of the demo's traffic")
     flags = parser.parse_args()
-    most_workers = max(flags.workers, HOSTS * WORKERS_A_HOST)
-    if flags.demo_rows < 2 * loopback.WARMUP_STEPS * loopback.BATCH_SIZE * most_workers:
-        parser.error("--demo_rows is too few: half of each worker's steps would be its warm-up")
     cores = sorted(os.sched_getaffinity(0))
     cases: dict[str, dict[str, float]] = {}
     for rows in flags.rows:
@@ -96,22 +91,22 @@ def main() -> None:
         index_bytes, local = in_process(rows, flags.seconds)
         os.sched_setaffinity(0, cores[1:] or cores)
         with tempfile.TemporaryDirectory() as directory:
-            index_bytes_there, remote = loopback.measure(rows, flags.seconds, flags.syncs, directory, cores[0])
+            index_bytes_there, remote = loopback.measure(rows, flags.seconds, directory, cores[0])
         for distribution in DISTRIBUTIONS:
             case = local[distribution] | remote[distribution] | {"table_bytes_per_row": CONFIG.width * 4 + index_bytes}
             cases[f"{distribution}_{rows}"] = {name: round(value, 3) for name, value in case.items()}
-            show(f"{rows:,} rows, {distribution}", cases[f"{distribution}_{rows}"])
+            print(f"{rows:,} rows, {distribution}:", json.dumps(cases[f"{distribution}_{rows}"], indent=4), flush=True)
         cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(index_bytes_there, 2)
     demo: dict[str, dict[str, float]] = {name: {} for name in OPTIMIZERS}
     with tempfile.TemporaryDirectory() as directory:
         data = pathlib.Path(directory, "data")
-        convert("synthetic", None, data, FeatureSpec.load(SPEC), rows=flags.demo_rows, seed=1, progress=False)
+        convert("synthetic", None, data, FeatureSpec.load(SPEC), rows=DEMO_ROWS, seed=1, progress=False)
         for optimizer in OPTIMIZERS:
             for sync_steps in (1, 30):
-                demo[optimizer] |= loopback.traffic(data / "train", cores[0], optimizer, sync_steps, flags.workers)
+                demo[optimizer] |= loopback.traffic(data / "train", cores[0], optimizer, sync_steps, WORKERS)
         workers = HOSTS * WORKERS_A_HOST
         of_hosts = loopback.traffic(data / "train", cores[0], OPTIMIZERS[0], 30, workers, WORKERS_A_HOST)
-    fed = {name: workers_fed(f"{flags.workers} workers, {name}", demo[name]) for name in OPTIMIZERS}
+    fed = {name: workers_fed(f"{WORKERS} workers, {name}", demo[name]) for name in OPTIMIZERS}
     fed_4_a_host = workers_fed(f"{HOSTS} hosts of {WORKERS_A_HOST} workers, {OPTIMIZERS[0]}", of_hosts)
     scored = cases[f"zipf_{flags.rows[-1]}"]
     names = ("find_gather_rows_per_sec", "update_rows_per_sec", "pull_rows_per_sec", "sync_rows_per_sec", "sync_p99_ms")
@@ -123,19 +118,12 @@ def main() -> None:
 
 def workers_fed(title: str, figures: dict[str, float]) -> float:
     """Prints the figures of the demo's data, and returns the number of workers that one core serves at N = 30."""
-    show(f"the demo's data, {title}", figures)
+    print(f"the demo's data, {title}:", json.dumps(figures, indent=4))
     per_million = figures["core_sec_per_million_examples_sync_30"]
     fed = round(1e6 / per_million / WORKER_EXAMPLES_PER_SEC, 2)
     of = f"1,000,000 examples / {per_million:.3f} core-seconds / {WORKER_EXAMPLES_PER_SEC:,} examples/s = {fed:.1f}"
     print(f"workers a service core feeds at N = 30, {title}: {of}")
     return fed
-
-
-def show(title: str, figures: dict[str, float]) -> None:
-    """Prints one case as lines."""
-    print(title)
-    for name, value in figures.items():
-        print(f"    {name:<44} {value:>16,.2f}", flush=True)
 
 
 if __name__ == "__main__":

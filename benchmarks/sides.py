@@ -6,6 +6,7 @@ Importing this module makes `tests` importable.
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,8 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 COMMAND = (sys.executable, "-m", "ctr_trainer")
 TIMEOUT_SECONDS = 6 * 3600
+# A column of a Markdown table: its title, the key of its values in the rows, and the format of the values.
+Column = tuple[str, str, str]
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -74,6 +78,13 @@ def last_json(output: str) -> dict[str, Any]:
 def summary(model_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the contents of a training's train_summary.json, such as `examples_per_sec`."""
     return json.loads(pathlib.Path(model_dir, "train_summary.json").read_text(encoding="utf-8"))
+
+
+def trained(command: Sequence[object], more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runs a training in a new model directory, which is removed afterwards, and returns its `summary`; see `call`."""
+    with tempfile.TemporaryDirectory() as model_dir:
+        call([*command, f"--model_dir={model_dir}"], more)
+        return summary(model_dir)
 
 
 def command(*arguments: object) -> str:
@@ -134,6 +145,11 @@ class Part:
     measure: Callable[[argparse.Namespace], dict[str, Any]]
 
 
+def later(module: str, function: str = "measure") -> Callable[..., dict[str, Any]]:
+    """Returns a function of a module that is not imported before the call: parts that do not run need no packages."""
+    return lambda *arguments: getattr(importlib.import_module(module), function)(*arguments)
+
+
 def add_parts(parser: argparse.ArgumentParser, parts: Mapping[str, Part], default: Sequence[str]) -> None:
     """Adds the flag `--parts`."""
 
@@ -188,7 +204,9 @@ def ratio(found: Mapping[str, list[float]], one: str, other: str) -> float | Non
     return round(statistics.median(a / b for a, b in zip(found[one], found[other], strict=True)), 3)
 
 
-def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a Markdown table; all columns except the first are aligned to the right."""
-    line = ["---", *["---:"] * (len(titles) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (titles, line, *rows)]
+def markdown(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the lines of a Markdown table, without the columns of which no row has a value."""
+    known = [(title, key, form) for title, key, form in columns if any(key in row for row in rows)]
+    titles, line = [title for title, _, _ in known], ["---", *["---:"] * (len(known) - 1)]
+    cells = [[format(row[key], form) if key in row else "" for _, key, form in known] for row in rows]
+    return [f"| {' | '.join(each)} |" for each in (titles, line, *cells)]

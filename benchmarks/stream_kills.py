@@ -86,30 +86,22 @@ class Servers:
             return client.ask("/healthz")[1].get("global_step") == step
 
 
-class Asker(threading.Thread):
-    """Repeats a request continuously; if a server does not answer, the request is sent to the other server.
+def ask_until(ends: threading.Event, servers: Servers, instances: list[Row]) -> tuple[int, int]:
+    """Repeats a request until `ends`; if a server does not answer, the request is sent to the other server.
 
-    `failed` is the number of requests that no server answered with status 200, and `sent` is the number of all.
+    Returns the number of requests, and the number of those that no server answered with status 200.
     """
 
-    def __init__(self, servers: Servers, instances: list[Row]) -> None:
-        super().__init__(daemon=True)
-        self._servers, self._instances, self._ends = servers, instances, threading.Event()
-        self.sent = self.failed = 0
-
-    def run(self) -> None:
-        while not self._ends.wait(REQUEST_SECONDS):
-            self.sent += 1
-            self.failed += not any(self._is_answered(server.port) for server in self._servers.running[::-1])
-
-    def close(self) -> None:
-        self._ends.set()
-        self.join(WAIT_SECONDS)
-
-    def _is_answered(self, port: int) -> bool:
+    def is_answered(port: int) -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(Client(port)) as client:
-            return client.ask(f"/v1/models/{NAME}:predict", {"instances": self._instances})[0] == 200
+            return client.ask(f"/v1/models/{NAME}:predict", {"instances": instances})[0] == 200
         return False
+
+    sent = failed = 0
+    while not ends.wait(REQUEST_SECONDS):
+        sent += 1
+        failed += not any(is_answered(server.port) for server in servers.running[::-1])
+    return sent, failed
 
 
 def training_workers(model_dir: pathlib.Path) -> list[psutil.Process]:
@@ -209,19 +201,21 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     flags = [*training_flags(work, proxy.address, model_dir), f"--publish={publication}", "--publish_secs=2"]
     command = [*sides.COMMAND, "launch", "-np", WORKERS, "--max_restarts", MOST_RESTARTS, "--", *flags]
     asked = [without_label(row) for row in itertools.islice(clicks(3, COLUMNS, 0, "asked"), EXAMPLES)]
-    rows = clicks(1, COLUMNS, 0, "record")
+    rows = itertools.islice(clicks(1, COLUMNS, 0, "record"), records)
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(sides.running(command, log))
         until = functools.partial(sides.wait_until, seconds=WAIT_SECONDS, process=process, log=log)
         until((publication / "publication.json").exists, "the first publication")
         servers = Servers(publication, work, stack)
-        appender = Appender(proxy.address, records / kills / kill_secs, rows, LINGER_MS, records)
-        asker = Asker(servers, asked)
-        for thread in (appender, asker):
-            thread.start()
-            stack.callback(thread.close)
+        appender = Appender(proxy.address, records / kills / kill_secs, rows, LINGER_MS)
+        appender.start()
+        stack.callback(appender.close)
+        threads, killed = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)), threading.Event()
+        stack.callback(killed.set)
+        requests = threads.submit(ask_until, killed, servers, asked)
         kill_at_random(model_dir, until, proxy, servers, kills, kill_secs)
-        asker.close()
+        killed.set()
+        sent, failed = requests.result(WAIT_SECONDS)
         appender.join(WAIT_SECONDS)
         names, ends = read_topic(proxy.address, records)
         print(f"{records} records to append, {len(names)} in the topic, {len(set(names))} of them distinct", flush=True)
@@ -237,8 +231,8 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         "records_not_trained": not_trained,
         "records_trained_twice": twice,
         "restarts": log.read_text(errors="replace").count("training again after"),
-        "requests_during_kills": asker.sent,
-        "requests_failed_during_kills": asker.failed,
+        "requests_during_kills": sent,
+        "requests_failed_during_kills": failed,
     }
 
 

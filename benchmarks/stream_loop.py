@@ -5,7 +5,6 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 import pathlib
 import tempfile
 import threading
@@ -27,13 +26,8 @@ MARK_SECONDS, SHOWN = 0.5, 1e-4
 OWN, VALUES, BLOCK = "own", 1000, 4096
 Row = dict[str, Any]
 NUMBERS, COLUMNS = 13, 26  # As in Criteo's rows.
-SPEC = """
-name = "clicks"
-label = {column = "label"}
-defaults = {dim = 16, transform = "log1p"}
-dense = [{columns = ["I1..I13"]}]
-sparse = [{columns = ["C1..C26"]}]
-"""
+SPEC = sides.ROOT / "configs" / "features" / "demo.toml"
+WARM_SECONDS = 15.0  # The time that the loop runs before the first marked record.
 
 
 def log_odds(columns: int) -> np.ndarray:
@@ -64,36 +58,36 @@ def without_label(row: Row) -> Row:
 
 
 class Appender(threading.Thread):
-    """Appends `rate` records per second to the topic, at most `most` in total.
+    """Appends the rows to the topic, `rate` records per second.
 
     A record waits up to `linger_ms` for other records, with which it is appended. The producer is idempotent: otherwise
     it would append records again if the connection is cut before the response.
     """
 
-    def __init__(
-        self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5, most: float = math.inf
-    ) -> None:
+    def __init__(self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
 
         settings = {"bootstrap.servers": address, "linger.ms": linger_ms, "log_level": 0, "enable.idempotence": True}
         self._producer = Producer(settings)
-        self._rate, self._rows, self._most, self._ends = rate, rows, most, threading.Event()
+        self._rate, self._rows, self._ends = rate, rows, threading.Event()
         self.appended = 0
 
     def run(self) -> None:
         begin = time.monotonic()
-        while self.appended != self._most and not self._ends.wait(0.01):
-            due = min((time.monotonic() - begin) * self._rate, self._most)
-            for _ in range(int(due) - self.appended):
-                self.append(next(self._rows))
-                self.appended += 1
-            self._producer.poll(0)
+        for row in self._rows:
+            while time.monotonic() < begin + self.appended / self._rate and not self._ends.wait(0.01):
+                self._producer.poll(0)
+            if self._ends.is_set():
+                break
+            self.append(row)
+            self.appended += 1
         self._producer.flush(TIMEOUT_SECONDS)
 
     def append(self, row: Row) -> None:
         """Appends a record immediately, in addition to the records at the fixed rate."""
         self._producer.produce(TOPIC, json.dumps(row).encode(), partition=self.appended % PARTITIONS)
+        self._producer.poll(0)
 
     def close(self) -> None:
         """Stops the thread, and waits until the broker has all records."""
@@ -101,11 +95,9 @@ class Appender(threading.Thread):
         self.join(TIMEOUT_SECONDS)
 
 
-def training(work: pathlib.Path, data: object, *flags: str) -> list[object]:
+def training(data: object, *flags: str) -> list[str]:
     """Returns the command of a training on the rows of a topic or a file."""
-    (work / "clicks.toml").write_text(SPEC)
-    paths = f"--train_data={data}", f"--feature_spec={work / 'clicks.toml'}"
-    return [*sides.COMMAND, "train", *paths, "--model=deepfm", *flags]
+    return [*sides.COMMAND, "train", f"--train_data={data}", f"--feature_spec={SPEC}", "--model=deepfm", *flags]
 
 
 def measure(flags: argparse.Namespace) -> dict[str, Any]:
@@ -120,19 +112,16 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         stack.callback(appender.close)
         own = [f"--model_dir={work / 'model'}", f"--publish={publication}", f"--publish_secs={flags.publish_secs:g}"]
         own += ["--batch_size=256", "--save_checkpoints_secs=30"]
-        job = training(work, f"kafka://{broker.address}/{TOPIC}", *own)
+        job = training(f"kafka://{broker.address}/{TOPIC}", *own)
         process = stack.enter_context(sides.running(["horovodrun", "-np", 2, "--gloo", *job], log))
         published = publication / "publication.json"
         sides.wait_until(published.exists, "the first publication", TIMEOUT_SECONDS, process, log)
         server = stack.enter_context(serving(publication, work / "score.log", f"--name={NAME}"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
-        time.sleep(flags.warm_secs)
+        time.sleep(WARM_SECONDS)
         before, began = appender.appended, time.monotonic()
         seconds = _until_shown(appender, client, flags.seconds, log)
         rate = (appender.appended - before) / (time.monotonic() - began)
-        if flags.keep_logs:
-            for name in ("train.log", "score.log"):
-                (pathlib.Path(flags.keep_logs) / name).write_bytes((work / name).read_bytes())
     return {
         "click_to_score_p50_secs": round(float(np.percentile(seconds, 50)), 2),
         "click_to_score_p99_secs": round(float(np.percentile(seconds, 99)), 2),
@@ -177,9 +166,9 @@ def shown(client: Client, rows: list[Row]) -> list[bool]:
     return (np.abs(scores[: len(rows)] - scores[len(rows) :]) > SHOWN).tolist()
 
 
-def measure_file(count: int, rounds: int) -> dict[str, Any]:
+def measure_file(flags: argparse.Namespace) -> dict[str, Any]:
     """Measures trainings on the same rows from the broker and from Parquet, in turn."""
-    table = pa.Table.from_pylist([*itertools.islice(clicks(seed=2), count)])
+    table = pa.Table.from_pylist([*itertools.islice(clicks(seed=2), flags.records)])
     messages = {"json": [json.dumps(row).encode() for row in table.to_pylist()], "arrow": []}
     for at in range(0, len(table), 1024):
         sink = pa.BufferOutputStream()
@@ -187,30 +176,27 @@ def measure_file(count: int, rounds: int) -> dict[str, Any]:
             writer.write_table(table.slice(at, 1024))
         messages["arrow"].append(sink.getvalue().to_pybytes())
     with tempfile.TemporaryDirectory() as directory:
-        work = pathlib.Path(directory)
-        pq.write_table(table, work / "rows.parquet", row_group_size=50_000)
-        measured = {kind: functools.partial(_streamed, work, count, records) for kind, records in messages.items()}
-        measured["file"] = functools.partial(_rate, work, count, work / "rows.parquet")
-        rates = sides.in_turn(measured, rounds)
+        file = pathlib.Path(directory) / "rows.parquet"
+        pq.write_table(table, file, row_group_size=50_000)
+        measured = {kind: functools.partial(_streamed, flags.records, records) for kind, records in messages.items()}
+        measured["file"] = functools.partial(_rate, flags.records, file)
+        rates = sides.in_turn(measured, flags.rounds)
     found = {f"stream_over_file_{kind}": sides.ratio(rates, kind, "file") for kind in messages}
     return {"stream_over_file": max(found.values()), **found}
 
 
-def _streamed(work: pathlib.Path, count: int, messages: list[bytes]) -> float:
+def _streamed(count: int, messages: list[bytes]) -> float:
     """Returns the `_rate` of a training on the rows of these messages from a new broker."""
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, TOPIC, PARTITIONS)
         brokers.produce(broker.address, TOPIC, messages, PARTITIONS)
         topic = f"kafka://{broker.address}/{TOPIC}"
-        return _rate(work, count, topic, "--stream_from=earliest", "--stream_until=latest")
+        return _rate(count, topic, "--stream_from=earliest", "--stream_until=latest")
 
 
-def _rate(work: pathlib.Path, count: int, data: object, *flags: str) -> float:
+def _rate(count: int, data: object, *flags: str) -> float:
     """Returns the examples/s of one worker that trains on all rows."""
-    with tempfile.TemporaryDirectory(dir=work) as model_dir:
-        own = f"--model_dir={model_dir}", "--batch_size=1024", "--recipe=none"
-        sides.call(training(work, data, *own, *flags))
-        summary = sides.summary(model_dir)
+    summary = sides.trained(training(data, "--batch_size=1024", "--recipe=none", *flags))
     if summary["examples"] != count:
         raise SystemExit(f"{summary['examples']} of {count} records were trained")
     return summary["examples_per_sec"]

@@ -121,7 +121,8 @@ def measure(epochs: int = 100) -> dict[str, Any]:
         sender = processes.Process(target=send_at_rate, args=(server.port, bodies, out, begun, ended), daemon=True)
         sender.start()
         begun.wait(TIMEOUT_SECONDS)
-        phases, memory = [], {"steady": [], "switches": []}
+        phases = list[tuple[str, float, float]]()
+        memory: dict[str, list[float]] = {"steady": [], "switches": []}
         time.sleep(WARM_SECONDS)
         for phase, arrivals in ROUNDS * (("steady", STEADY_ARRIVALS), ("switches", epochs // ROUNDS)):
             began = time.monotonic()
@@ -130,7 +131,9 @@ def measure(epochs: int = 100) -> dict[str, Any]:
                     spool.release()
                 memory[phase].append(server.resident_mb())
                 time.sleep(max(began + (number + 1) * ARRIVAL_SECONDS - time.monotonic(), 0))
-            sides.wait_until(lambda: _epoch(client) == spool.released, "the last record", TIMEOUT_SECONDS)
+            sides.wait_until(
+                lambda: client.ask("/healthz")[1]["epoch"] == spool.released, "the last record", TIMEOUT_SECONDS
+            )
             phases.append((phase, began, time.monotonic()))
         ended.set()
         sender.join(TIMEOUT_SECONDS)
@@ -140,10 +143,6 @@ def measure(epochs: int = 100) -> dict[str, Any]:
         "memory_during_switches_over_before": round(max(memory["switches"]) / memory["steady"][0], 3),
         "switches": switched,
     }
-
-
-def _epoch(client: Client) -> int:
-    return client.ask("/healthz")[1]["epoch"]
 
 
 def _summary(found: np.ndarray, phases: list[tuple[str, float, float]]) -> dict[str, Any]:

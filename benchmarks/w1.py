@@ -18,10 +18,9 @@ import numpy as np
 import sides
 import tensorflow as tf
 
+from ctr_trainer import ModeKeys, TrainOp
 from ctr_trainer.bench import worker as w1
-from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams

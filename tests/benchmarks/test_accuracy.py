@@ -41,11 +41,9 @@ def test_a_run_whose_result_stands_in_the_file_is_not_repeated(tmp_path):
         return {"auc": 0.9}
 
     for _ in range(2):
-        of = accuracy_data.Results(path)
-        assert of.once(run, data="adult", seed=1) == {"data": "adult", "seed": 1, "auc": 0.9}
-        assert of.of(data="adult", seed=1) and not of.of(seed=2)
+        assert accuracy_data.once(path, run, data="adult", seed=1) == {"data": "adult", "seed": 1, "auc": 0.9}
     assert len(ran) == 1
-    of.once(run, data="adult", seed=2)
+    accuracy_data.once(path, run, data="adult", seed=2)
     lines = path.read_text().splitlines()
     assert len(ran) == 2 and [json.loads(text)["seed"] for text in lines] == [1, 2]
 

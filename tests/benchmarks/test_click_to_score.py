@@ -1,7 +1,10 @@
 """The benchmark of the loop from a click to a score: which answer shows a record, and the rows of the stream."""
 
+import importlib
 import itertools
+import json
 import types
+from unittest import mock
 
 import click_to_score
 import numpy as np
@@ -51,6 +54,17 @@ def test_each_marked_record_is_appended_once_and_asked_for_until_it_is_shown(tmp
 def test_every_part_of_the_program_has_its_keys():
     keys = [key for part in click_to_score.PARTS.values() for key in part.keys]
     assert len(keys) == len(set(keys)) and {"click_to_score_p99_secs", "records_trained_twice", "switches"} < {*keys}
+
+
+def test_each_part_calls_what_measures_it_with_arguments_that_it_takes(monkeypatch, capsys):
+    modules = ("stream_loop", "delayed_labels", "candidates", "switches", "stream_kills")
+    for module, function in (*((module, "measure") for module in modules), ("stream_loop", "measure_file")):
+        owner = importlib.import_module(module)
+        measured = mock.create_autospec(getattr(owner, function), return_value={f"{module}.{function}": 1})
+        monkeypatch.setattr(owner, function, measured)
+    click_to_score.main([])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["failed"] == [] and sum(key.partition(".")[2].startswith("measure") for key in found) == 6
 
 
 def test_the_labels_follow_from_the_values_by_log_odds_that_are_the_same_for_all_seeds():

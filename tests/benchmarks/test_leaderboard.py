@@ -118,7 +118,7 @@ def test_files_are_read_once_until_they_change_and_rows_that_are_not_the_leaderb
     with pytest.raises(SystemExit, match="test.csv: has the MD5"):
         data.check(entry, files, tmp_path / "work", any_files=False)
     files = bars_files.write("movielenslatest_x1", tmp_path / "latest", rows=50)
-    with pytest.raises(SystemExit, match="train.csv: 40 rows were converted, and the leaderboard's part has 1,404,801"):
+    with pytest.raises(SystemExit, match="train.csv: 40 rows were converted, and the leaderboard's has 1,404,801"):
         data.prepare(data.load("movielenslatest_x1"), files, tmp_path / "work", "lr", False, any_files=False)
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import types
 
+import accuracy_data
 import model_quality
 import pytest
 import quality_defaults
@@ -73,7 +74,7 @@ def test_the_largest_shortfall_of_a_mean_over_the_seeds_is_the_gap(measured, mon
 
     def call(command, shows_log):
         asked.append([str(each) for each in command[3:]])
-        return "".join(json.dumps({"seed": int(seed), "auc": 0.83}) + "\n" for seed in asked[-1][2:])
+        return f"a log\n{json.dumps({'seed': int(asked[-1][-1]), 'auc': 0.83})}\n"
 
     monkeypatch.setattr(model_quality.sides, "call", call)
     given = types.SimpleNamespace(
@@ -81,7 +82,8 @@ def test_the_largest_shortfall_of_a_mean_over_the_seeds_is_the_gap(measured, mon
     )
     for _ in range(2):  # The second run has all results already.
         assert model_quality.bars(given) == {"bars_gap_max": 0.02}
-    assert asked == [["deepfm", "1e-05", "1", "2"], ["pnn", "1e-05", "1", "2"]] and len(measured.calls) == 4
+    assert asked == [[model, "1e-05", seed] for model in ("deepfm", "pnn") for seed in ("1", "2")]
+    assert len(measured.calls) == 4
 
 
 def test_one_flagfile_is_chosen_by_validation_of_those_of_both_specs(measured, tmp_path):
@@ -120,8 +122,8 @@ def test_the_search_is_compared_with_the_flagfile_by_hand(measured, monkeypatch,
         return "a table\n" + json.dumps({"flagfile": str(found)}) + "\n"
 
     monkeypatch.setattr(model_quality.sides, "call", call)
-    monkeypatch.setattr(model_quality, "prepare", lambda *given: model_quality.Parts("T", "V", "E"))
-    parts = model_quality.Parts("T", "V", "E")
+    monkeypatch.setattr(model_quality, "prepare", lambda *given: accuracy_data.Parts("T", "V", "E"))
+    parts = accuracy_data.Parts("T", "V", "E")
     measured.figures[parts, "found", 1] = {"valid": 0.93, "auc": 0.925}
     measured.figures[parts, "deepfm", 1] = {"valid": 0.93, "auc": 0.926}
     given = types.SimpleNamespace(work=tmp_path, data=["adult"], seeds=[1], search_minutes=3, real_data="")
@@ -188,7 +190,7 @@ def test_a_run_replaces_the_figures_of_its_models_and_writes_the_tables_into_the
 
     monkeypatch.setattr(quality_zoo, "_measured", measured)
     given = types.SimpleNamespace(work=tmp_path, seeds=[1, 2], sizes=[2], models=["lr", "din", "dcn_v2"], real_data="")
-    assert quality_zoo.run(given) == {"zoo_best_auc": 0.78, "zoo_best_history_auc": 0.8}
+    assert quality_zoo.measure(given) == {"zoo_best_auc": 0.78, "zoo_best_history_auc": 0.8}
     assert asked[0] == ("movielens-time", 1, quality_zoo.chosen("lr"))
     assert asked[2] == ("movielens-history", 1, quality_zoo.chosen("din"))
     assert asked[6:] == [("movielens-time", seed, quality_zoo.chosen("dcn_v2", 2)) for seed in (1, 2)]
@@ -205,7 +207,7 @@ def test_a_run_replaces_the_figures_of_its_models_and_writes_the_tables_into_the
         "| 2 | `wukong` | 61 | 0.7000 | 0.6000 | 1.000 | 0.7200 | 5,000 | 1 |",
     ]
     before = page.read_text(), rows.read_text()
-    quality_zoo.run(given)  # All results are known.
+    quality_zoo.measure(given)  # All results are known.
     assert len(asked) == 8 and (page.read_text(), rows.read_text()) == before
 
 
@@ -224,7 +226,7 @@ def test_the_rates_of_sequence_models_are_divided_by_those_of_the_same_number_of
         "examples_per_sec",
         lambda work, side: rates[side.model] / (side.length if side.length > 50 else 1),
     )
-    assert quality_speed.run(None) == {
+    assert quality_speed.measure(None) == {
         "din_over_deepfm_speed": 0.5,
         "bst_over_deepfm_speed": 0.25,
         "dien_over_deepfm_speed": 0.2,
@@ -246,10 +248,11 @@ def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(cap
 
 
 def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(tmp_path):
+    (tmp_path / "rows").write_text("".join(f"{number}\n" for number in range(1000)))
+
     def sample(seed, share):
-        lines = [str(number) for number in range(1000)]
-        quality_defaults._write_sample(tmp_path / "sample", lines, lambda line: int(line) < 300, 200, seed, share)
-        return (tmp_path / "sample").read_text().splitlines()
+        found = quality_defaults._sample(tmp_path / "rows", lambda line: int(line) < 300, 200, seed, share)
+        return found.decode().splitlines()
 
     one = sample(1, 0.01)
     assert len(set(one)) == 200 and sum(int(line) < 300 for line in one) == 2
