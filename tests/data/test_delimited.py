@@ -134,7 +134,7 @@ def test_what_is_no_text_of_rows_is_named(tmp_path, monkeypatch, text, message):
 
 def test_a_row_may_be_longer_than_a_block(tmp_path, monkeypatch):
     monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 20)
-    values = [bytes([97 + number]) * 75 for number in range(3)]
+    values = [bytes([97 + number]) * 75 * 3**number for number in range(3)]
     found, _ = read(tmp_path, b"".join(b"1," + value + b"\n" for value in values))
     assert found == [(line, (b"1", value)) for line, value in enumerate(values, 1)]
 
