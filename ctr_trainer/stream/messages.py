@@ -208,8 +208,8 @@ def _format(value: bytes | None) -> str:
     if value and value[0] == ord("{"):  # Fast path for short messages, which are numerous and nearly always JSON.
         return "json"
     start = (value or b"").lstrip()[:6]
-    # An Example with 123 bytes of features begins with a line end and a brace, too. It contains 0x12, the tag of a value,
-    # which JSON does not allow.
+    # An Example with 123 bytes of features also begins with a line end and a brace. It contains 0x12, the tag of a
+    # value, which JSON does not allow.
     if value and start.startswith(b"{") and b"\x12" not in value:
         return "json"
     if start.startswith((b"\xff\xff\xff\xff", b"ARROW1")):
