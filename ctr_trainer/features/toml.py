@@ -27,6 +27,7 @@ The keys of a feature are the attributes of `columns.DenseFeature` and `columns.
 """
 
 import dataclasses
+import functools
 import pathlib
 import re
 import sys
@@ -148,7 +149,7 @@ def _features(
     for number, item in enumerate(top.get(section, []), 1):
         called = (item.get("name") or item.get("column") or item.get("columns")) if isinstance(item, dict) else None
         where = f"{source}: [[{section}]] {number} ({called})"
-        item = typed(item, _NAMES | keys, where)
+        item = typed(item, {**_NAMES, **keys}, where)
         for name, column in _feature_names(item, where):
             names = {"name": name, "column": column} | ({"slot": name} if "slot" in keys else {})
             options = {k: v for k, v in {**defaults, **item}.items() if k in keys and k not in _NAMES}
@@ -195,7 +196,8 @@ def _made(kind: type[_Made], values: Any, where: str) -> _Made:
         raise UserError(f"{where}: {error}") from error
 
 
-def _keys(kind: type) -> dict[str, type]:
+@functools.cache
+def _keys(kind: type) -> Mapping[str, type]:
     """Returns a dict of key -> type of the value for a table. Its keys are the attributes of the dataclass `kind`."""
     required = {field.name: _required(field.type) for field in dataclasses.fields(kind)}
     return {name: list if typing.get_origin(of) is tuple else of for name, of in required.items()}
