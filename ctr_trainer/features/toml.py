@@ -27,7 +27,6 @@ The keys of a feature are the attributes of `columns.DenseFeature` and `columns.
 """
 
 import dataclasses
-import functools
 import pathlib
 import re
 import sys
@@ -149,7 +148,7 @@ def _features(
     for number, item in enumerate(top.get(section, []), 1):
         called = (item.get("name") or item.get("column") or item.get("columns")) if isinstance(item, dict) else None
         where = f"{source}: [[{section}]] {number} ({called})"
-        item = typed(item, {**_NAMES, **keys}, where)
+        item = typed(item, _NAMES | keys, where)
         for name, column in _feature_names(item, where):
             names = {"name": name, "column": column} | ({"slot": name} if "slot" in keys else {})
             options = {k: v for k, v in {**defaults, **item}.items() if k in keys and k not in _NAMES}
@@ -183,9 +182,10 @@ def _expand(text: str, where: str) -> list[str]:
 
 def _made(kind: type[_Made], values: Any, where: str) -> _Made:
     """Makes a dataclass of type `kind` from a table with its attributes. Error messages begin with `where`."""
-    values = typed(values, _keys(kind), where)
+    keys = _keys(kind)
+    values = typed(values, keys, where)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name in values and _keys(kind)[field.name] is list:
+        if field.name in values and keys[field.name] is list:
             element = typing.get_args(_required(field.type))[0]
             values[field.name] = _tuple(values[field.name], element, f"{where}: {field.name!r}")
         elif field.name not in values and field.default is dataclasses.MISSING:
@@ -196,8 +196,7 @@ def _made(kind: type[_Made], values: Any, where: str) -> _Made:
         raise UserError(f"{where}: {error}") from error
 
 
-@functools.cache
-def _keys(kind: type) -> Mapping[str, type]:
+def _keys(kind: type) -> dict[str, type]:
     """Returns a dict of key -> type of the value for a table. Its keys are the attributes of the dataclass `kind`."""
     required = {field.name: _required(field.type) for field in dataclasses.fields(kind)}
     return {name: list if typing.get_origin(of) is tuple else of for name, of in required.items()}
