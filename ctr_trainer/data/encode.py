@@ -9,13 +9,12 @@ import pyarrow as pa
 from ctr_trainer.data import encoders
 from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRowSink, Chunk, Encoded, label_columns
 from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.typed import is_text
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys_of_columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
-
-__all__ = ["ID_PREFIX", "TIME", "Encoder"]
 
 _Job = tuple[str, Callable[[pa.ChunkedArray], Encoded]]  # The source column, and the function that encodes it.
 
@@ -148,7 +147,7 @@ def _time(values: pa.Array) -> Encoded:
     values = encoders.one(values)
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    if encoders.is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
+    if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
         found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))
     else:
@@ -158,5 +157,5 @@ def _time(values: pa.Array) -> Encoded:
 
 
 def _id(values: pa.Array) -> Encoded:
-    column, bad = encoders.text(values) if encoders.is_text(values.type) else (encoders.one(values), None)
+    column, bad = encoders.text(values) if is_text(values.type) else (encoders.one(values), None)
     return Encoded(column, bad, "UTF-8 text")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import Encoded
-from ctr_trainer.data.typed import is_list
+from ctr_trainer.data.typed import is_list, is_text
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.hashing import keys
 
@@ -72,12 +72,6 @@ def without_nan(values: pa.Array) -> pa.Array:
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a type is one of the string and binary types that the encoder supports."""
-    texts = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
-    return any(is_kind(kind) for is_kind in texts)
 
 
 def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:

@@ -131,10 +131,13 @@ def _roughness(counts: npt.NDArray[np.int64]) -> float:
 
 
 def _is_serial(figures: npt.NDArray[np.number], strong: float = _STRONG) -> bool:
+    lags = min(_LAGS, len(figures) // 4)
+    if not lags:
+        return False
     found = ranks(figures)
     found -= found.mean()
-    lags, squares = min(_LAGS, len(found) // 4), np.square(found).sum()
-    if not lags or not squares:
+    squares = np.square(found).sum()
+    if not squares:
         return False
     mean = np.mean([(found[lag:] * found[:-lag]).sum() for lag in range(1, lags + 1)]) / squares
     return bool(mean > strong and mean * np.sqrt(lags * len(found)) > _SURE)

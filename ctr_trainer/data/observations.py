@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.data.encoders import encode_label, is_text, text
+from ctr_trainer.data.encoders import encode_label, text
+from ctr_trainer.data.typed import is_text
 from ctr_trainer.features.columns import TYPICAL, Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError

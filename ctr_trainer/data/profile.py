@@ -99,7 +99,12 @@ def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
                 break
     if not count:
         raise UserError("the input has no rows; a feature spec is inferred from rows")
-    return pa.concat_tables(taken, promote_options="permissive")
+    try:
+        return pa.concat_tables(taken, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(
+            f"a column has different types in the input's files: {error}; infer the spec from files with equal types"
+        ) from error
 
 
 def _utf8(column: pa.ChunkedArray) -> pa.Array:

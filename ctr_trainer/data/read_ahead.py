@@ -20,7 +20,8 @@ class OrderedMap(Generic[T, R]):
 
     Args:
       workers: list of f(item), each of which is called in its own thread. [] yields the items, without a thread.
-      items: iterable, which may be infinite. If it is a generator or another OrderedMap, `close()` closes it too.
+      items: iterable, which may be infinite. If it is a generator or another OrderedMap, a thread that ends closes it;
+        with one worker, this is the thread that ran it.
       name: description of the work, such as `reading /data/train`, for the threads' name and for error messages.
       timeout: seconds to wait for a result, and for the end of each thread.
       ahead: largest number of results that are computed or waiting; None for one more than the number of workers.
@@ -86,6 +87,10 @@ class OrderedMap(Generic[T, R]):
                 raise UserError(f"{self._name}: the current item did not end within {self._timeout} s")
         self._results.clear()
         self._begun = self._taken
+        if not self._threads:
+            self._close_items()
+
+    def _close_items(self) -> None:
         if hasattr(self._items, "close"):
             self._items.close()
 
@@ -100,6 +105,8 @@ class OrderedMap(Generic[T, R]):
                 self._finish(number, worker(item))
             except BaseException as error:  # Raised again in the consumer.
                 self._finish(number, _END, error)
+        with self._taking:
+            self._close_items()
 
     def _begin(self) -> tuple[int, T] | None:
         """Waits for space for another result. Returns (number of the next item, next item), or None at the end."""

@@ -46,6 +46,7 @@ class TextBlocks:
             if not more:
                 break
             start += more
+        start = start.removeprefix(_MARK)
         if not start:
             raise UserError(f"{file}: it is empty; expected text")
         for magic, what in _NOT_TEXT.items():
@@ -53,7 +54,7 @@ class TextBlocks:
                 raise UserError(f"{file}: it is not text, but {what}")
         end = _BREAK.search(start)
         self._returns = end is not None and end[0] == b"\r"
-        self._rest = self._with_line_ends(start.removeprefix(_MARK))
+        self._rest = self._with_line_ends(start)
 
     def __enter__(self) -> "TextBlocks":
         return self

@@ -129,8 +129,8 @@ def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int
 
 
 def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
-    """Returns the kind of each wanted feature that occurs in the records."""
-    found = {}
+    """Returns the kind of each wanted feature that occurs in the records, in the order of `wanted`."""
+    found: dict[str, str] = {}
     for record in records:
         with contextlib.suppress(Exception):  # If the record is not an Example, the parser reports it with its row.
             for name, feature in tf.train.Example.FromString(record).features.feature.items():
@@ -138,7 +138,7 @@ def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
                     found[name] = kind
         if len(found) == len(wanted):
             break
-    return found
+    return {name: found[name] for name in wanted if name in found}  # Protobuf's maps have a random order.
 
 
 def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:

@@ -182,9 +182,10 @@ def _expand(text: str, where: str) -> list[str]:
 
 def _made(kind: type[_Made], values: Any, where: str) -> _Made:
     """Makes a dataclass of type `kind` from a table with its attributes. Error messages begin with `where`."""
-    values = typed(values, _keys(kind), where)
+    keys = _keys(kind)
+    values = typed(values, keys, where)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name in values and _keys(kind)[field.name] is list:
+        if field.name in values and keys[field.name] is list:
             element = typing.get_args(_required(field.type))[0]
             values[field.name] = _tuple(values[field.name], element, f"{where}: {field.name!r}")
         elif field.name not in values and field.default is dataclasses.MISSING:

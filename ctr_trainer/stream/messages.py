@@ -2,7 +2,7 @@
 
 | a message begins with | it is |
 |---|---|
-| `{`, after optional blanks | a JSON object, one example |
+| `{`, after optional blanks, without the byte 0x12 | a JSON object, one example |
 | the byte 0xFF, or `ARROW1` | an Arrow IPC stream or file, one example per row |
 | the byte 0x0A, otherwise | a `tf.train.Example` |
 
@@ -208,7 +208,9 @@ def _format(value: bytes | None) -> str:
     if value and value[0] == ord("{"):  # Fast path for short messages, which are numerous and nearly always JSON.
         return "json"
     start = (value or b"").lstrip()[:6]
-    if start.startswith(b"{"):
+    # An Example with 123 bytes of features also begins with a line end and a brace. It contains 0x12, the tag of a
+    # value, which JSON does not allow.
+    if value and start.startswith(b"{") and b"\x12" not in value:
         return "json"
     if start.startswith((b"\xff\xff\xff\xff", b"ARROW1")):
         return "arrow"

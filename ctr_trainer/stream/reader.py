@@ -224,9 +224,8 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
       UserError: the client library is missing, or the file cannot be read.
     """
     if address.scheme == "kafka":
-        from ctr_trainer.stream.kafka_client import (
-            configuration,
-        )  # Its error explains how to install a missing package.
+        # Imported first, because its error explains how to install a missing package.
+        from ctr_trainer.stream.kafka_client import configuration
 
         settings = configuration(address, kafka_config, group)
         from ctr_trainer.stream.kafka import KafkaSource

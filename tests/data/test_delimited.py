@@ -119,6 +119,7 @@ def test_any_line_end_and_none_at_the_end_will_do(tmp_path, monkeypatch, end, la
         (b"1,2\n3,4\r5\n", "line 2, column 'b': .* is not a row without carriage returns inside"),
         (b"1,2\n" + b"x" * 100, "line 2: it is longer than 50 bytes"),
         (b"", "it is empty"),
+        (b"\xef\xbb\xbf", "it is empty"),
         ("1,2\n".encode("utf-16"), "UTF-16: convert it"),
         (gzip.compress(b"1,2\n", mtime=0), "compressed by gzip: rename it to end in .gz"),
         (b"PAR1abc", "it is not text, but Parquet"),
@@ -129,6 +130,13 @@ def test_what_is_no_text_of_rows_is_named(tmp_path, monkeypatch, text, message):
     monkeypatch.setattr("ctr_trainer.data.delimited._LONGEST_LINE", 50)
     with pytest.raises(UserError, match=f"a.csv.*{message}"):
         read(tmp_path, text)
+
+
+def test_a_row_may_be_longer_than_a_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 20)
+    values = [bytes([97 + number]) * 75 * 3**number for number in range(3)]
+    found, _ = read(tmp_path, b"".join(b"1," + value + b"\n" for value in values))
+    assert found == [(line, (b"1", value)) for line, value in enumerate(values, 1)]
 
 
 @pytest.mark.parametrize("ending", COMPRESS)

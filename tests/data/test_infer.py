@@ -135,6 +135,20 @@ def test_parquet_types_decide(tmp_path):
     assert (info.rows, info.label_mean) == (ROWS, 0.5)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", [[3.0], [3.0, 4.0], [3.0, 3.0, 3.0]])
+def test_few_numbers_have_no_order(values):
+    assert not meaning.is_ordered(np.array(values))
+
+
+def test_a_column_of_different_types_in_two_files_is_named(tmp_path):
+    (tmp_path / "data").mkdir()
+    for name, tags in (("a", "x"), ("b", ["x"])):
+        pq.write_table(pa.table({"y": [0, 1], "tags": [tags] * 2}), tmp_path / "data" / f"{name}.parquet")
+    with pytest.raises(UserError, match="different types in the input's files.*tags"):
+        infer(tmp_path / "data", tmp_path / "s.toml", progress=False)
+
+
 @pytest.mark.parametrize(
     ("label", "values", "rule"),
     [

@@ -137,17 +137,20 @@ def test_close_ends_all_threads_and_the_map_that_makes_the_items(number):
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_close_ends_the_thread_and_the_generator(depth):
-    closed = threading.Event()
+def test_close_ends_the_thread_and_the_generator_in_the_thread_that_ran_it(depth):
+    ran_in, closed_in = [], []
 
     def items():
         try:
-            yield from itertools.count()
+            for item in itertools.count():
+                ran_in.append(threading.get_ident())
+                yield item
         finally:
-            closed.set()
+            closed_in.append(threading.get_ident())
 
     prefetch = read_ahead(items(), depth, NAME)
     next(prefetch)
     prefetch.close()
-    assert closed.is_set() and not threads()
+    assert closed_in == [ran_in[0]] and (ran_in[0] == threading.get_ident()) == (depth == 0)
+    assert not threads()
     prefetch.close()

@@ -90,6 +90,16 @@ def equal(one, other):
         np.testing.assert_array_equal(np.diff(bag.splits), np.diff(other.bags[name].splits))
 
 
+def test_an_example_of_any_length_is_not_json(decoder):
+    values = [row(1, user="u" * length) for length in range(1, 90)]
+    examples = [example(value) for value in values]
+    assert any(each.startswith(b"\n{") for each in examples)
+    found = decoder.decode(messages(*examples))
+    assert not found.bad
+    equal(found.rows, decoder.decode(messages(*values)).rows)
+    assert len(decoder.decode(messages(b"\n{" + json.dumps(values[0]).encode()[1:])).rows) == 1
+
+
 def test_formats_make_the_same_rows_also_mixed_and_rows_that_were_trained_are_left_out(decoder):
     values = [row(number) for number in range(5)]
     in_json = decoder.decode(messages(*values))
