@@ -118,8 +118,6 @@ class Server:
         os.chdir(directory)
         os.environ.clear()
         os.environ.update(environment)
-        if arguments[0] != "-m":  # A command of this package sets it. At 1 ms, Horovod's threads take 6% of a core.
-            os.environ.setdefault("HOROVOD_CYCLE_TIME", "5")
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[1:1] = [path for path in paths if path not in sys.path]
         with contextlib.suppress(ModuleNotFoundError):  # As Python does at its start.
