@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Set for tests of which the graphs are optimized, as they are for users.
+# Set for sessions of which the graphs are optimized, as they are for users.
 is_optimized = False
 # The variable that has a process optimize its graphs. Results differ in their last digits between the two.
 OPTIMIZED = "CTR_TRAINER_TEST_OPTIMIZED"

@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from hdrh.histogram import HdrHistogram
 
 from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
 from ctr_trainer.estimator.hooks.step_trace_hook import PURPOSES
@@ -141,6 +142,21 @@ def test_what_two_processes_did_between_two_looks_is_added_up():
     assert Latency.between("PsPushGrad", "", before, before).percentiles()["count"] == 0
     # A shard that was restarted has done less than at the last look: all of it is new.
     assert Latency.between("PsPushGrad", "", [], [_recorded(5).encoded()]).percentiles()["count"] == 1
+
+
+def test_percentiles_are_those_of_the_histogram_and_a_reset_forgets_all_durations():
+    latency, histogram = Latency("OpsPushGrad"), HdrHistogram(1, 3_600_000_000, 3)
+    for each in np.random.default_rng(3).lognormal(8, 3, 200).astype(int):
+        latency.record(each)
+        histogram.record_value(max(int(each), 1))
+        percentiles = {f"P{number}": histogram.get_value_at_percentile(number) for number in (50, 95, 99)}
+        expected = dict(count=histogram.get_total_count(), **percentiles, Max=histogram.get_max_value())
+        assert latency.percentiles() == expected
+    latency.reset()
+    assert latency.percentiles() == dict(count=0, P50=0, P95=0, P99=0, Max=0)
+    latency.record(7)
+    assert latency.percentiles() == dict(count=1, P50=7, P95=7, P99=7, Max=7)
+    assert latency.total_count == 201
 
 
 class NVMLError(Exception):

@@ -23,7 +23,7 @@ from ctr_trainer.serving.scoring import served_model
 from ctr_trainer.serving.scoring.request_forms import of_candidates, of_instances
 from ctr_trainer.serving.scoring.tower import Tower
 from ctr_trainer.settings.command_flags import ScoreLimits
-from tests import golden
+from tests import golden, graphs
 from tests.models import every
 
 tf1 = tf.compat.v1
@@ -71,8 +71,9 @@ class Trained:
     """A variant after the steps of its record.
 
     Attributes:
-      is_first: whether it is the first variant of its model: a training resumes, and a model is evaluated as it
-        predicts, whatever the settings of the model.
+      is_first: whether it is the first variant of its model: a training resumes, TensorFlow optimizes a graph, and a
+        model is evaluated as it predicts, whatever the settings of the model. Optimized are the graph of the first half
+        of the training and the exported graph: their results are compared with those of graphs that are not.
     """
 
     name: str
@@ -94,10 +95,13 @@ def trained(request, data, tmp_path_factory):
     estimator, losses = golden.make_estimator(name, directory / "model")
     is_first = name == next(iter(every.variants(name.partition("-")[0])))
     for last in [golden.STEPS // 2] * is_first + [golden.STEPS]:
+        graphs.is_optimized = last < golden.STEPS
         estimator.train(lambda position: golden.reader(name, data, position), hooks=[losses], max_steps=last)
     path = estimator.export_to(directory / "export")
     with tf.Graph().as_default():
+        graphs.is_optimized = is_first
         session = tf1.Session()
+        graphs.is_optimized = False
         signatures = tf1.saved_model.load(session, [tf.saved_model.SERVING], path).signature_def
     yield Trained(name, is_first, estimator, losses, data[every.labels(name)], Exported(path, session, signatures))
     session.close()

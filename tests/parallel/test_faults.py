@@ -49,8 +49,9 @@ class _Job:
         def reached():
             assert self._process.poll() is None, self.finish()[1]
             latest = latest_checkpoint(self.model_dir)
-            found[:] = [service for service in launch.services(self.model_dir) if service != other_than]
-            return found and latest and latest.step >= step
+            if latest and latest.step >= step:  # The list of all processes takes longer.
+                found[:] = [service for service in launch.services(self.model_dir) if service != other_than]
+            return found
 
         launch.wait_until(reached, f"the checkpoint of step {step}", 180)
         return found[0]

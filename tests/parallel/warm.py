@@ -138,10 +138,14 @@ class Server:
 
 
 def _import() -> None:
-    """Imports `IMPORTED`, as `train` imports TensorFlow."""
+    """Imports `IMPORTED`, as `train` imports TensorFlow, but without oneDNN.
+
+    oneDNN compiles a kernel for each shape, which takes a tenth of the CPU time of a short training.
+    """
     from ctr_trainer.system.processes import tensorflow_import
     from tests import graphs
 
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # Not for the forks: each gets its own environment.
     tensorflow_import.install()
     for name in IMPORTED:
         with contextlib.suppress(ModuleNotFoundError):  # Horovod may be missing.

@@ -101,10 +101,10 @@ def running(url, wait=True, reader=open_reader, **flags):
 def until(is_so, what):
     """Waits until a condition holds."""
     done = threading.Event()
-    for _ in range(_SECONDS * 100):
+    for _ in range(_SECONDS * 20):
         if is_so():
             return
-        done.wait(0.01)
+        done.wait(0.05)
     raise AssertionError(f"waited {_SECONDS} s for {what}")
 
 

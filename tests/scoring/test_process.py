@@ -130,7 +130,7 @@ class _Sender(threading.Thread):
         return response.headers.get("connection") != "close"
 
 
-def test_no_request_is_lost_when_a_server_under_load_ends(publication, small_model, tmp_path):
+def test_no_request_is_lost_when_a_server_under_load_ends(publication, small_model, tmp_path, warm_python):
     body = json.dumps({"instances": small_model.instances[:5]}).encode()
     # A loaded machine must not turn an answer into a timeout, which would count as lost.
     with serving(publication, tmp_path / "score.log", "--timeout_secs=60") as server:

@@ -8,11 +8,21 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+import numpy as np
 from hdrh.histogram import HdrHistogram
 
 Item = TypeVar("Item")
 UNIT = "[RunStatus]: all in microseconds; Ops, Ps: of one operation, in any thread; Step: of the thread of the steps"
 _LONGEST_US = 3_600_000_000
+
+
+def _empty() -> HdrHistogram:
+    return HdrHistogram(1, _LONGEST_US, 3)
+
+
+def _counts(histogram: HdrHistogram) -> np.ndarray:
+    """Returns a view of the counts of all buckets. The histogram's own methods iterate over the buckets in Python."""
+    return np.frombuffer(histogram.counts, np.int64)
 
 
 class Latency:
@@ -29,7 +39,7 @@ class Latency:
 
     def __init__(self, name: str, of: str = "") -> None:
         self.name, self._of, self.shows_none = name, of and f", of {of}", False
-        self._histogram = HdrHistogram(1, _LONGEST_US, 3)
+        self._histogram = _empty()
         self._lock = threading.Lock()
         self._total_us = 0.0
         self.total_count = 0
@@ -74,21 +84,19 @@ class Latency:
         Each text comes from one process; the result has the durations of all processes.
         """
         latency = cls(name, of)
-        before, now = HdrHistogram(1, _LONGEST_US, 3), HdrHistogram(1, _LONGEST_US, 3)
+        before, now = _empty(), _empty()
         for histogram, texts in ((before, earlier), (now, later)):
             for text in texts:
                 histogram.decode_and_add(text.encode())
-        for each in now.get_recorded_iterator():
-            value = each.value_iterated_to
-            count = each.count_at_value_iterated_to - before.get_count_at_value(value)
-            if count > 0:
-                latency._histogram.record_value(value, count)
+        added = _counts(now) - _counts(before)
+        for index in np.flatnonzero(added > 0).tolist():
+            latency._histogram.record_value(now.get_value_from_index(index), int(added[index]))
         return latency
 
     def reset(self) -> None:
         """Starts a new interval for the percentiles, for example after each log line."""
         with self._lock:
-            self._histogram.reset()
+            self._histogram = _empty()
 
     @property
     def count(self) -> int:
@@ -101,10 +109,17 @@ class Latency:
     def percentiles(self) -> dict[str, int]:
         """Returns `count`, and `P50`, `P95`, `P99`, `Max` in microseconds; all 0 if nothing was recorded."""
         with self._lock:
-            at = self._histogram.get_value_at_percentile
+            histogram = self._histogram
             if not self.count:
                 return dict(count=0, P50=0, P95=0, P99=0, Max=0)
-            return dict(count=self.count, P50=at(50), P95=at(95), P99=at(99), Max=self._histogram.get_max_value())
+            totals = np.cumsum(_counts(histogram))
+
+            def at(percentile: int) -> int:
+                """Returns the same as `get_value_at_percentile` of the histogram."""
+                index = np.searchsorted(totals, histogram.get_target_count_at_percentile(percentile))
+                return histogram.get_highest_equivalent_value(histogram.get_value_from_index(int(index)))
+
+            return dict(count=self.count, P50=at(50), P95=at(95), P99=at(99), Max=histogram.get_max_value())
 
     def status_line(self) -> str:
         """Returns the log line, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""

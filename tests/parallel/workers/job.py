@@ -163,5 +163,7 @@ trainings = [
     for is_next, arguments in itertools.groupby(sys.argv[1:], lambda argument: argument == NEXT)
     if not is_next
 ]
-distributed.init(trainings[0].stall_timeout, stall_warning=trainings[0].stall_warning)
+first = trainings[0]
+is_waiting = any(not flags.loose or flags.service_restarts for flags in trainings)  # As `train` has it.
+distributed.init(first.stall_timeout, stall_warning=first.stall_warning, steps_exchange=is_waiting)
 sys.exit(last_words.of_this_process().run(main))

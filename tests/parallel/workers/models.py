@@ -17,7 +17,7 @@ from tests.models import every
 
 *data, out, steps = sys.argv[1:5]
 names, out, steps = sys.argv[5:], pathlib.Path(out), int(steps)
-distributed.init()
+distributed.init(steps_exchange=False)  # As `train` does.
 rank, size = distributed.rank(), distributed.size()
 
 
