@@ -111,6 +111,8 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
         launch.wait_until(lambda: job.worker(1, 1), "the workers that are kept ready", 180)
         first, semaphores = job.saved(20), job.semaphores()
         job.worker(1, 0).kill()
+        # A checkpoint that was being written could otherwise be taken for one of the job that was restarted.
+        launch.wait_until(lambda: job.worker(1, 2), "the workers that are kept ready after the restart", 180)
         again = job.saved(latest_checkpoint(job.model_dir).step + 10)
         (service,) = launch.services(job.model_dir)
         service.kill()
