@@ -159,12 +159,14 @@ def seconds_to_first_step(data: pathlib.Path) -> float:
 
 def rss_growth_percent(steps: int) -> float | None:
     """Returns by how many percent the resident memory of a W1 training grows after step 3,000; None for few steps."""
+    if steps < 4 * RSS_STEPS:
+        return None
     with tempfile.TemporaryDirectory() as directory, on_cores([0]):
         flags = [*W1_FLAGS, f"--max_steps={steps}", "--epochs=0", f"--log_steps={RSS_STEPS}", "--batch_size=64"]
         places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--phase_steps=20"
         job = [sys.executable, "-m", "ctr_trainer.bench.worker", "--prefetch_batches=4", *flags, *places]
         held = [size for step, _, size in logged_steps(job) if step >= 3 * RSS_STEPS]
-    return round(100 * (held[-1] / held[0] - 1), 2) if len(held) > 1 else None
+    return round(100 * (held[-1] / held[0] - 1), 2)
 
 
 def main() -> None:

@@ -68,3 +68,8 @@ def test_every_ratio_of_the_benchmark_of_scaling_is_of_sides_and_one_that_the_pr
     assert capsys.readouterr().out.startswith(said)
     named = {side for one, other, _ in scaling.RATIOS.values() for side in (one, other)}
     assert named == scaling.every_side(steps=2).keys() | {"demo", "demo_shared"}
+
+
+def test_too_few_steps_to_compare_the_memory_start_no_training(monkeypatch):
+    monkeypatch.setattr(scaling, "logged_steps", lambda command: pytest.fail("it trains"))
+    assert scaling.rss_growth_percent(0) is None and scaling.rss_growth_percent(3_999) is None
