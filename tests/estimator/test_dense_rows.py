@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
@@ -24,6 +23,7 @@ from tests import published, small
 from tests.checkpoints import rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
+from tests.estimator.test_learning_rates import Killed, Rates
 
 STEPS = 12
 
@@ -65,22 +65,6 @@ def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(d
         np.testing.assert_allclose(parts[key], row, atol=1e-6)
 
 
-class _Killed(Exception):
-    pass
-
-
-class _Kill(tf1.train.SessionRunHook):
-    """Ends a training before its step 12."""
-
-    def __init__(self):
-        self._steps = 0
-
-    def before_run(self, _):
-        self._steps += 1
-        if self._steps == 12:
-            raise _Killed
-
-
 def test_the_first_known_rate_after_a_resume_is_the_one_to_which_a_plateau_has_fallen(data, tmp_path, monkeypatch):
     """New rows catch up with it. The evaluation at step 8 halves it, and the checkpoint of step 10 is resumed."""
     rates, begin_step = [], StepHistory.begin_step
@@ -98,8 +82,8 @@ def test_the_first_known_rate_after_a_resume_is_the_one_to_which_a_plateau_has_f
     config = dict(embedding=EmbeddingConfig(optimizer="dense_adam", l2=0.1, stddev=0.1), save_checkpoints_steps=10)
     estimator = deepfm.estimator(tmp_path, operation, (4,), **config)
     train_input = lambda position: BatchReader(data, 16, position=position, seed=5)  # noqa: E731
-    with pytest.raises(_Killed):
-        estimator.train(train_input, [_Kill()], max_steps=15, evaluation=valid)
+    with pytest.raises(Killed):
+        estimator.train(train_input, [Rates(kill_after=11)], max_steps=15, evaluation=valid)
     assert rates[0] == pytest.approx(0.01)
     rates.clear()
     estimator.train(train_input, max_steps=12, evaluation=valid)
