@@ -107,16 +107,16 @@ class DistinctKeys:
         """Returns the number of each key, int32[n]; a new key gets the next number."""
         numbers = np.empty(len(keys), np.int32)
         keys = np.ascontiguousarray(keys, np.int64)
-        done = self._number(keys, numbers)
+        done = self._number_first(keys, numbers)
         while done < len(keys):
             self._make_room(min(4 * self._count, len(self._keys)))
             known = self._keys[: self._count]
             _number(known, self._heads, self._shift, self._keys, 0, np.empty(len(known), np.int32))
-            done += self._number(keys[done:], numbers[done:])
+            done += self._number_first(keys[done:], numbers[done:])
         return numbers
 
-    def _number(self, keys: np.ndarray, numbers: np.ndarray) -> int:
-        """Sets the numbers of keys until there is no room for a new key; returns how many it set."""
+    def _number_first(self, keys: np.ndarray, numbers: np.ndarray) -> int:
+        """Sets the numbers of the first keys, until there is no room for a new key; returns how many it set."""
         done, self._count = _number(keys, self._heads, self._shift, self._keys, self._count, numbers)
         return done
 
