@@ -14,6 +14,50 @@ tensorflow_import.install()
 gc.disable()
 
 
+# How the reasons of skips begin that no installation removes.
+_LACKS_OF_A_MACHINE = (
+    "`bench network` creates network namespaces",
+    "elsewhere",
+    "no real data",
+    "only root",
+    "shared memory needs Linux",
+    "shared tables need Linux",
+    "the file system",
+    "this processor",
+    "this system",
+)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--all-installed",
+        action="store_true",
+        help="Fails if a test is skipped because a program or a package is missing that could be installed.",
+    )
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Lists the skips that an installation would remove, if they fail."""
+    for reason in _skips_for_what_is_missing(config):
+        terminalreporter.write_line(f"--all-installed: a test was skipped: {reason}", red=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """Fails if there are such skips."""
+    if session.exitstatus == pytest.ExitCode.OK and _skips_for_what_is_missing(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skips_for_what_is_missing(config):
+    """Returns the reasons of these skips; none without the option and in the processes of xdist."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not config.getoption("--all-installed"):
+        return []
+    reasons = {report.longrepr[2].removeprefix("Skipped: ") for report in reporter.stats.get("skipped", ())}
+    return sorted(reason for reason in reasons if not reason.startswith(_LACKS_OF_A_MACHINE))
+
+
 def pytest_collection_modifyitems(items):
     """Has the files with jobs and other long tests come first, so that all processes of tests end at the same time."""
     long = {item.path for item in items if item.get_closest_marker("integration") or item.get_closest_marker("slow")}

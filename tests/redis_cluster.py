@@ -219,7 +219,7 @@ def one_with_tls(directory):
 
     binary = server_binary()
     if binary is None or shutil.which("openssl") is None or importlib.util.find_spec("redis") is None:
-        pytest.skip("no redis-server, no openssl command or no package redis")
+        pytest.skip("no redis-server, openssl or package redis: apt-get install redis-server openssl")
     (port,), cert, key = _free_ports(1), directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {cert} -days 1 -subj /CN=127.0.0.1 "
@@ -241,7 +241,9 @@ def one_with_tls(directory):
         with redis.Redis(port=port, host="127.0.0.1", protocol=2, **pem) as client:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.5)
-                pytest.skip(f"{binary} was built without TLS: {process.stdout.read()[-200:]}")
+                pytest.skip(
+                    f"{binary} was built without TLS, try apt-get install redis-server: {process.stdout.read()[-200:]}"
+                )
             _await("the server with TLS answers", client.ping)
             client.execute_command("CLUSTER ADDSLOTSRANGE", 0, _SLOTS - 1)
             _await("its cluster is there", lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")

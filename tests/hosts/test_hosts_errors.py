@@ -95,7 +95,7 @@ def test_different_flags_on_two_hosts(hosts, train):
     _, said = _said_last(hosts, f"{RUN} {own}")
     assert said.startswith(
         "the ranks of this job have different settings: sync_steps is 30 on host-1 (rank 0), 10 on host-2 (rank 1). "
-        "Give"
+        "Use the same command and files for all ranks"
     )
 
 

@@ -21,7 +21,7 @@ from tests.parallel import launch
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with the openssl command"),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates need openssl: apt-get install openssl"),
 ]
 SITE = pathlib.Path(__file__).parent / "site"
 ROWS = 60_000
@@ -30,7 +30,7 @@ FEW_STEPS_BOUND = 0.02
 # At four times the learning rate so few steps end anywhere: on one host the AUC of runs of one seed differs by 0.03.
 SMALLER = {
     "--rows=2000000": f"--rows={ROWS}",
-    "--save_checkpoints_steps=100": "--save_checkpoints_steps=20\n--batch_size=128\n--scale_lr=none",
+    "--save_checkpoints_steps=100": "--save_checkpoints_steps=20\n--batch_size=128\n--scale_lr=none\n--recipe=none",
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.scoring import trained
 from tests.scoring.conftest import running
 
-selenium = pytest.importorskip("selenium", reason="no browser is driven without selenium (extra test)")
+selenium = pytest.importorskip("selenium", reason="a browser is driven by selenium: pip install 'ctr_trainer[test]'")
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402

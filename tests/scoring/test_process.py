@@ -26,7 +26,7 @@ _SECONDS = 60
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with the openssl command")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates need openssl: apt-get install openssl")
 def test_serves_over_tls_until_sigterm_then_answers_what_is_under_way_and_ends(publication, small_model, tmp_path):
     pem, port_file = certificates.make(tmp_path), tmp_path / "port"
     score = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("optuna", reason="search needs optuna")
+pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
 
 from ctr_trainer.search import results, study
 from ctr_trainer.search.space import Parameter, Space

@@ -18,7 +18,7 @@ from tests.service.conftest import CONFIG, LEASE
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with the openssl command"),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates need openssl: apt-get install openssl"),
 ]
 
 
