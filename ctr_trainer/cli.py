@@ -121,12 +121,12 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
         if argument.startswith("-") and known and flag not in used and flag.removeprefix("no") not in used:
             if name not in _OF_TRAINED_MODELS or not _is_of_training(flag):
                 raise UserError(f"{name} does not use --{flag}")
-    rest = flags.parse(values, [name, *arguments])
+    rest = values([name, *arguments])[1:]
     if "recipe" in values and values["recipe"].value in recipes.RECIPES:
         preset = recipes.flags_of(values["recipe"].value, [flag for flag in values if values[flag].present])
         if preset:  # Before all other arguments, so that they override it.
             values = flags.define(_accepted(command.GROUPS))
-            flags.parse(values, [name, *(f"--{flag}={value}" for flag, value in preset.items()), *arguments])
+            values([name, *(f"--{flag}={value}" for flag, value in preset.items()), *arguments])
     positional = [rest] if hasattr(command, "POSITIONAL") else []
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")

@@ -81,7 +81,7 @@ def _experiment(arguments: list[str]) -> Experiment:
         raise UserError("the flags of `train` after -- are missing, such as launch -np 2 -- --flagfile=my.flags")
     values = train_flags.define(train_flags.EXPERIMENT)
     try:
-        rest = train_flags.parse(values, ["train", *arguments])
+        rest = values(["train", *arguments])[1:]
     except absl_flags.Error as error:
         raise UserError(f"{error}; see python -m ctr_trainer train --help") from None
     if rest:

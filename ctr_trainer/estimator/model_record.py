@@ -11,7 +11,7 @@ from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.settings.by_flag import by_flag, by_names_of_now
+from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.files.lease import PathLease
 from ctr_trainer.system.files.staging import InPlace, Staging
@@ -115,7 +115,7 @@ class ModelRecord:
             if None not in (self.optimizer, recorded["optimizer"]):
                 pairs.append((flag, "optimizer", self.optimizer, recorded["optimizer"]))
             if checkpoint.tables:
-                rows = by_names_of_now(recorded["rows"])
+                rows = recorded["rows"]
                 pairs += [(flag, name, own, rows.get(name, own)) for name, own in self.rows.items()]
         differing = [
             (spell(name, own), spell(name, trained))

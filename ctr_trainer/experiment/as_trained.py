@@ -10,7 +10,7 @@ from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.by_flag import by_flag, by_names_of_now, replaced, require
+from ctr_trainer.settings.by_flag import by_flag, replaced, require
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
 
@@ -39,7 +39,7 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     )
     shared = {name: value for name, value in record["params"].items() if name in SHARED and name != "negative_sampling"}
     optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
-    recorded = {**by_names_of_now(record["rows"]), **optimizer, **shared}
+    recorded = {**record["rows"], **optimizer, **shared}
     values = {name: value for name, value in recorded.items() if name not in given}
     # The user may give another optimizer, and earlier versions also recorded settings that the optimizer did not have.
     chosen = values.get("embedding_optimizer", experiment.run.embedding.row_optimizer.name)

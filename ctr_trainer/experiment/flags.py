@@ -5,13 +5,13 @@ Flags that only one command uses are in the module of that command.
 
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.settings.by_flag import ALSO, Flag, replaced, sections
+from ctr_trainer.settings.by_flag import Flag, replaced, sections
 from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
@@ -21,68 +21,6 @@ S = TypeVar("S", bound=Settings)
 Groups = tuple[type[Settings], ...]
 _NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
-
-# Replacements for flags of earlier versions.
-_PARAMS = {
-    **{"adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "epsilon"},
-    **{"dense_accumulator": "initial_accumulator", "ftrl_l1": "ftrl_l1", "ftrl_l2": "ftrl_l2", "momentum": "momentum"},
-}
-_ROW_PARAMS = ("beta1", "beta2", "epsilon", "ftrl_l1", "ftrl_l2", "momentum", "weight_decay")
-_SIMULATE = "`bench simulate` is removed; measure with `bench scaling`"
-REMOVED = {
-    **{flag: f"use --optimizer_params={name}=NUMBER" for flag, name in _PARAMS.items()},
-    **{
-        f"embedding_{name}": f"use --embedding_optimizer_params={name.removeprefix('ftrl_')}=NUMBER"
-        for name in _ROW_PARAMS
-    },
-    "initial_accumulator": "use --embedding_initial_accumulator",
-    "auc_window_steps": "the AUC in the log is of all steps since the process started",
-    "batch_delay_ms": "a batch takes the requests that wait already",
-    "best_direction": "in a program, EvalSpec(best_direction=...) sets it; the metrics of this package need none",
-    "cache_dir": "set the environment variable TMPDIR",
-    "cache_secs": "a cached row is used for 1 s",
-    "check": _SIMULATE,
-    "costs": _SIMULATE,
-    "data_cache": "TFRecords and CSV are converted to MODEL_DIR/data_cache; `convert` writes elsewhere",
-    "early_stopping_min_delta": "in a program, EvalSpec(early_stopping_min_delta=...) sets it",
-    "end_learning_rate": "in a program, Schedule(end=...) sets it",
-    "evaluations": "each run is evaluated 5 times",
-    "exit_with_stdin": "it is internal; a service ends at SIGTERM",
-    "file_cores": "it is internal",
-    "from": "use --input",
-    "full_checkpoint_every": "in a program, RunConfig(full_checkpoint_every=...) sets it",
-    "horovod_timeline": "use horovodrun --timeline-filename, with --dense_exchange=horovod",
-    "job_timeout": "a job of a benchmark ends after 1800 s",
-    "json": "use --format=json",
-    "log_ranks": "leave it out",
-    "log_secs": "in a program, RunConfig(log_secs=...) sets it",
-    "max_body_bytes": "a request may have 4 KiB per example of --max_examples",
-    "max_list_length": "a list of a request may have 1000 values",
-    "max_queue": "at most 4096 examples wait",
-    "max_values": "a request may have 128 values per example of --max_examples",
-    "most_workers": _SIMULATE,
-    "num_threads": "use --threads",
-    "path": "use --output",
-    "prepared_runs": "leave it out",
-    "publish_dense_secs": "each published epoch has its dense tower",
-    "raw_format": "use --format",
-    "refresh_secs": "a newer record is looked for every second",
-    "row_copies": "--strict_sync gives each worker its own copy; in a program, EmbeddingConfig(row_copies=...) sets it",
-    "rows_per_file": "an output file has 1,000,000 rows",
-    "rows_per_group": "a row group has 50,000 rows",
-    "scale": "write it behind each name, as --dense_params=resnet50/100",
-    "service": "use --embedding_service",
-    "slots_per_host": "have --host_discovery_script print NAME:SLOTS",
-    "split_seed": "use --seed",
-    "stall_warning": "a wait is logged after 60 s; in a program, distributed.init(stall_warning=...) sets it",
-    "standby": "workers are always kept ready",
-    "stop_secs": "use --grace_secs",
-    "sync_transport": "leave it out; a service that cannot share memory is sent its requests through the socket",
-    "synthetic_seed": "use --seed",
-    "token_fd": "use --token_file",
-    "trace_steps": "one step in 20 is traced; with fewer than 60 --steps, a third of them",
-    "worker_cores": _SIMULATE,
-}
 # Groups of `train` and of the workers of `bench`.
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # Groups whose flags a flagfile of an experiment may contain.
@@ -117,31 +55,12 @@ def shown(command: types.ModuleType, is_full: bool) -> dict[str, list[Flag]]:
 
 
 def define(groups: Iterable[type[Settings]]) -> absl_flags.FlagValues:
-    """Returns absl FlagValues with the flags of the groups, under all their names."""
+    """Returns absl FlagValues with the flags of the groups."""
     values = absl_flags.FlagValues()
     for title, flags in flags_of(groups).items():
         for flag in flags:
             _define(flag, title, values)
-    for other, name in ALSO.items():
-        if name in values:
-            absl_flags.DEFINE_alias(other, name, values)
     return values
-
-
-def parse(values: absl_flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-    """Sets the flags from a command's name and its arguments; returns the arguments that are not flags.
-
-    Raises:
-      UserError: a flag of an earlier version was given; the message names its replacement.
-      absl.flags.Error: a flag is unknown or has a wrong value.
-    """
-    try:
-        return list(values(arguments))[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        name = error.flagname if error.flagname in REMOVED else error.flagname.removeprefix("no")
-        if name not in REMOVED:
-            raise
-        raise UserError(f"--{name} is removed: {REMOVED[name]}") from None
 
 
 def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, Any]:

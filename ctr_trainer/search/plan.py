@@ -70,7 +70,7 @@ class TrialPlan:
         values = flags.define(GROUPS)
         named = [(flag.partition("="), text) for flag, text in texts.items()]
         try:
-            flags.parse(values, ["search", *(f"--{n}={p}={t}" if p else f"--{n}={t}" for (n, _, p), t in named)])
+            values(["search", *(f"--{n}={p}={t}" if p else f"--{n}={t}" for (n, _, p), t in named)])
             read = {name: value for name, value in flags.parsed(GROUPS, values).items() if values[name].present}
         except absl_flags.Error as error:
             raise UserError(str(error)) from None

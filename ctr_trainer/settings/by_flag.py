@@ -9,10 +9,6 @@ from ctr_trainer.settings.setting import Setting, SettingError, Settings, declar
 from ctr_trainer.system.messages.errors import UserError
 
 S = TypeVar("S", bound=Settings)
-# Former names of settings, which occur in the checkpoints of earlier versions.
-FORMER = {"initial_accumulator": "embedding_initial_accumulator"}
-# Second names of flags, after the arguments of `MonitoredTrainingSession`.
-ALSO = {"save_checkpoint_secs": "save_checkpoints_secs"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,11 +189,6 @@ def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]
         elif flag_of(field) and value != default:
             values[flag_of(field)] = value
     return values
-
-
-def by_names_of_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values with former names of flags replaced by the current names."""
-    return {FORMER.get(name, name): value for name, value in values.items()}
 
 
 def require(settings: Settings, *names: str) -> None:

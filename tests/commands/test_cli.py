@@ -158,25 +158,8 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert (tmp_path / "report" / "auc.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("flag", "instead"),
-    [
-        ("--adam_beta1=0.5", "--adam_beta1 is removed: use --optimizer_params=beta1=NUMBER"),
-        ("--initial_accumulator=0.5", "--initial_accumulator is removed: use --embedding_initial_accumulator"),
-        ("--nodata_cache", "--data_cache is removed: TFRecords and CSV are converted to MODEL_DIR/data_cache"),
-    ],
-)
-@pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_a_removed_flag_is_refused_with_what_to_use_instead(tmp_path, data, capsys, command, flag, instead):
-    assert cli.main([command, _flagfile(tmp_path, data, flag)]) == 2
-    assert instead in capsys.readouterr().err
-
-
-def test_no_removed_flag_is_a_flag_and_there_are_at_most_150_besides_those_of_streams_and_leaderboards():
+def test_commands_show_at_most_150_flags_besides_streams_and_leaderboards():
     commands = [importlib.import_module(f"ctr_trainer.commands.{name}") for name in cli.COMMANDS]
-    names = {flag for command in commands for flag in flags.define(command.GROUPS)}
-    removed = set(flags.REMOVED) & names
-    assert removed == set()
     shown = [flags.shown(command, is_full=True).values() for command in commands]
     names = {flag.name for sections in shown for section in sections for flag in section}
     streams = {"delayed_labels", "kafka_config", "stream_from", "stream_until", "stream_wait_secs"}
@@ -216,19 +199,6 @@ def test_help_shows_the_command_examples_and_at_most_40_flags_by_group_and_helpf
         assert set(all_flags) - {"flagfile"} == {
             flag.name for group in flags.flags_of(module.GROUPS).values() for flag in group
         }
-
-
-def test_the_checkpoint_of_an_earlier_version_has_the_former_name(tmp_path, data, capsys):
-    flagfile = _flagfile(tmp_path, data, "--max_steps=2")
-    assert cli.main(["train", flagfile, "--embedding_initial_accumulator=0.5"]) == 0
-    (manifest,) = (tmp_path / "model" / "checkpoints").glob("*/manifest.json")
-    values = json.loads(manifest.read_text())
-    values["model"]["rows"]["initial_accumulator"] = values["model"]["rows"].pop("embedding_initial_accumulator")
-    del values["crc32"]
-    manifest.write_text(json.dumps(values))
-    assert cli.main(["train", flagfile, "--max_steps=4"]) == 0  # With the value of before, which was not given again.
-    assert cli.main(["train", flagfile, "--max_steps=6", "--embedding_initial_accumulator=0.25"]) == 1
-    assert "was trained with --embedding_initial_accumulator=0.5" in capsys.readouterr().err
 
 
 def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kept(tmp_path, data, capsys, caplog):

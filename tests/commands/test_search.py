@@ -12,7 +12,7 @@ import pytest
 
 from ctr_trainer import cli
 
-pytest.importorskip("optuna", reason="search needs optuna")
+pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
 pytestmark = pytest.mark.integration
 SPACE = """
 [[unless_given]]

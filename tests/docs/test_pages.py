@@ -9,8 +9,6 @@ import re
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.experiment import flags
-from ctr_trainer.settings.by_flag import ALSO
 from tests.docs import page
 
 PAGES = page.pages()
@@ -69,7 +67,7 @@ def test_each_file_of_the_repository_that_a_page_names_is_there(path):
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
     """Returns the names of all flags: of the commands, by their full help, and of the project's own programs."""
-    names = {"flagfile", "help", "helpfull", "version", *ALSO}
+    names = {"flagfile", "help", "helpfull", "version"}
     for command in cli.COMMANDS:
         with contextlib.redirect_stdout(io.StringIO()) as out:
             cli.main([command, "--helpfull"])
@@ -84,8 +82,7 @@ def test_each_flag_exists(path, known):
     # A flag of ours has no hyphen; those with one are horovodrun's and pip's.
     named = set(re.findall(r"(?<![\w-])--([a-z]\w*)(?![\w-])", path.read_text()))
     wrong = {name for name in named if name not in known and name.removeprefix("no") not in known}
-    # Entries of earlier versions name flags of earlier versions.
-    assert wrong - (set(flags.REMOVED) if path.name == "CHANGELOG.md" else set()) <= OTHERS
+    assert wrong <= OTHERS
 
 
 @pytest.mark.parametrize("path", PAGES, ids=IDS)

@@ -21,7 +21,6 @@ from ctr_trainer.estimator import (
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.experiment import flags
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.checkpoints import values
@@ -225,10 +224,7 @@ def test_checkpoints_come_by_steps_unless_another_period_is_given(settings, step
     assert RunConfig(**settings).checkpoint_steps == steps
 
 
-def test_the_name_that_monitored_training_session_has_for_the_seconds_is_taken_by_flag_and_from_python():
-    values = flags.define([RunConfig])
-    values(["train", "--save_checkpoint_secs=7"])
-    assert flags.read(RunConfig, values).save_checkpoints_secs == 7
+def test_the_name_of_monitored_training_session_for_the_seconds_is_taken():
     config = RunConfig(save_checkpoint_secs=7)
     assert config == RunConfig(save_checkpoints_secs=7)
     assert dataclasses.replace(config, save_checkpoints_secs=8).save_checkpoints_secs == 8

@@ -18,7 +18,7 @@ NOTHING = space.Space(())
 def _plans(given, spaces=NOTHING):
     """Returns the plans of a search with flags that are given."""
     values = flags.define(GROUPS)
-    flags.parse(values, ["search", *given])
+    values(["search", *given])
     parsed = flags.parsed(GROUPS, values)
     own = TrialPlan(
         replaced(Experiment(), parsed),
@@ -142,7 +142,7 @@ def test_settings_that_cannot_be_are_refused(texts, problem):
 
 
 def test_the_setting_that_decides_is_the_important_one():
-    optuna = pytest.importorskip("optuna", reason="search needs optuna")
+    optuna = pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
     from ctr_trainer.search import results
 
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
