@@ -1,18 +1,11 @@
-"""Formats evaluations and phases as text, and compares runs in tables and plots."""
+"""Formats evaluations and phases as text, and compares runs in tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.report.training_run import Curve, Run, best
-from ctr_trainer.system.files import outputs
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
-# (name of the figure, its name in the training's log, its name in the evaluations, label of the axis)
-_FIGURES = (
-    ("auc", "auc", "auc", "AUC"),
-    ("logloss", "xentropy_mean", "logloss", "log loss"),
-    ("examples_per_sec", "examples_per_sec", None, "examples/s, all workers"),
-)
 # Flags that always differ between runs, so a difference means nothing.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
 # The longest line in characters, unless the names of the flags and one value take more.
@@ -66,51 +59,6 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
         "GPU's memory": gpu["bytes"]["mean"],
     }
     return lines + [f"  {title:<20}{bytes_ / 1e6:>9,.0f} MB" for title, bytes_ in memory.items() if bytes_ is not None]
-
-
-def write_curves(runs: Sequence[Run], directory: str) -> list[str]:
-    """Plots each figure over the steps, in `auc.png`, `logloss.png` and `examples_per_sec.png`; returns their paths.
-
-    With several labels the names are `auc-click.png` and so on. The training's log is a thin line; the evaluations are
-    points on a thick line. A figure that no run has is not plotted.
-
-    Raises:
-      UserError: a file with the name of a plot exists and is not from an earlier report.
-    """
-    figures = {}
-    for name, trained, evaluated, axis in _FIGURES:
-        names = metric_names(runs, trained) + (metric_names(runs, evaluated) if evaluated else [])
-        for label in dict.fromkeys(found.partition("/")[2] for found in names):
-            suffix = f"/{label}" if label else ""
-            curves = (trained + suffix, evaluated and evaluated + suffix, f"{axis} {label}".strip())
-            figures[f"{name}{suffix.replace('/', '-')}.png"] = curves
-    paths = outputs.claim(directory, list(figures)) if figures else {}
-    for name, curves in figures.items():
-        _draw(runs, paths[name], *curves)
-    return list(paths.values())
-
-
-def _draw(runs: Sequence[Run], path: str, trained: str, evaluated: str | None, axis: str) -> None:
-    # A `Figure` that is created directly needs neither a display nor pyplot's state.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    for number, run in enumerate(runs):
-        color = f"C{number % 10}"
-        training = run.curve(trained, evaluated=False)
-        evaluations = run.curve(evaluated, evaluated=True) if evaluated else []
-        if training:
-            label = run.name if not evaluations else f"{run.name}, training"
-            axes.plot(*zip(*training, strict=True), color=color, linewidth=0.8, alpha=0.7, label=label)
-        if evaluations:
-            points: dict[str, Any] = dict(marker="o", markersize=4, linewidth=2)
-            axes.plot(*zip(*evaluations, strict=True), color=color, label=f"{run.name}, evaluation", **points)
-    axes.set_xlabel("step")
-    axes.set_ylabel(axis)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(str(path), dpi=120)
 
 
 def metric_names(runs: Sequence[Run], base: str) -> list[str]:

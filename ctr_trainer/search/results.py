@@ -1,4 +1,4 @@
-"""Writes the results of a search: a flagfile of the best trial, a table of all trials, and a page."""
+"""Writes the results of a search: a flagfile of the best trial, and a table of all trials."""
 
 import csv
 import dataclasses
@@ -9,17 +9,16 @@ from typing import Any
 import optuna
 
 from ctr_trainer.report.comparison import format_table
-from ctr_trainer.search import page
 from ctr_trainer.search.plan import TrialPlans, found_flags
 from ctr_trainer.system.files import durable_file, outputs
 from ctr_trainer.system.messages.errors import UserError
 
-FLAGS, TABLE, PAGE = "best.flags", "trials.csv", "search.html"
-FILES = (FLAGS, TABLE, PAGE)
+FLAGS, TABLE = "best.flags", "trials.csv"
+FILES = (FLAGS, TABLE)
 # Names of the attributes of a trial in the storage.
 OWN, TEXTS, FAILURE, STOPPED = "own", "texts", "failure", "stopped"
 METRICS, EVALUATIONS, ROWS, SECONDS = "metrics", "evaluations", "rows", "seconds"
-_LEAST_TRIALS, _SHOWN = 6, 10
+_SHOWN = 10
 _State = optuna.trial.TrialState
 
 
@@ -102,26 +101,6 @@ def ranked(study: optuna.Study) -> list[Any]:
     return sorted(trials, key=order)
 
 
-def importances(study: optuna.Study) -> dict[str, float]:
-    """Returns the importance of each flag for the difference between good trials and all trials.
-
-    Stopped trials count with their last value. The first trial is left out, because its other settings differ, too. If
-    there are too few trials, the result is {}.
-
-    Source: Watanabe et al., PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces, IJCAI
-    2023.
-    """
-    known = [each for each in study.get_trials(deepcopy=False) if not each.user_attrs.get(OWN) and each.params]
-    valued = [(each, value) for each in known if each.state.is_finished() and (value := value_of(each)) is not None]
-    if len(valued) < _LEAST_TRIALS:
-        return {}
-    copy = optuna.create_study(direction=study.direction)
-    for trial, value in valued:
-        copy.add_trial(optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=value))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-    return dict(optuna.importance.get_param_importances(copy, evaluator=evaluator))
-
-
 def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
     """Writes the result files and returns the result of the search.
 
@@ -156,14 +135,6 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
     names = [each.flag for each in plans.space.parameters]
     rows = [_row(trial, names, metric) for trial in trials]
     durable_file.write_text(paths[TABLE], _csv(rows))
-    points = [
-        page.Point(trial.number, value, trial.user_attrs.get(TEXTS) or {}, trial.state == _State.COMPLETE)
-        for trial in trials
-        if (value := value_of(trial)) is not None
-    ]
-    is_max = study.direction == optuna.study.StudyDirection.MAXIMIZE
-    text = page.html(dataclasses.asdict(result), rows, importances(study), points, is_max)
-    durable_file.write_text(paths[PAGE], text)
     return result
 
 

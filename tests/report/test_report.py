@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.report.comparison import format_comparison, format_phases, write_curves
+from ctr_trainer.report.comparison import format_comparison, format_phases
 from ctr_trainer.report.training_run import read_runs
 from ctr_trainer.system.messages.errors import UserError
 
@@ -91,37 +91,10 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
     assert [run.name for run in read_runs([*paths, paths[0]])] == ["left/model", "right/model"]
 
 
-def test_metrics_of_several_labels_are_columns_and_pictures_of_their_own(tmp_path):
+def test_metrics_of_several_labels_are_columns_of_their_own(tmp_path):
     evaluations = [{"step": 5, "auc/click": 0.7, "auc/buy": 0.8, "logloss/click": 0.3, "logloss/buy": 0.1}]
     runs = read_runs([_write(tmp_path / "run", [_step(0)], evaluations)])
     assert "best AUC buy" in format_comparison(runs)
-    names = [path.rsplit("/", 1)[1] for path in write_curves(runs, tmp_path / "out")]
-    assert names == ["auc-click.png", "auc-buy.png", "logloss-click.png", "logloss-buy.png"]
-
-
-def test_the_curves_are_png_files(runs, tmp_path):
-    paths = write_curves(read_runs(runs), tmp_path / "out" / "deep")
-    assert sorted(path.name for path in (tmp_path / "out" / "deep").glob("*.png")) == [
-        "auc.png",
-        "examples_per_sec.png",
-        "logloss.png",
-    ]
-    for path in paths:
-        with open(path, "rb") as file:
-            assert file.read(8) == b"\x89PNG\r\n\x1a\n"
-
-
-def test_pictures_of_others_are_never_replaced_and_earlier_reports_are(runs, tmp_path):
-    found, output = read_runs(runs), tmp_path / "out"
-    output.mkdir()
-    (output / "auc.png").write_text("mine")
-    (output / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="out/auc.png exists already and is not an earlier report"):
-        write_curves(found, output)
-    assert (output / "auc.png").read_text() == "mine" and len(list(output.iterdir())) == 2
-    (output / "auc.png").unlink()
-    assert write_curves(found, output) == write_curves(found, output)
-    assert (output / "notes.txt").read_text() == "mine"
 
 
 def test_a_directory_without_a_run_is_named(tmp_path, capsys):

@@ -141,19 +141,6 @@ def test_settings_that_cannot_be_are_refused(texts, problem):
         _plans([]).of(texts)
 
 
-def test_the_setting_that_decides_is_the_important_one():
-    optuna = pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
-    from ctr_trainer.search import results
-
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
-    study.optimize(lambda trial: trial.suggest_float("rate", 0, 1) ** 2 + 0.01 * trial.suggest_int("dim", 1, 8), 40)
-    shares = results.importances(study)
-    assert shares["rate"] > 0.8 and sum(shares.values()) == pytest.approx(1)
-    few = optuna.create_study()
-    few.optimize(lambda trial: trial.suggest_float("rate", 0, 1), 3)
-    assert results.importances(few) == {}
-
-
 def test_the_first_trial_leaves_to_train_what_the_recipe_by_the_data_chooses():
     first = found_flags(_plans([]).of(None), "found")
     assert not [line for line in first if line.startswith(("--best_metric", "--eval_", "--recipe", "--batch_size"))]
