@@ -3,6 +3,8 @@
 import contextlib
 import os
 import pathlib
+import re
+import time
 from collections.abc import Iterator
 
 from ctr_trainer.system.files.durable_file import fsync_path
@@ -15,6 +17,8 @@ from ctr_trainer.system.messages.errors import UserError
 _LIST = os.path.join("assets.extra", "ctr_trainer_files")
 _NEW, _OLD = "model", "replaced"
 _LAST = "saved_model.pb"  # Its presence makes a directory a SavedModel.
+# A version, complete or not. TensorFlow Serving reads a version as int64, which has 18 digits of any value.
+_VERSION = re.compile(r"(\d{1,18})|\.(\d{1,18})\.unfinished", re.ASCII)
 
 
 def replacing(path: str) -> contextlib.AbstractContextManager[str]:
@@ -84,6 +88,19 @@ def discard(path: str | os.PathLike[str] | Path) -> bool:
     return not path_of(path).exists()
 
 
+def next_version(parent: str | os.PathLike[str] | Path) -> str:
+    """Returns the path of a new version, which is greater than each version in `parent`.
+
+    It is the time in seconds since 1970, unless there is a version as great: the clock may have been set back.
+    """
+    return str(path_of(parent) / str(max(int(time.time()), _newest_version(path_of(parent)) + 1)))
+
+
+def _newest_version(parent: Path) -> int:
+    found = (_VERSION.fullmatch(path.name) for path in (parent.iterdir() if parent.is_dir() else ()))
+    return max((int(each[1] or each[2]) for each in found if each), default=0)
+
+
 def refuse_others(path: str | os.PathLike[str] | Path) -> None:
     """Raises UserError if `path` holds files that no export wrote; the message names one of them."""
     path = path_of(path).absolute()
@@ -94,10 +111,10 @@ def refuse_others(path: str | os.PathLike[str] | Path) -> None:
     others = FileList(path, _LIST).others()
     if not others:
         return
-    versions = [int(each.name) for each in path.iterdir() if each.name.isdecimal()]
+    newest = _newest_version(path)
     cure = (
-        f"name a version that does not exist yet: export_dir={path / str(max(versions) + 1)}"
-        if versions
+        f"name a version that does not exist yet: export_dir={path / str(newest + 1)}"
+        if newest
         else "name another export_dir, or remove it yourself"
     )
     raise UserError(f"{path} holds files that `export` did not write ({others[0]}), so it is not replaced: {cure}")
