@@ -30,8 +30,7 @@ TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "redis_auth_file", "redis_c
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",
-    "python -m ctr_trainer publish --model_dir=demo/model --checkpoint=best --to=s3://bucket/ctr "
-    "--publish_dtype=float16",
+    "python -m ctr_trainer publish --model_dir=demo/model --to=s3://bucket/ctr --publish_dtype=float16",
     "python -m ctr_trainer publish --model_dir=demo/model --checkpoint=1000 "
     "--to=rediss://redis-1:7000,redis-2:7000/ctr --redis_auth_file=auth --redis_ca=ca.pem",
     "python -m ctr_trainer publish --input=demo/model/publication --to=redis://127.0.0.1:7000/ctr",
@@ -75,7 +74,6 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     from ctr_trainer.estimator.publishing import write_publication
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
-    from ctr_trainer.experiment.data_recipe import find_checkpoint
     from ctr_trainer.ranks import distributed
     from ctr_trainer.serving.publication.delivery import Delivery
     from ctr_trainer.serving.publication.places import open_target
@@ -85,7 +83,7 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:
         target.tidy_all()
         estimator = make_estimator(as_trained(given, experiment))
-        found = find_checkpoint(estimator, checkpoint.checkpoint)
+        found = estimator.find_checkpoint(checkpoint.checkpoint)
         with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish.dtype)
             record = Delivery(spool, target).step()

@@ -239,7 +239,8 @@ class TrainedModel:
         """Returns a `Checkpoint`. A collective.
 
         Args:
-          which: `latest`, `best` (by `EvalSpec.best_metric`), or a step as text.
+          which: `latest`, `best` (by `EvalSpec.best_metric`), a step as text, or `auto`, the best checkpoint if one is
+            kept, else the newest.
 
         Raises:
           UserError: there is no such checkpoint.
