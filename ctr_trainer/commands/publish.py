@@ -1,6 +1,7 @@
 """Publishes a checkpoint as a new generation for servers, or delivers the publications of a training.
 
-A training with --publish starts the delivery itself. docs/serving.md describes the publications and the servers.
+A training with --publish starts the delivery itself. A model with other inputs replaces a published one only with
+--change_inputs. docs/serving.md describes the publications and the servers.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
-TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "redis_auth_file", "redis_ca", "redis_cert", "redis_key")
+_REDIS = ("redis_auth_file", "redis_ca", "redis_cert", "redis_key")
+TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *_REDIS)
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",
@@ -85,7 +87,7 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
         estimator = make_estimator(as_trained(given, experiment))
         found = estimator.find_checkpoint(checkpoint.checkpoint)
         with temporary_directory() as spool:
-            write_publication(spool, estimator, found, experiment.run.publish.dtype)
+            write_publication(spool, estimator, found, experiment.run.publish)
             record = Delivery(spool, target).step()
     assert record is not None  # The spool contains one record.
     said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)

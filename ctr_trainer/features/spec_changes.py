@@ -1,7 +1,6 @@
-"""How a feature spec differs from the spec of a trained model, or from another spec."""
+"""How a feature spec differs from the spec of a model or of data."""
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ctr_trainer.features.spec import FeatureSpec
@@ -10,51 +9,30 @@ _NAMED = 8  # The most differences that a message lists.
 
 
 def contradictions(known: FeatureSpec, given: FeatureSpec) -> str:
-    """Returns the differences of the features and of several labels as text, "" if there are none.
-
-    A model reads features of other dims, columns or transforms wrongly, and those in another order too.
-    """
-    found = _of_named((*known.dense, *known.sparse), (*given.dense, *given.sparse))
-    if not found and (known.dense, known.sparse) != (given.dense, given.sparse):
+    """Returns how the features, or several labels, of `given` differ, as text; "" if they do not."""
+    there, own = ({f.name: vars(f) for f in (*spec.dense, *spec.sparse)} for spec in (known, given))
+    found = [f"{name!r} is missing" for name in there if name not in own]
+    for name, values in own.items():
+        found += _differing(there[name], values, f"{name!r}: ") if name in there else [f"{name!r} is new"]
+    if not found and [*there] != [*own]:
         found = ["the features are in another order"]
-    names, own = [label.name for label in known.labels], [label.name for label in given.labels]
-    if len(names) != len(own) or (len(names) > 1 and names != own):
-        found.append(f"the labels {', '.join(own)}, not {', '.join(names)}")
+    before, labels = ([label.name for label in spec.labels] for spec in (known, given))
+    if len(before) != len(labels) or (len(before) > 1 and before != labels):
+        found.append(f"the labels {', '.join(labels)}, not {', '.join(before)}")
     more = f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return "; ".join(found[:_NAMED]) + more
 
 
 def novelties(known: FeatureSpec, given: FeatureSpec) -> str:
-    """Returns the differences that a model allows as text: labels, weight, ids, form of the text and limits."""
-    found = []
-    if given.labelled:
-        for label, own in zip(known.labels, given.labels, strict=False):
-            found += [f"label: {each}" for each in _of_parts(label, own)]
-        found += _of_part("weight", known.weight, given.weight)
-    found += _of_part("ids", ", ".join(known.ids), ", ".join(given.ids))
-    found += [f"csv: {each}" for each in _of_parts(known.csv, given.csv)]
-    return "; ".join(found + ["limits"] * (known.limits != given.limits))
+    """Returns the other differences as text, which a model allows: the label, weight, ids, text format and limits."""
+    parts = []
+    for spec in (known, given):
+        labels = {f"label {each}": [vars(label)[each] for label in spec.labels] for each in vars(spec.label)}
+        of_labelled = {**labels, "weight": spec.weight} if given.labelled else {}
+        parts.append({**of_labelled, "ids": [*spec.ids], **vars(spec.csv), "limits": spec.limits})
+    return "; ".join(_differing(*parts))
 
 
-def _of_named(known: Sequence[Any], given: Sequence[Any]) -> list[str]:
-    """Returns the differences between features, which are compared by their names."""
-    there, found = {each.name: each for each in known}, []
-    for own in given:
-        feature = there.pop(own.name, None)
-        if feature is None:
-            found.append(f"{own.name!r} is new")
-        elif type(feature) is not type(own):
-            found.append(f"{own.name!r} is {type(own).__name__}, not {type(feature).__name__}")
-        else:
-            found += [f"{own.name!r}: {each}" for each in _of_parts(feature, own)]
-    return found + [f"{name!r} is missing" for name in there]
-
-
-def _of_parts(known: Any, given: Any) -> list[str]:
-    """Returns the differences between the fields of two dataclass instances of one type."""
-    names = (field.name for field in dataclasses.fields(known))
-    return [text for name in names for text in _of_part(name, getattr(known, name), getattr(given, name))]
-
-
-def _of_part(name: str, known: Any, given: Any) -> list[str]:
-    return [] if known == given else [f"{name} {given}, not {known}"]
+def _differing(known: Mapping[str, Any], given: Mapping[str, Any], prefix: str = "") -> list[str]:
+    names = [name for name in {**given, **known} if given.get(name) != known.get(name)]
+    return [f"{prefix}{name} {given.get(name)}, not {known.get(name)}" for name in names]

@@ -17,8 +17,8 @@ from ctr_trainer.system.messages.errors import UserError
 _LIST = os.path.join("assets.extra", "ctr_trainer_files")
 _NEW, _OLD = "model", "replaced"
 _LAST = "saved_model.pb"  # Its presence makes a directory a SavedModel.
-# A version, complete or not. TensorFlow Serving reads a version as int64, which has 18 digits of any value.
-_VERSION = re.compile(r"(\d{1,18})|\.(\d{1,18})\.unfinished", re.ASCII)
+# A version, complete or not. TensorFlow Serving reads it as int64.
+_VERSION = re.compile(r"\.?(\d{1,18})(?:\.unfinished)?", re.ASCII)
 
 
 def replacing(path: str) -> contextlib.AbstractContextManager[str]:
@@ -93,12 +93,14 @@ def next_version(parent: str | os.PathLike[str] | Path) -> str:
 
     It is the time in seconds since 1970, unless there is a version as great: the clock may have been set back.
     """
-    return str(path_of(parent) / str(max(int(time.time()), _newest_version(path_of(parent)) + 1)))
+    return str(path_of(parent) / str(max([int(time.time()), *(number + 1 for number, _ in versions(parent))])))
 
 
-def _newest_version(parent: Path) -> int:
-    found = (_VERSION.fullmatch(path.name) for path in (parent.iterdir() if parent.is_dir() else ()))
-    return max((int(each[1] or each[2]) for each in found if each), default=0)
+def versions(parent: str | os.PathLike[str] | Path) -> list[tuple[int, Path]]:
+    """Returns the numbers and directories of the versions in a directory, the newest last."""
+    place = path_of(parent)
+    found = ((_VERSION.fullmatch(path.name), path) for path in (place.iterdir() if place.is_dir() else ()))
+    return sorted(((int(each[1]), path) for each, path in found if each), key=lambda version: version[0])
 
 
 def refuse_others(path: str | os.PathLike[str] | Path) -> None:
@@ -111,10 +113,10 @@ def refuse_others(path: str | os.PathLike[str] | Path) -> None:
     others = FileList(path, _LIST).others()
     if not others:
         return
-    newest = _newest_version(path)
+    numbers = versions(path)
     cure = (
-        f"name a version that does not exist yet: export_dir={path / str(newest + 1)}"
-        if newest
+        f"name a version that does not exist yet: export_dir={path / str(numbers[-1][0] + 1)}"
+        if numbers
         else "name another export_dir, or remove it yourself"
     )
     raise UserError(f"{path} holds files that `export` did not write ({others[0]}), so it is not replaced: {cure}")
