@@ -109,21 +109,19 @@ def _chosen(model_dir: str, which: str) -> Checkpoint:
     """Returns the checkpoint that `which` names, and logs its step and why it was chosen. Not a collective."""
     best = EvaluationHistory.load(model_dir).best
     kept = {checkpoints.step_of(path) for place in (RECENT, BEST) for path in checkpoints.directories(model_dir, place)}
-    newest = max(kept, default=0)
-    if which == BEST or (which == AUTO and best is not None and best["step"] in kept):
-        if best is None:
-            raise UserError(f"no best checkpoint was kept in {model_dir}: train with evaluations and best_metric")
+    said = f"the best by {best['metric']} ({best['value']:.6g})" if best else ""
+    if which.isdecimal():
+        found, why = checkpoints.whole(model_dir, int(which)), f"as asked; the newest is of step {max(kept)}"
+    elif best and (which == BEST or (which == AUTO and best["step"] in kept)):
         found = checkpoints.whole(model_dir, best["step"], (BEST, RECENT))
-        why = f"the best by {best['metric']} ({best['value']:.6g}); the newest is of step {newest}"
-    elif which.isdecimal():
-        found, why = checkpoints.whole(model_dir, int(which)), f"as asked; the newest is of step {newest}"
+        why = f"{said}; the newest is of step {max(kept)}"
+    elif which == BEST:
+        raise UserError(f"no best checkpoint was kept in {model_dir}: train with evaluations and best_metric")
     elif (intact := checkpoints.newest_whole(model_dir)) is None:
         raise no_checkpoint(model_dir)
     else:
-        found, why = intact, "the newest"
-        if best is not None:
-            why += f"; the best by {best['metric']} ({best['value']:.6g}) was of step {best['step']}"
-            why += "" if best["step"] in kept else ", which is no longer there"
+        found, why = intact, "the newest" + (f"; {said} was of step {best['step']}" if best else "")
+        why += "" if not best or best["step"] in kept else ", which is no longer there"
     _log.info("using the checkpoint of step %d of %s: %s", found.step, model_dir, why)
     return found
 

@@ -162,9 +162,7 @@ class TrainedModel:
         checkpoint_path: str | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> str | None:
-        """Writes a SavedModel of stock operations to a new version, as TensorFlow Serving expects.
-
-        The directory's name is a number above the number of every other directory there; see `directory.next_version`.
+        """Writes a SavedModel of stock operations to a new directory, named by a number above all others there.
 
         Not a collective: rank 0 writes the SavedModel, and other ranks do nothing.
 

@@ -216,14 +216,11 @@ def refuse_replacing(place: str, there: Record, comes: Record, marker: str) -> N
     changed = [(name, kind) for name, kind in now.items() if kind and before.get(name, "") not in ("", kind)]
     changes += [f"send {name!r} as {kind}, not as {before[name]}" for name, kind in changed]
     changes += [f"leave out {name!r}" for name in before if name not in now]
-    if not (before and now and changes):
-        return
-    text = (
-        f"{place} has a publication of {there.model!r} with other inputs, so its clients have to {'; '.join(changes)}"
-    )
-    if not comes.change_inputs:
-        raise UserError(f"{text}. Publish to another place, or with the setting change_inputs once they do")
-    _log.warning("%s", text)
+    if before and now and changes:
+        text = f"{place} has {there.model!r} with other inputs: its clients have to {'; '.join(changes)}"
+        if not comes.change_inputs:
+            raise UserError(f"{text}. Publish to another place, or with the setting change_inputs once they do")
+        _log.warning("%s", text)
 
 
 def check_files(url: Place, record: Record) -> None:
