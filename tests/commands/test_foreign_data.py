@@ -121,9 +121,9 @@ def test_a_feature_spec_that_contradicts_the_model_is_refused_by_what_differs(di
     assert "'price': transform log1p, not standardize; " in given('transform = "standardize"', 'transform = "log1p"')
     assert "'day' is missing" in given(', "day"', "")
     assert "the features are in another order" in given('"user", "item"', '"item", "user"')
-    assert "unlike the model's: ids row, user, not row" in given('ids = ["row"]', 'ids = ["row", "user"]')
+    assert "unlike the model's: ids ['row', 'user'], not ['row']" in given('ids = ["row"]', 'ids = ["row", "user"]')
     positive = given('column = "clicked"', 'column = "hour"\nthreshold = 5.0')
-    assert "unlike the model's: label: column hour, not clicked; label: threshold 5.0, not None; " in positive
+    assert "unlike the model's: label column ['hour'], not ['clicked']; label threshold [5.0], not [None]; " in positive
 
 
 def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
